@@ -1,0 +1,112 @@
+"""Trace files to frames: one package per format, each with `sniff(head, name) -> bool` and `read(path) -> Trace`.
+
+`sniff` gets the first 64 KiB (decompressed) and the file's name, and decides by content; the name may only break ties.
+`read` returns a :class:`tracelib.Trace` of that one file: source 0, thread and gpu ids counted from 0, times in the
+file's own clock (`sources.clock` names it, `sources.wall_offset_ns` ties it to wall time where the file declares that).
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from tracelib.errors import BadTrace, UnknownFormat
+from tracelib.sources.files import head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tracelib.trace import Trace
+
+__all__ = ["SOURCES", "choose", "read_files", "trace_files"]
+
+#: Formats in the order in which they are asked; nothing else lists them.
+SOURCES = ("nsys", "torch_profiler", "perf", "ftrace")
+
+
+class Source(Protocol):
+    """What a format's package offers."""
+
+    def sniff(self, head: bytes, name: str) -> bool:
+        """Say whether a file that starts with `head` is of this format."""
+        ...
+
+    def read(self, path: Path) -> Trace:
+        """Read the file."""
+        ...
+
+
+def choose(path: Path) -> Source:
+    """Return the reader for the file at `path`, by content.
+
+    Raises
+    ------
+    UnknownFormat
+        No reader recognises it, it is empty, or it cannot be opened.
+
+    """
+    try:
+        start = head(path)
+    except OSError as error:
+        raise UnknownFormat(path, SOURCES, reason=f"cannot be opened ({error.strerror or error})") from error
+    if not start:
+        raise UnknownFormat(path, SOURCES, reason="the file is empty")
+    for name in SOURCES:
+        source = cast("Source", importlib.import_module(f"tracelib.sources.{name}"))
+        if source.sniff(start, path.name):
+            return source
+    raise UnknownFormat(path, SOURCES)
+
+
+def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
+    """Return the trace files that `paths` name, and the files in directories among them that are none.
+
+    A directory stands for every trace file below it; a file that is named itself must be a trace.
+
+    Raises
+    ------
+    UnknownFormat
+        A path does not exist, a named file is no trace, or a directory holds none.
+
+    """
+    traces: list[Path] = []
+    others: list[Path] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise UnknownFormat(path, SOURCES, reason="no such file or directory")
+        if path.is_file():
+            choose(path)
+            traces.append(path)
+            continue
+        found = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+        known = [file for file in found if _is_trace(file)]
+        if not known:
+            raise UnknownFormat(path, SOURCES, reason=f"none of its {len(found)} files is a trace")
+        traces += known
+        others += [file for file in found if file not in known]
+    return traces, others
+
+
+def _is_trace(path: Path) -> bool:
+    try:
+        choose(path)
+    except UnknownFormat:
+        return False
+    return True
+
+
+def read_files(paths: Sequence[Path], progress: Callable[[str], None] = lambda _: None) -> tuple[list[Trace], list[BadTrace]]:
+    """Return one trace per file, and the error of each file that could not be read.
+
+    `progress` is called with each file's name before it is read.
+    """
+    traces: list[Trace] = []
+    failures: list[BadTrace] = []
+    for path in paths:
+        progress(path.name)
+        try:
+            traces.append(choose(path).read(path))
+        except BadTrace as error:
+            failures.append(error)
+    return traces, failures

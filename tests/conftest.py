@@ -1,0 +1,28 @@
+"""Where tests find what does not belong to the project: recorded captures and other people's files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("TRACELIB_SHARED", ROOT.parent / "shared"))
+
+
+def _folder(name: str) -> Path:
+    folder = SHARED / name
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is absent: set TRACELIB_SHARED to a folder that holds {name}/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def captures() -> Path:
+    """Folder of the reference captures (real runs on two GPUs, with ground truth)."""
+    return _folder("captures")
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Folder of other people's trace files, with TRUTH.json."""
+    return _folder("corpus")

@@ -1,0 +1,91 @@
+"""The stretch of time that every figure is about (ATTRIBUTION.md, "Windows")."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.errors import BadParameter, MissingEvents
+
+if TYPE_CHECKING:
+    from tracelib.trace import Trace
+
+__all__ = ["Window", "window"]
+
+RECORD_GPU = "torch.profiler with CPU and CUDA activities on every worker, or nsys profile -t cuda,nvtx"
+
+
+@dataclass(frozen=True)
+class Window:
+    """`[start_ns, end_ns)` on the aligned timeline, and why it is this one."""
+
+    start_ns: int
+    end_ns: int
+    why: str
+
+    @property
+    def duration_ns(self) -> int:
+        """Length in ns."""
+        return self.end_ns - self.start_ns
+
+
+def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None = None) -> Window:
+    """Return the window of analysis.
+
+    By default the time that the GPU recordings of all devices cover together: from the latest first operation to the
+    earliest last one. So a rank whose profiler started late does not make the others look as if they waited for it, and
+    the seconds in which only the exporter runs are left out. `spec` = (from, to) in seconds after the start of that
+    window; `of` = glob on annotation names: from the first such range's begin to the last one's end.
+
+    Raises
+    ------
+    MissingEvents
+        No GPU operation, or the devices' recordings do not overlap.
+    BadParameter
+        `spec` is empty or lies outside; `of` matches no annotation.
+
+    """
+    if trace.gpu_ops.is_empty():
+        raise MissingEvents("GPU operations", _found(trace), RECORD_GPU)
+    cover = trace.gpu_ops.group_by("gpu").agg(
+        first=pl.col("ts_ns").min(), last=(pl.col("ts_ns") + pl.col("dur_ns")).max()
+    )
+    start, end = int(cover["first"].max()), int(cover["last"].min())  # type: ignore[arg-type]
+    if start >= end:
+        raise MissingEvents("GPU recordings that overlap in time", _found(trace), RECORD_GPU + ", all at the same time")
+    devices = f"{cover.height} GPUs" if cover.height > 1 else "the GPU"
+    common = f"from the latest first to the earliest last GPU operation of {devices}"
+    if of is not None:
+        return _of_annotation(trace, of)
+    if spec is not None:
+        return _part(Window(start, end, common), spec)
+    return Window(start, end, common)
+
+
+def _part(whole: Window, spec: tuple[float, float]) -> Window:
+    low, high = (whole.start_ns + round(seconds * 1e9) for seconds in spec)
+    start, end = max(low, whole.start_ns), min(high, whole.end_ns)
+    if start >= end:
+        raise BadParameter("window", f"{spec[0]}:{spec[1]}", [f"0:{whole.duration_ns / 1e9:.3f}"])
+    return Window(start, end, f"given: {spec[0]:g} s to {spec[1]:g} s after the start of the common GPU recording")
+
+
+def _of_annotation(trace: Trace, of: str) -> Window:
+    named = trace.slices.filter(pl.col("category") == "annotation")
+    names = named["name"].cast(pl.String).unique()
+    wanted = [name for name in names.to_list() if fnmatch.fnmatchcase(name, of)]
+    if not wanted:
+        raise BadParameter("window_of", of, sorted(names.to_list())[:20])
+    chosen = named.filter(pl.col("name").cast(pl.String).is_in(wanted))
+    end = int((chosen["ts_ns"] + chosen["dur_ns"]).max())  # type: ignore[arg-type]
+    return Window(int(chosen["ts_ns"].min()), end, f"given: annotations {of!r}")  # type: ignore[arg-type]
+
+
+def _found(trace: Trace) -> list[str]:
+    return [f"{frame.height} {name}" for name, frame in trace.frames().items() if frame.height and name in _COUNTED]
+
+
+_COUNTED = ("slices", "gpu_ops", "samples", "sched")

@@ -1,0 +1,133 @@
+"""Which rank arrived last at each collective, and how long the others waited (ATTRIBUTION.md, Ledger 1).
+
+A collective's arrival on a rank is its kernel's start; the k-th collective of one group is one event on all its ranks.
+Traces begin and end at different moments on different ranks, so "k-th" is counted by the sequence number where the trace
+has one, else by order, shifted so that the kernels of one event overlap in time: a barrier cannot end on one rank before
+the last rank has come. A pairing that breaks this rule is not made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tracelib.analyses.window import Window
+    from tracelib.trace import Trace
+
+__all__ = ["COLLECTIVES", "collectives"]
+
+COLLECTIVES = pl.Schema({
+    "event": pl.Int64, "group": pl.Categorical(), "collective": pl.Categorical(), "gpu": pl.Int32, "ts_ns": pl.Int64,
+    "dur_ns": pl.Int64, "last_start_ns": pl.Int64, "straggler": pl.Int32, "skew_ns": pl.Int64, "wait_ns": pl.Int64,
+    "matched": pl.Boolean,
+})  # fmt: skip
+
+#: Events that must overlap for an order to be believed; the rest stay unmatched one by one.
+BELIEVABLE = 0.9
+#: Point-to-point transfers pair two ranks by peer, which no trace records reliably: they are no barrier of the group.
+PEER_TO_PEER = ("send", "recv", "send_recv")
+
+
+def collectives(trace: Trace, window: Window) -> pl.DataFrame:
+    """Return the collectives that overlap the window, rank by rank.
+
+    One row per collective and GPU: `event` (Int64; the same on all ranks of one event, null = not matched), `group`
+    (Categorical, null = not recorded), `collective` (Categorical), `gpu` (Int32), `ts_ns`, `dur_ns` (Int64, of the
+    kernel), `last_start_ns` (Int64, the latest start over the ranks), `straggler` (Int32, the GPU that started last),
+    `skew_ns` (Int64, latest - earliest start), `wait_ns` (Int64, latest start - own start, cut at own end), `matched`
+    (Boolean, all ranks of the group found). Sorted by `ts_ns`, `gpu`.
+    """
+    ops = trace.gpu_ops.filter(pl.col("collective").is_not_null()).select(
+        "gpu", "group", "group_size", "collective", "sequence", "elements", "ts_ns", "dur_ns"
+    )
+    groups = ops.partition_by("group", "group_size", maintain_order=True) if ops.height else []
+    paired: list[pl.DataFrame] = []
+    for number, group in enumerate(groups):
+        paired.append(_pair(group).with_columns(_group=pl.lit(number)))
+    if not paired:
+        return pl.DataFrame(schema=COLLECTIVES)
+    rows = pl.concat(paired)
+    event = pl.when(pl.col("_k").is_not_null()).then(pl.struct("_group", "_k").rank("dense").cast(pl.Int64))
+    rows = _with_arrivals(rows.with_columns(event=event))
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    inside = rows.filter((pl.col("ts_ns") < window.end_ns) & (end > window.start_ns))
+    return inside.select(list(COLLECTIVES)).match_to_schema(COLLECTIVES).sort("ts_ns", "gpu")
+
+
+def _pair(group: pl.DataFrame) -> pl.DataFrame:
+    """Add `_k`, the number of the event within the group; null where it cannot be told."""
+    ranks = group["gpu"].unique().sort().to_list()
+    size = group["group_size"][0] or len(ranks)
+    if len(ranks) < 2 or len(ranks) > size:
+        return group.with_columns(_k=pl.lit(None, pl.Int64))
+    barrier = ~pl.col("collective").cast(pl.String).is_in(PEER_TO_PEER)
+    alone = group.filter(~barrier).with_columns(_k=pl.lit(None, pl.Int64))
+    ordered = group.filter(barrier).sort("gpu", "ts_ns")
+    if ordered["sequence"].null_count() == 0:
+        numbered = ordered.with_columns(_k=pl.col("sequence"))
+    else:
+        numbered = ordered.with_columns(_k=pl.int_range(pl.len(), dtype=pl.Int64).over("gpu"))
+        numbered = pl.concat([_shifted(numbered, ranks[0], rank) for rank in ranks])
+    return pl.concat([_only_barriers(numbered, len(ranks)), alone])
+
+
+def _shifted(ordered: pl.DataFrame, reference: int, rank: int) -> pl.DataFrame:
+    """Return the rank's rows with `_k` counted as on the reference rank."""
+    base, other = (ordered.filter(pl.col("gpu") == r) for r in (reference, rank))
+    if rank == reference or base.is_empty() or other.is_empty():
+        return other
+    a, b, sizes_a, sizes_b = *_spans(base), *_spans(other), *(f["elements"].fill_null(0).to_numpy() for f in (base, other))
+    best, score = 0, -1.0
+    for shift in _candidates(a, b):
+        first, last = max(0, shift), min(len(a), len(b) + shift)
+        x, y = a[first:last], b[first - shift : last - shift]
+        fits = (x[:, 0] < y[:, 1]) & (y[:, 0] < x[:, 1]) & (sizes_a[first:last] == sizes_b[first - shift : last - shift])
+        if len(fits) and fits.mean() * len(fits) > score:
+            best, score = shift, float(fits.mean() * len(fits))
+    return other.with_columns(_k=pl.col("_k") + best)
+
+
+def _spans(rows: pl.DataFrame) -> NDArray[np.int64]:
+    return np.column_stack([rows["ts_ns"].to_numpy(), (rows["ts_ns"] + rows["dur_ns"]).to_numpy()])
+
+
+def _candidates(a: NDArray[np.int64], b: NDArray[np.int64]) -> list[int]:
+    """Return shifts worth trying: those that make some sampled event of `a` overlap one of `b`, and 0."""
+    shifts = {0}
+    for i in np.unique(np.linspace(0, len(a) - 1, 25).astype(int)):
+        low = np.searchsorted(b[:, 1], a[i, 0], side="right")
+        high = np.searchsorted(b[:, 0], a[i, 1], side="left")
+        shifts |= {int(i - j) for j in range(low, min(high, low + 20))}
+    return sorted(shifts, key=abs)
+
+
+def _only_barriers(numbered: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    """Keep `_k` only where all ranks have it, agree on kind and size, and no rank ended before the last began."""
+    event = numbered.group_by("_k").agg(
+        count=pl.len(), kinds=pl.col("collective").n_unique(), sizes=pl.col("elements").n_unique(),
+        latest=pl.col("ts_ns").max(), earliest_end=(pl.col("ts_ns") + pl.col("dur_ns")).min(),
+    )  # fmt: skip
+    whole = event.filter(pl.col("count") == ranks)
+    sound = whole.filter(
+        (pl.col("kinds") == 1) & (pl.col("sizes") == 1) & (pl.col("latest") <= pl.col("earliest_end"))
+    )
+    believed = sound if sound.height >= BELIEVABLE * whole.height else sound.clear()
+    known = pl.col("_k").is_in(believed["_k"].implode())
+    return numbered.with_columns(_k=pl.when(known).then("_k"))
+
+
+def _with_arrivals(rows: pl.DataFrame) -> pl.DataFrame:
+    known = pl.col("event").is_not_null()
+    event = rows.filter(known).group_by("event").agg(
+        last_start_ns=pl.col("ts_ns").max(), skew_ns=pl.col("ts_ns").max() - pl.col("ts_ns").min(),
+        straggler=pl.col("gpu").sort_by("ts_ns", "gpu").last(),
+    )  # fmt: skip
+    late = pl.col("last_start_ns") - pl.col("ts_ns")
+    return rows.join(event, on="event", how="left", maintain_order="left").with_columns(
+        wait_ns=pl.min_horizontal(late, pl.col("dur_ns")), matched=known
+    )

@@ -1,0 +1,65 @@
+"""Which host call launched each GPU operation, and how late (ATTRIBUTION.md, "Launch metrics").
+
+Calls and operations are joined by correlation id within their process, never by flow arrows (traces lose those) and
+never by name. Of several calls with one id the outermost counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tracelib.intervals import union
+
+if TYPE_CHECKING:
+    from tracelib.analyses.window import Window
+    from tracelib.trace import Trace
+
+__all__ = ["launches"]
+
+KEY = ["source", "pid", "correlation"]
+
+
+def launches(trace: Trace, window: Window) -> pl.DataFrame:
+    """Return the GPU operations that start in the window, each with its launch.
+
+    One row per operation: `gpu`, `stream`, `ts_ns`, `dur_ns`, `name`, `kind`, `graph`, `collective` (as in `gpu_ops`),
+    `call_thread` (Int32), `call_ts_ns`, `call_dur_ns` (Int64), `call_name` (Categorical) of the launch call, all null if
+    none was recorded; `api_ns` = the call's duration; `launch_to_start_ns` = start - call's begin (SKIP's t_l);
+    `return_to_start_ns` = start - call's return, negative values kept; `late` (Boolean): the GPU was idle when the call
+    began. Sorted by `gpu`, `ts_ns`, `stream`.
+    """
+    calls = _calls(trace)
+    ops = trace.gpu_ops.select("source", "pid", "correlation", "gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective")
+    joined = ops.join(calls, on=KEY, how="left", maintain_order="left").drop(KEY)
+    begin, returned = pl.col("call_ts_ns"), pl.col("call_ts_ns") + pl.col("call_dur_ns")
+    timed = joined.with_columns(
+        api_ns=pl.col("call_dur_ns"), launch_to_start_ns=pl.col("ts_ns") - begin, return_to_start_ns=pl.col("ts_ns") - returned
+    )
+    inside = timed.filter(pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left"))
+    return _with_late(inside, trace.gpu_ops).sort("gpu", "ts_ns", "stream")
+
+
+def _calls(trace: Trace) -> pl.DataFrame:
+    """One row per launch call: the key, then call_thread, call_ts_ns, call_dur_ns, call_name."""
+    api = trace.slices.filter(pl.col("correlation").is_not_null() & pl.col("category").is_in(["runtime", "driver"]))
+    named = api.join(trace.threads.select("thread", "pid"), on="thread", how="left", maintain_order="left").select(
+        *KEY, call_thread="thread", call_ts_ns="ts_ns", call_dur_ns="dur_ns", call_name="name"
+    )
+    outermost = named.sort("call_ts_ns", "call_dur_ns", descending=[False, True])
+    return outermost.unique(KEY, keep="first", maintain_order=True)
+
+
+def _with_late(ops: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
+    busy = union(every, "gpu")
+    out: list[pl.DataFrame] = []
+    for (gpu,), rows in ops.group_by("gpu", maintain_order=True):
+        spans = busy.filter(pl.col("gpu") == gpu)
+        at = rows["call_ts_ns"].fill_null(0).to_numpy()
+        before = np.searchsorted(spans["ts_ns"].to_numpy(), at, side="right") - 1
+        ends = np.concatenate([(spans["ts_ns"] + spans["dur_ns"]).to_numpy(), [np.iinfo(np.int64).min]])
+        idle = pl.Series("late", ends[before] <= at)
+        out.append(rows.with_columns(late=pl.when(pl.col("call_ts_ns").is_not_null()).then(idle)))
+    return pl.concat(out) if out else ops.with_columns(late=pl.lit(None, pl.Boolean))

@@ -1,0 +1,135 @@
+"""Ledger 2: why each GPU did no useful work, for every nanosecond that it lost (ATTRIBUTION.md, "causes").
+
+An idle gap is put to the thread that launched the operation which ends it: what that thread did until its launch call
+began, the call itself, and the device's own latency after it. While that thread waits for another process, the question
+goes upstream, to what that process did at the same moment. A collective's waiting is put to the rank that arrived last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.analyses.gpu_states import USEFUL
+from tracelib.intervals import overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelib.analyses.upstream import Upstream
+
+__all__ = ["CPU_STATE", "LOST_FRAME", "causes", "lost"]
+
+CPU_STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
+LOST_KIND = pl.Enum(["idle", "collective_wait"])
+
+LOST_FRAME = pl.Schema({
+    "gpu": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64, "lost": LOST_KIND, "thread": pl.Int32, "cause": pl.String,
+    "sub_cause": pl.String, "cpu_state": CPU_STATE, "what": pl.Categorical(),
+})  # fmt: skip
+
+_TOLD = ["thread", "cause", "sub_cause", "what"]
+
+
+def lost(
+    states: pl.DataFrame, launches: pl.DataFrame, collectives: pl.DataFrame, upstream: Upstream, thread_states: pl.DataFrame
+) -> pl.DataFrame:
+    """Return every piece of lost GPU time with its cause.
+
+    Takes the frames of the analyses of the same names and :class:`tracelib.analyses.upstream.Upstream`.
+
+    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `lost` (Enum: idle, collective_wait), `thread` (Int32:
+    the thread blamed, after following waits upstream; null = none known), `cause`, `sub_cause` (String), `cpu_state`
+    (Enum: what the blamed thread's CPU state was), `what` (Categorical: its innermost slice). Per GPU the pieces add up
+    to `idle` + `collective_wait` exactly. Sorted by `gpu`, `ts_ns`.
+    """
+    idle = _idle(states, launches, upstream)
+    waiting = _collective_wait(states, collectives, idle)
+    pieces = pl.concat([
+        idle.with_columns(lost=pl.lit("idle", LOST_KIND)), waiting.with_columns(lost=pl.lit("collective_wait", LOST_KIND)),
+    ])  # fmt: skip
+    cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state=pl.col("state").cast(pl.String).cast(CPU_STATE))
+    crossed = overlay(pieces, cpu, "thread").with_columns(pl.col("cpu_state").fill_null("unknown"))
+    return crossed.select(list(LOST_FRAME)).match_to_schema(LOST_FRAME).sort("gpu", "ts_ns")
+
+
+def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> pl.DataFrame:
+    gaps = states.filter(pl.col("state") == "idle").select("gpu", "ts_ns", "dur_ns", g1=pl.col("ts_ns") + pl.col("dur_ns"))
+    # Several operations may start together at the gap's end: the one launched first had the gap to itself.
+    first = launches.sort("gpu", "ts_ns", "call_ts_ns", nulls_last=True).unique(["gpu", "ts_ns"], keep="first", maintain_order=True)
+    ended = gaps.join(first.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", g1="ts_ns", op=pl.lit(1)), on=["gpu", "g1"], how="left")
+    main = _main_thread(launches)
+    edge = ended.filter(pl.col("op").is_null()).join(main, on="gpu", how="left").with_columns(thread="main")
+    launched = ended.filter(pl.col("call_ts_ns").is_not_null()).with_columns(thread="call_thread")
+    unknown = ended.filter(pl.col("op").is_not_null() & pl.col("call_ts_ns").is_null())
+    before, call, after = _parts(launched)
+    told = upstream.blame(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]))
+    return pl.concat([
+        told.select("gpu", "ts_ns", "dur_ns", *_TOLD),
+        upstream.within_call(call).select("gpu", "ts_ns", "dur_ns", *_TOLD),
+        _named(after, "kernel_launch", "latency"),
+        _named(unknown.with_columns(thread=pl.lit(None, pl.Int32)), "unattributed", "no launch found"),
+    ])  # fmt: skip
+
+
+def _main_thread(launches: pl.DataFrame) -> pl.DataFrame:
+    """Return per GPU the thread that launched most on it: gpu, main."""
+    counted = launches.drop_nulls("call_thread").group_by("gpu", main="call_thread").len()
+    return counted.sort("gpu", "len", "main").unique("gpu", keep="last", maintain_order=True).select("gpu", "main")
+
+
+def _parts(launched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Cut gaps at the launch call: before it, the call, after it; each (gpu, thread, ts_ns, dur_ns), empty ones dropped."""
+    g0, g1 = pl.col("ts_ns"), pl.col("g1")
+    begin = pl.max_horizontal(g0, pl.min_horizontal("call_ts_ns", g1))
+    returned = pl.max_horizontal(begin, pl.min_horizontal(pl.col("call_ts_ns") + pl.col("call_dur_ns"), g1))
+    cuts = ((g0, begin), (begin, returned), (returned, g1))
+    before, call, after = (
+        launched.select("gpu", "thread", ts_ns=a, dur_ns=b - a).filter(pl.col("dur_ns") > 0) for a, b in cuts
+    )
+    return before, call, after
+
+
+def _named(pieces: pl.DataFrame, cause: str, sub_cause: str) -> pl.DataFrame:
+    return pieces.select(
+        "gpu", "ts_ns", "dur_ns", "thread", cause=pl.lit(cause), sub_cause=pl.lit(sub_cause), what=pl.lit(None, pl.Categorical())
+    )
+
+
+def _collective_wait(states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
+    """Ask the straggler: its own cause while its device was idle, `imbalance` while that was computing."""
+    waits = states.filter(pl.col("state") == "collective_wait").select("gpu", "ts_ns", "dur_ns")
+    whose = (
+        collectives.filter(pl.col("matched") & (pl.col("wait_ns") > 0))
+        .select("gpu", "ts_ns", dur_ns="wait_ns", straggler="straggler")
+        .sort("gpu", "ts_ns")
+    )
+    pieces = overlay(waits, _disjoint(whose), "gpu").rename({"gpu": "waiter", "straggler": "gpu"})
+    asked = overlay(pieces, states.select("gpu", "ts_ns", "dur_ns", "state"), "gpu")
+    at_idle = asked.filter(pl.col("state") == "idle").drop("state")
+    told = overlay(at_idle, idle.select("gpu", "ts_ns", "dur_ns", *_TOLD).sort("gpu", "ts_ns"), "gpu")
+    busy = asked.filter(pl.col("state").is_in([*USEFUL, "collective"])).with_columns(thread=pl.lit(None, pl.Int32))
+    other = asked.filter(pl.col("state").is_null() | (pl.col("state") == "collective_wait"))
+    other = other.with_columns(thread=pl.lit(None, pl.Int32))
+    columns = ["gpu", "ts_ns", "dur_ns", *_TOLD]
+    return pl.concat([
+        told.drop("gpu").rename({"waiter": "gpu"}).select(columns),
+        _named(busy.drop("gpu").rename({"waiter": "gpu"}), "imbalance", ""),
+        _named(other.drop("gpu").rename({"waiter": "gpu"}), "unattributed", "straggler waits in another collective"),
+    ])  # fmt: skip
+
+
+def _disjoint(waits: pl.DataFrame) -> pl.DataFrame:
+    """Cut a wait where the next one on the same GPU begins, so that they form a timeline."""
+    until = pl.col("ts_ns").shift(-1).over("gpu", order_by="ts_ns")
+    return waits.with_columns(dur_ns=pl.min_horizontal("dur_ns", until - pl.col("ts_ns"))).filter(pl.col("dur_ns") > 0)
+
+
+def causes(pieces: pl.DataFrame, by: Sequence[str] = ("gpu", "cause", "sub_cause", "cpu_state")) -> pl.DataFrame:
+    """Return `lost` summed up.
+
+    One row per distinct combination of `by`: those columns and `ns` (Int64). Adds up to `lost`. Sorted by GPU, then
+    largest first.
+    """
+    return pieces.group_by(*by).agg(ns=pl.col("dur_ns").sum()).sort("gpu", "ns", *by[1:], descending=[False, True, *[False] * (len(by) - 1)])

@@ -1,0 +1,182 @@
+"""Who is to blame while a thread waits for another process: follow the wait upstream (ATTRIBUTION.md, Ledger 2).
+
+A worker's dequeue leads to the engine, the engine's wait for requests to the API server, the engine's wait for outputs to
+the workers. At each step the question is what that process does *at the same moment*: if one of its threads tokenizes,
+the cause is tokenization; else whatever else it works on; if it waits too, the question goes on. Where everybody waits
+and the API server has nothing to do, there was no work. Nothing recorded at all proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.intervals import innermost, overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelib.trace import Trace
+
+__all__ = ["UPSTREAM", "Upstream"]
+
+#: Whose work a role waits for when it waits for "upstream".
+UPSTREAM = {"worker": "engine", "engine": "api_server"}
+#: The role behind which only clients are: when it has nothing to do, there is no work.
+ENTRANCE = "api_server"
+#: Longest chain that is followed: worker, engine, other worker, engine, API server.
+STEPS = 4
+
+NOT_RECORDED = "upstream not recorded"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The recorded activity of all threads, and who waits for whom.
+
+    `activity` is the frame of :func:`tracelib.analyses.host_activity.host_activity`, `thread_states` that of
+    :func:`tracelib.analyses.thread_states.thread_states`.
+    """
+
+    trace: Trace
+    activity: pl.DataFrame
+    thread_states: pl.DataFrame
+
+    def blame(self, pieces: pl.DataFrame) -> pl.DataFrame:
+        """Cut `pieces` (`thread`, `ts_ns`, `dur_ns` and others) by what their thread did, and say the cause of each.
+
+        Returns the columns of `pieces` and `cause`, `sub_cause` (String), `what` (Categorical); `thread` becomes the
+        thread that is blamed. Adds up to the time of `pieces`.
+        """
+        keep = [column for column in pieces.columns if column != "thread"]
+        told = overlay(pieces, self.activity, "thread").rename({"name": "what"})
+        cause = pl.col("cause").fill_null("unattributed")
+        done = [told.filter(pl.col("waits_for").is_null()).with_columns(cause=cause)]
+        asking = self._resolve(told.filter(pl.col("waits_for").is_not_null()).with_columns(seen=pl.lit("")))
+        for _ in range(STEPS):
+            if asking.is_empty():
+                break
+            decided, asking = self._ask(asking)
+            done.append(decided)
+        if asking.height:  # everybody waits for everybody: a message is on its way
+            done.append(asking.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit("wait")))
+        columns = [*keep, "thread", "cause", "sub_cause", "what"]
+        return pl.concat([frame.select(columns) for frame in done]).sort(*[c for c in ("gpu", "ts_ns") if c in columns])
+
+    def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
+        """Say what a launch call spent its time on: `api`, or a more exact sub-cause of kernel_launch or profiler."""
+        told = overlay(pieces, self.activity, "thread").rename({"name": "what"})
+        exact = (pl.col("cause") == "profiler") | ((pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") != "dispatch"))
+        return told.with_columns(
+            cause=pl.when(exact).then("cause").otherwise(pl.lit("kernel_launch")),
+            sub_cause=pl.when(exact).then("sub_cause").otherwise(pl.lit("api")),
+        )
+
+    def _resolve(self, waiting: pl.DataFrame) -> pl.DataFrame:
+        """Replace `waits_for` = upstream by the role that is upstream of the waiting thread's own."""
+        roles = self.trace.threads.select("thread", "role")
+        own = waiting.join(roles, on="thread", how="left", maintain_order="left")
+        role = pl.col("role").replace_strict(UPSTREAM, default=None, return_dtype=pl.String)
+        asked = pl.when(pl.col("waits_for") == "upstream").then(role).otherwise(pl.col("waits_for"))
+        return own.with_columns(asked=asked).drop("role")
+
+    def _ask(self, asking: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Put the pieces to the role they wait for; return what is decided, and what waits further."""
+        done: list[pl.DataFrame] = []
+        further: list[pl.DataFrame] = []
+        for (role,), pieces in asking.group_by("asked"):
+            if role is None or role not in self._recorded():
+                done.append(pieces.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit(NOT_RECORDED)))
+                continue
+            answer = self._answer(str(role), pieces)
+            waits = pl.col("waits_for").is_not_null()
+            done.append(self._decide(str(role), answer.filter(~waits)))
+            further.append(self._resolve(answer.filter(waits)))
+        empty = asking.clear()
+        return pl.concat([*done, empty], how="diagonal"), pl.concat([*further, empty], how="diagonal")
+
+    def _recorded(self) -> set[str]:
+        """Roles of which any source recorded what they did."""
+        seen = [self.trace.slices["thread"], self.trace.samples["thread"], self.trace.sched["prev"], self.trace.sched["next"]]
+        threads = pl.concat([column.drop_nulls().unique() for column in seen]).unique()
+        known = self.trace.threads.filter(pl.col("thread").is_in(threads.implode()))
+        return set(known["role"].drop_nulls().to_list())
+
+    def _answer(self, role: str, pieces: pl.DataFrame) -> pl.DataFrame:
+        """Cut the pieces by what the processes of `role` did; `cause` null = nothing recorded."""
+        own = pieces.drop("thread", "cause", "sub_cause", "what", "waits_for").rename({"asked": "_role"})
+        line = self._role_timeline(role)
+        key = own.with_columns(_role=pl.lit(0, pl.Int32))
+        cut = overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role").drop("_role").rename({"name": "what"})
+        return self._asleep(role, cut)
+
+    def _role_timeline(self, role: str) -> pl.DataFrame:
+        """What the processes of a role did over time: tokenizing before other work, work before waiting."""
+        threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
+        rows = self.activity.filter(pl.col("thread").is_in(threads.implode())).drop("seen_by")
+        works = pl.col("waits_for").is_null()
+        tokenizes = works & (pl.col("cause") == "tokenization")
+        return _stacked([rows.filter(tokenizes), rows.filter(works & ~tokenizes), rows.filter(~works)])
+
+    def _asleep(self, role: str, cut: pl.DataFrame) -> pl.DataFrame:
+        """Nothing recorded: name the role's main thread, and take it for waiting if the scheduler saw it asleep."""
+        main = self._main_thread(role)
+        silent = cut.filter(pl.col("cause").is_null()).with_columns(thread=pl.lit(main, pl.Int32))
+        told = cut.filter(pl.col("cause").is_not_null())
+        states = self.thread_states.select("thread", "ts_ns", "dur_ns", "state")
+        crossed = overlay(silent, states, "thread")
+        asleep = pl.col("state").cast(pl.String).fill_null("unknown") == "blocked"
+        upstream = pl.lit("upstream" if role in UPSTREAM else None, pl.String)
+        marked = crossed.with_columns(
+            waits_for=pl.when(asleep).then(upstream), sub_cause=pl.when(asleep).then(pl.lit("asleep")).otherwise(pl.col("state").cast(pl.String))
+        ).drop("state")
+        return pl.concat([told, marked.select(told.columns)])
+
+    def _main_thread(self, role: str) -> int | None:
+        """The thread of the role that did most; the process's first thread where nothing was recorded of it."""
+        threads = self.trace.threads.filter(pl.col("role") == role)
+        mine = self.activity.filter(pl.col("thread").is_in(threads["thread"].implode()))
+        busiest = mine.group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
+        first = threads.filter(pl.col("pid") == pl.col("tid"))["thread"]
+        for found in (busiest["thread"].tail(1), first, threads["thread"]):
+            if found.len():
+                return int(found[0])
+        return None
+
+    def _decide(self, role: str, answer: pl.DataFrame) -> pl.DataFrame:
+        """Give a cause to the pieces that end here."""
+        silent = pl.col("cause").is_null()
+        if role == ENTRANCE:
+            proves = self._annotates(role)
+            nothing_to_do = silent & ((pl.col("sub_cause") == "asleep") | (pl.lit(proves) & ~pl.col("sub_cause").is_in(["running", "runnable", "throttled"])))
+        else:
+            nothing_to_do = pl.lit(value=False)
+        return answer.with_columns(
+            cause=pl.when(nothing_to_do).then(pl.lit("no_work")).when(silent).then(pl.lit("ipc")).otherwise("cause"),
+            sub_cause=pl.when(nothing_to_do).then(None).when(silent).then(pl.lit("wait")).otherwise("sub_cause"),
+        )
+
+    def _annotates(self, role: str) -> bool:
+        """Whether a profiler recorded named ranges of the role, so that silence means it had none open."""
+        threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
+        ranges = self.trace.slices.filter(pl.col("thread").is_in(threads.implode()) & (pl.col("category") == "annotation"))
+        return ranges.height > 0
+
+
+def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return one timeline of all rows, as if they were of one thread; an earlier layer hides the later ones."""
+    rows = pl.concat([layer.with_columns(_layer=pl.lit(n)) for n, layer in enumerate(layers)])
+    if rows.is_empty():
+        return rows.drop("_layer")
+    whole = pl.DataFrame({"_key": [0], "ts_ns": [rows["ts_ns"].min()], "dur_ns": [int((rows["ts_ns"] + rows["dur_ns"]).max()) - int(rows["ts_ns"].min())]})  # type: ignore[arg-type]
+    out: list[pl.DataFrame] = []
+    for layer in layers:
+        keyed = layer.with_columns(_key=pl.lit(0, pl.Int64))
+        at = innermost(keyed, "_key")
+        line = pl.concat([at.drop("row"), layer.drop("ts_ns", "dur_ns")[at["row"]]], how="horizontal")
+        cut = overlay(whole, line, "_key")
+        out.append(cut.filter(pl.col("cause").is_not_null()).drop("_key"))
+        whole = cut.filter(pl.col("cause").is_null()).select("_key", "ts_ns", "dur_ns")
+    return pl.concat(out).select(layers[0].columns).sort("ts_ns")

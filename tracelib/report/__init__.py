@@ -1,0 +1,1 @@
+"""Findings to files: the notebook run, the page, the ticket."""

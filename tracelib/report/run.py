@@ -1,0 +1,192 @@
+"""Run a notebook with papermill, without papermill's papercuts.
+
+An unknown parameter is an error (papermill runs on with the default), braces in a path are text (papermill formats
+paths), the run ends after a time limit (papermill's is "never"), the kernel's transport is encrypted (ipykernel warns
+otherwise), and nothing is printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from papermill.exceptions import PapermillExecutionError
+from papermill.execute import execute_notebook
+from traitlets.config import Config
+
+from tracelib import errors
+from tracelib.report import ipynb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Failure", "NotebookRun", "parameter_names", "run_notebook"]
+
+DEFAULT_TIMEOUT_S = 900
+_PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The cell that failed: its number as Jupyter counts, the error's type and text."""
+
+    cell: int
+    error: str
+    message: str
+
+    def one_line(self) -> str:
+        """Return the failure in one line."""
+        return f"cell {self.cell}: {self.error}: {' '.join(self.message.split())}"
+
+
+@dataclass(frozen=True)
+class NotebookRun:
+    """An executed notebook and, if a cell failed, which."""
+
+    notebook: ipynb.NotebookNode
+    failure: Failure | None
+
+
+def parameter_names(source: Path) -> list[str]:
+    """Return the names assigned in the cell of `source` that is tagged `parameters`.
+
+    Read with Python's own parser: papermill's pattern overlooks annotations such as `list[str] | str`.
+    """
+    cells = ipynb.read(source).cells
+    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", ())]
+    body = ast.parse(tagged[0].source).body if tagged else []
+    targets = [
+        node.targets if isinstance(node, ast.Assign) else [node.target]
+        for node in body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+    ]
+    return [name.id for names in targets for name in names if isinstance(name, ast.Name)]
+
+
+def run_notebook(
+    source: Path,
+    output: Path,
+    parameters: Mapping[str, Any],
+    *,
+    working_directory: Path | None = None,
+    timeout_s: int = DEFAULT_TIMEOUT_S,
+) -> NotebookRun:
+    """Execute `source` with `parameters`, write it to `output`, and return it.
+
+    A failing cell does not raise: the notebook up to there is written and :attr:`NotebookRun.failure` tells. The time
+    limit holds for each cell.
+
+    Raises
+    ------
+    BadParameter
+        A parameter that the notebook does not have, or a value that cannot be written as text, number, list or dict.
+    TraceError
+        The notebook raised one of tracelib's own errors: the input is wrong, not the notebook.
+
+    """
+    _check(source, parameters)
+    written = ipynb.read(source)
+    with _quiet(), _importable():
+        failure = _execute(written, output, dict(parameters), working_directory, timeout_s)
+    if failure is not None and failure.error in errors.__all__:
+        raise errors.TraceError(failure.message)
+    return NotebookRun(ipynb.read(output), failure)
+
+
+def _execute(
+    node: ipynb.NotebookNode,
+    output: Path,
+    parameters: dict[str, Any],
+    working_directory: Path | None,
+    timeout_s: int,
+) -> Failure | None:
+    # A NotebookNode is taken as it is; a path would be a format string, so the output's braces are doubled.
+    try:
+        execute_notebook(  # type: ignore[no-untyped-call]
+            node,
+            str(output.resolve()).replace("{", "{{").replace("}", "}}"),
+            parameters,
+            progress_bar=False,
+            cwd=working_directory,
+            execution_timeout=timeout_s,
+            config=Config({"KernelManager": {"transport_encryption": "required"}}),
+        )
+    except PapermillExecutionError as error:
+        return Failure(error.exec_count or error.cell_index, error.ename, error.evalue)
+    except (CellTimeoutError, DeadKernelError) as error:
+        return _stopped(output, type(error).__name__, timeout_s)
+    return None
+
+
+def _stopped(output: Path, error: str, timeout_s: int) -> Failure:
+    """Mark the saved notebook, as papermill does for a raised error: it leaves no mark if the kernel is gone."""
+    reasons = {
+        "CellTimeoutError": f"not done after {timeout_s} s; give it longer with --timeout",
+        "DeadKernelError": "the kernel died; most often it ran out of memory",
+    }
+    node = ipynb.read(output)
+    done = sum(cell.cell_type == "code" and cell.get("execution_count") is not None for cell in node.cells)
+    failure = Failure(done, error, reasons[error])
+    # papermill's own tag, so that its next run takes the mark away.
+    mark = ipynb.markdown_cell(
+        f"**This notebook stopped** at {failure.one_line()}.", "papermill-error-cell-tag"
+    )
+    node.cells.insert(0, mark)
+    ipynb.write(node, output)
+    return failure
+
+
+def _check(source: Path, parameters: Mapping[str, Any]) -> None:
+    known = parameter_names(source)
+    for name, value in parameters.items():
+        if name not in known:
+            raise errors.BadParameter("parameter", name, known)
+        if not _plain(value):
+            raise errors.BadParameter(
+                name, value, ["text", "a number", "true or false", "a list or dict of these"]
+            )
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_plain(item) for item in value)
+    return value is None or isinstance(value, (str, int, float, bool))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep papermill, nbclient and the asyncio policy from talking to the user while a notebook runs."""
+    loggers = [logging.getLogger(name) for name in ("papermill", "nbclient", "traitlets", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _importable() -> Iterator[None]:
+    """Let the kernel import this very tracelib, whatever its working directory (a checkout need not be installed)."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_PACKAGE_FOLDER), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

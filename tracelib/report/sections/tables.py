@@ -1,0 +1,162 @@
+"""Per rank and per role: the tables behind the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracelib.report import numbers
+from tracelib.report.sections.html import Column, Markup, Section, bar, esc, table
+from tracelib.report.sections.words import CPU_STATES, cause_name
+from tracelib.report.text import duration, share
+
+__all__ = ["per_rank_table", "per_role_table", "request_parts_table"]
+
+Findings = dict[str, Any]
+
+_GPU_STATES = (
+    ("compute", "Compute"), ("copy", "Copy"), ("collective", "Collective"), ("collective_transfer", "Collective: transfer"),
+    ("collective_wait", "Collective: waiting"), ("idle", "Idle"),
+)  # fmt: skip
+
+
+def per_rank_table(findings: Findings) -> Section:
+    """Return each device's time by state (they add up to the window) and the largest causes of its loss."""
+    devices = findings["devices"] or []
+    if not devices:
+        return Section('<p class="empty">No GPU operation was recorded.</p>', "no devices")
+    states = [
+        (key, name)
+        for key, name in _GPU_STATES
+        if any(d["gpu_time_ns"].get(key) is not None for d in devices)
+    ]
+    columns = [
+        Column("GPU"),
+        *(Column(name, number=True) for _, name in states),
+        Column("Busy", number=True, meaning="not idle, as monitoring shows it"),
+        Column("Useful", number=True, meaning="compute, copy and transfer"),
+        Column("Lost mostly to"),
+    ]
+    window = findings["window"]["duration_ns"]
+    rows = [_device_cells(device, [key for key, _ in states], window) for device in devices]
+    body = table(
+        "GPU time by state, per device; the states add up to the window", columns, rows, anchor="ranks-table"
+    )
+    return Section(body, f"{len(devices)} devices")
+
+
+def device_name(device: dict[str, Any]) -> str:
+    """Return what a device is called: its rank where known, its host where there are names, its index."""
+    rank = "" if device["rank"] is None else f"rank {device['rank']}, "
+    host = f"{device['host']}:" if device["host"] else ""
+    return f"{rank}{host}GPU {'?' if device['device'] is None else device['device']}"
+
+
+def _device_cells(device: dict[str, Any], states: list[str], window: int) -> tuple[object, ...]:
+    times = (_time(device["gpu_time_ns"].get(state), window) for state in states)
+    return (
+        device_name(device), *times, share(device["busy_share"]), share(device["useful_share"]), _largest(device, window)
+    )  # fmt: skip
+
+
+def _time(ns: int | None, window: int) -> Markup:
+    aside = "" if ns is None or not window else f"<small>{esc(share(ns / window))}</small>"
+    return Markup(f"{esc(duration(ns))} {aside}")
+
+
+def _largest(device: dict[str, Any], window: int) -> str:
+    by_cause: dict[str, int] = {}
+    for row in device["causes"] or ():
+        by_cause[row["cause"]] = by_cause.get(row["cause"], 0) + row["ns"]
+    largest = sorted(by_cause.items(), key=lambda pair: -pair[1])[:2]
+    return ", ".join(f"{cause_name(cause)} {share(ns / window)}" for cause, ns in largest if ns and window)
+
+
+def per_role_table(findings: Findings) -> Section:
+    """Return, per role of the server, its threads' scheduler states and where its CPU time went."""
+    parts = [part for part in (_scheduling(findings), _cpu_time(findings)) if part]
+    if not parts:
+        return Section(
+            '<p class="empty">Neither scheduler events nor CPU samples were recorded.</p>', "roles: not known"
+        )
+    return Section("".join(parts), "roles")
+
+
+def _scheduling(findings: Findings) -> str:
+    threads = (findings["scheduling"] or {}).get("threads") or []
+    if not threads:
+        return ""
+    columns = [
+        Column("Role"),
+        *(Column(state.capitalize(), number=True, meaning=CPU_STATES[state]) for state in CPU_STATES),
+        Column(
+            "Short of CPU", number=True, meaning="(runnable + throttled) / (running + runnable + throttled)"
+        ),
+    ]
+    return table(
+        "Scheduler states by role, threads summed", columns, [_role_cells(row) for row in _by_role(threads)]
+    )
+
+
+def _by_role(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    keys = [f"{state}_ns" for state in CPU_STATES]
+    roles: dict[str, dict[str, Any]] = {}
+    for thread in threads:
+        role = roles.setdefault(thread["role"] or "unknown", dict.fromkeys(keys))
+        for key in keys:
+            if thread[key] is not None:
+                role[key] = (role[key] or 0) + thread[key]
+    return [{"role": role, **times} for role, times in sorted(roles.items())]
+
+
+def _role_cells(row: dict[str, Any]) -> tuple[object, ...]:
+    wanted = sum(row[f"{state}_ns"] or 0 for state in ("running", *numbers.SHORTAGE))
+    short = sum(row[f"{state}_ns"] or 0 for state in numbers.SHORTAGE)
+    times = (duration(row[f"{state}_ns"]) for state in CPU_STATES)
+    return str(row["role"]).replace("_", " "), *times, share(short / wanted if wanted else None)
+
+
+def _cpu_time(findings: Findings) -> str:
+    rows = findings["cpu_time"] or []
+    if not rows:
+        return ""
+    columns = (
+        Column("Role"), Column("CPU time went to"), Column("CPU time", number=True), Column("Share of all", number=True),
+        Column("95 % interval", number=True, meaning="from the number of samples"),
+    )  # fmt: skip
+    ordered = sorted(rows, key=lambda row: (str(row["role"]), -(row["cpu_ns"] or 0)))
+    return table("CPU time by role and cause, from samples", columns, [_cpu_cells(row) for row in ordered])
+
+
+def _cpu_cells(row: dict[str, Any]) -> tuple[object, ...]:
+    interval = "" if row["ci95"] is None else " to ".join(share(end) for end in row["ci95"])
+    part = "" if row["share"] is None else bar(row["share"], "c-" + row["cause"])
+    role = str(row["role"] or "unknown").replace("_", " ")
+    return (
+        role,
+        cause_name(row["cause"]),
+        duration(row["cpu_ns"]),
+        Markup(f"{part} {esc(share(row['share']))}"),
+        interval,
+    )
+
+
+def request_parts_table(findings: Findings) -> Section:
+    """Return what the time to first token consists of, where requests can be told apart."""
+    requests = findings["requests"]
+    if not requests or not requests["parts"]:
+        return Section(
+            '<p class="empty">Requests cannot be told apart in these files.</p>', "requests: not known"
+        )
+    columns = (
+        Column("Part of the time to first token"), Column("p50", number=True), Column("p95", number=True),
+        Column("Correlation with it", number=True, meaning="over the requests; near 1: this part decides"),
+    )  # fmt: skip
+    rows = [
+        (row["part"], duration(row["p50"]), duration(row["p95"]), _r(row["correlation_with_ttft"]))
+        for row in requests["parts"]
+    ]
+    return Section(table(f"{requests['count']} requests", columns, rows), "requests")
+
+
+def _r(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

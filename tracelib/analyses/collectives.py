@@ -46,9 +46,7 @@ def collectives(trace: Trace, window: Window) -> pl.DataFrame:
         "gpu", "group", "group_size", "collective", "sequence", "elements", "ts_ns", "dur_ns"
     )
     groups = ops.partition_by("group", "group_size", maintain_order=True) if ops.height else []
-    paired: list[pl.DataFrame] = []
-    for number, group in enumerate(groups):
-        paired.append(_pair(group).with_columns(_group=pl.lit(number)))
+    paired = [_pair(group).with_columns(_group=pl.lit(number)) for number, group in enumerate(groups)]
     if not paired:
         return pl.DataFrame(schema=COLLECTIVES)
     rows = pl.concat(paired)
@@ -81,7 +79,7 @@ def _shifted(ordered: pl.DataFrame, reference: int, rank: int) -> pl.DataFrame:
     base, other = (ordered.filter(pl.col("gpu") == r) for r in (reference, rank))
     if rank == reference or base.is_empty() or other.is_empty():
         return other
-    a, b, sizes_a, sizes_b = *_spans(base), *_spans(other), *(f["elements"].fill_null(0).to_numpy() for f in (base, other))
+    (a, sizes_a), (b, sizes_b) = ((_spans(rows), rows["elements"].fill_null(0).to_numpy()) for rows in (base, other))
     best, score = 0, -1.0
     for shift in _candidates(a, b):
         first, last = max(0, shift), min(len(a), len(b) + shift)

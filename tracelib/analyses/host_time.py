@@ -1,0 +1,37 @@
+"""Host time by cause: all of it, and the part that cost the GPUs something (ATTRIBUTION.md, "total" and "exposed")."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.intervals import union
+
+__all__ = ["HOST_TIME", "host_time"]
+
+HOST_TIME = pl.Schema({
+    "cause": pl.String, "sub_cause": pl.String, "total_ns": pl.Int64, "union_ns": pl.Int64, "exposed_ns": pl.Int64, "count": pl.Int64,
+})  # fmt: skip
+
+
+def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
+    """Return how much host time each cause took, and how much lost GPU time it exposed.
+
+    Takes the frames of `host_activity` and `lost`.
+
+    One row per cause and sub-cause: `cause`, `sub_cause` (String, null = none), `total_ns` (Int64, summed over threads),
+    `union_ns` (Int64, time in which at least one thread did it), `exposed_ns` (Int64, lost GPU time given to it, summed
+    over GPUs), `count` (Int64, stretches). Causes that only the GPU side knows (latency, imbalance, no_work) have null
+    host columns. Sorted by `exposed_ns`, largest first.
+    """
+    key = ["cause", "sub_cause"]
+    told = activity.filter(pl.col("cause").is_not_null())
+    total = told.group_by(key).agg(total_ns=pl.col("dur_ns").sum(), count=pl.len().cast(pl.Int64))
+    named = told.with_columns(_key=pl.struct(key).rank("dense").cast(pl.Int64))
+    covered = union(named.select("_key", "ts_ns", "dur_ns"), "_key").group_by("_key").agg(union_ns=pl.col("dur_ns").sum())
+    covered = named.select("_key", *key).unique().join(covered, on="_key", how="left").drop("_key")
+    exposed = lost.group_by(key).agg(exposed_ns=pl.col("dur_ns").sum())
+    joined = total.join(covered, on=key, how="left", nulls_equal=True).join(
+        exposed, on=key, how="full", nulls_equal=True, coalesce=True
+    )
+    filled = joined.with_columns(pl.col("exposed_ns").fill_null(0)).select(list(HOST_TIME)).match_to_schema(HOST_TIME)
+    return filled.sort("exposed_ns", "total_ns", "cause", "sub_cause", descending=[True, True, False, False], nulls_last=True)

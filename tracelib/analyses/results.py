@@ -1,0 +1,107 @@
+"""All analyses of one run, each computed once: what findings, charts and the report take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tracelib.analyses.collectives import collectives
+from tracelib.analyses.cpu_time import cpu_time
+from tracelib.analyses.demand import demand
+from tracelib.analyses.gpu_states import gpu_states, gpu_time
+from tracelib.analyses.host_activity import host_activity
+from tracelib.analyses.host_time import host_time
+from tracelib.analyses.ipc import ipc
+from tracelib.analyses.launches import launches
+from tracelib.analyses.lost import causes, lost
+from tracelib.analyses.requests import requests
+from tracelib.analyses.scheduling import scheduling
+from tracelib.analyses.thread_states import thread_states
+from tracelib.analyses.upstream import Upstream
+from tracelib.analyses.window import Window, window
+from tracelib.classify import load_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import polars as pl
+
+    from tracelib.trace import Trace
+
+__all__ = ["Results", "analyse"]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The frames of all analyses; each frame's columns stand in the docstring of the function of its name.
+
+    A frame that needs events which no source holds is empty, and `missing` maps its name to the reason.
+    """
+
+    trace: Trace
+    window: Window
+    gpu_states: pl.DataFrame
+    gpu_time: pl.DataFrame
+    launches: pl.DataFrame
+    collectives: pl.DataFrame
+    host_activity: pl.DataFrame
+    lost: pl.DataFrame
+    causes: pl.DataFrame
+    host_time: pl.DataFrame
+    thread_states: pl.DataFrame
+    scheduling: pl.DataFrame
+    cpu_time: pl.DataFrame
+    demand: pl.DataFrame
+    ipc: pl.DataFrame
+    requests: pl.DataFrame
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def analyse(
+    trace: Trace,
+    *,
+    window_seconds: tuple[float, float] | None = None,
+    window_of: str | None = None,
+    rules_path: Path | None = None,
+) -> Results:
+    """Return every analysis of `trace` in its window.
+
+    `window_seconds` and `window_of` choose the window as in :func:`tracelib.analyses.window.window`; `rules_path` names a
+    file with rules of the user's own, which come before ours.
+
+    Raises
+    ------
+    MissingEvents
+        There is no GPU operation at all, so there is no lost GPU time to explain.
+
+    """
+    rules = load_rules(rules_path)
+    over = window(trace, window_seconds, window_of)
+    states = gpu_states(trace, over)
+    launched = launches(trace, over)
+    met = collectives(trace, over)
+    running = thread_states(trace, over)
+    activity = host_activity(trace, over, rules, running)
+    pieces = lost(states, launched, met, Upstream(trace, activity, running), running)
+    frames = {
+        "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": met,
+        "host_activity": activity, "lost": pieces, "causes": causes(pieces), "host_time": host_time(activity, pieces),
+        "thread_states": running, "scheduling": scheduling(trace, running), "cpu_time": cpu_time(trace, over, running, rules),
+        "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(trace, over, rules),
+    }  # fmt: skip
+    missing = {name: reason for name, reason in _NEEDS.items() if frames[name].is_empty()}
+    return Results(trace=trace, window=over, missing=missing, **frames)
+
+
+#: What each frame needs, in words, for when it is empty.
+_NEEDS = {
+    "launches": "no launch call was recorded (CPU activities of the profiler, or nsys -t cuda)",
+    "collectives": "no collective kernel was recorded: one GPU only, or no tensor parallelism in the window",
+    "host_activity": "no source recorded what host threads did (annotations, framework ops, runtime calls)",
+    "thread_states": "no scheduler events (sched_switch, sched_wakeup) were recorded",
+    "scheduling": "no scheduler events (sched_switch, sched_wakeup) were recorded",
+    "demand": "no scheduler events (sched_switch, sched_wakeup) were recorded",
+    "cpu_time": "no CPU samples were recorded",
+    "ipc": "no range of a message queue was recorded (annotations such as shm_broadcast.dequeue)",
+    "requests": "no annotation with request ids and no request log",
+}

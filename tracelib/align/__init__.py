@@ -1,0 +1,79 @@
+"""One timeline of many files: `align` ties their clocks, joins their threads and gives the threads roles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.align.domains import source_row, unmatched_offsets, with_ftrace_clock
+from tracelib.align.hosts import group_hosts
+from tracelib.align.merge import merge
+from tracelib.align.roles import assign_roles
+from tracelib.align.timeline import DEFAULT_MAX_ERROR_NS, timeline
+from tracelib.errors import BadParameter
+from tracelib.schema import FRAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelib.trace import Trace
+
+__all__ = ["align"]
+
+
+def align(
+    traces: Sequence[Trace],
+    *,
+    offsets: Mapping[str, int] | None = None,
+    max_error_ns: int = DEFAULT_MAX_ERROR_NS,
+    roles: Mapping[str, str] | None = None,
+    ftrace_clock: str | None = None,
+) -> Trace:
+    """Return one trace of `traces`, each of one file, on one timeline, threads joined and roles filled in.
+
+    Parameters
+    ----------
+    traces
+        What the readers return: source 0, local ids, times in the file's own clock.
+    offsets
+        The user's word on clocks: file name or glob -> ns to add to the file's own times to get wall time (or, if no
+        file declares wall time, to get the common timeline). It goes before every declaration.
+    max_error_ns
+        A clock measured by anchors is accepted if its estimated error is at most this; else the source stays untied.
+    roles
+        Pattern on a thread's or process's name or process id -> role ("worker", "worker:1" with a rank).
+    ftrace_clock
+        The `trace_clock` that ftrace files were recorded with; the text does not tell it.
+
+    Returns
+    -------
+    Trace
+        `sources.tied_by` says how each file was tied: declared, user, anchors, reference (its clock is the timeline),
+        or untied. The threads and GPUs of an untied source are its own, under a host name that no other source has, and
+        its times are still the file's: nothing of it meets another source, and no figure may mix them.
+
+    Raises
+    ------
+    BadParameter
+        An offset names no file, a role or a clock does not exist, or there is no trace.
+
+    """
+    if not traces:
+        raise BadParameter("traces", [], ["at least one trace"])
+    clocked = with_ftrace_clock(traces, ftrace_clock)
+    names = [str(source_row(trace)["file"]) for trace in clocked]
+    stray = unmatched_offsets(names, offsets or {})
+    if stray:
+        raise BadParameter("offsets", stray[0], names)
+    tied = timeline(clocked, offsets or {}, max_error_ns)
+    hosts = group_hosts(clocked, [tie.method == "untied" for tie in tied.ties], tied.off_share)
+    merged = merge(clocked, tied.ties, hosts.group, hosts.names)
+    remarks = [*tied.remarks, *((source, level, message, "") for source, level, message in hosts.remarks)]
+    return assign_roles(_with_remarks(merged, remarks), roles)
+
+
+def _with_remarks(trace: Trace, remarks: Sequence[tuple[int | None, str, str, str]]) -> Trace:
+    rows = [dict(zip(("source", "level", "message", "fix"), remark, strict=True)) for remark in remarks]
+    health = pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])])
+    return trace.replace(health=health.sort("source", maintain_order=True))

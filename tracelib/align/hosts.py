@@ -1,0 +1,200 @@
+"""Which sources were recorded on one host.
+
+perf and nsys write their host's name; Kineto and ftrace texts do not. A source without one is put on another's host only
+if the threads prove it: process and thread ids that agree, names that do not contradict, and, where scheduler events
+exist, no host slice that begins while its thread is provably off the CPU. Process ids alone prove nothing: they repeat on
+every host and in every container.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelib.align.domains import source_row
+from tracelib.align.names import bare_name, compatible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tracelib.trace import Trace
+
+__all__ = ["Hosts", "group_hosts"]
+
+#: Share of a source's own threads that must be found on a host before the source is put there.
+ENOUGH = 0.8
+#: Short-lived processes change their name between two recorders' looks; more contradictions than this are no accident.
+CLASHES = 0.1
+#: Above this share of slices that begin while their thread is off the CPU, the ids are another machine's.
+IMPOSSIBLE = 0.2
+
+
+@dataclass
+class Hosts:
+    """The grouping: `group[i]` for source i, `names[g]` of each group, and a remark per source put on a host unproven."""
+
+    group: list[int] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
+    remarks: list[tuple[int, str, str]] = field(default_factory=list)  # (source, level, message)
+
+    def add(self, name: str | None) -> int:
+        self.names.append(name)
+        return len(self.names) - 1
+
+
+def group_hosts(
+    traces: Sequence[Trace],
+    apart: Sequence[bool],
+    off_share: Callable[[int, int], float | None] = lambda _a, _b: None,
+) -> Hosts:
+    """Return which of `traces` share a host.
+
+    `apart[i]` keeps source i by itself (its clock is not tied, so nothing may join it). `off_share(i, j)` is the share of
+    source i's slices that begin while source j's scheduler events say their thread is off the CPU, None if unknown.
+    """
+    hosts = Hosts([-1] * len(traces))
+    rows = [source_row(trace) for trace in traces]
+    for index, row in enumerate(rows):
+        if row["host"] is not None and not apart[index]:
+            known = row["host"] in hosts.names
+            hosts.group[index] = hosts.names.index(row["host"]) if known else hosts.add(row["host"])
+    identities = [_identities(trace) for trace in traces]
+    # Those that see most threads first: ftrace sees every process, a Kineto file only its own.
+    unnamed = [i for i in range(len(traces)) if hosts.group[i] < 0 and not apart[i]]
+    for index in sorted(unnamed, key=lambda i: -len(identities[i])):
+        hosts.group[index] = _place(
+            index, hosts, identities, off_share, str(rows[index]["file"]), _rivals(index, traces)
+        )
+    for index, alone in enumerate(apart):
+        if alone:
+            hosts.group[index] = hosts.add(f"{rows[index]['host'] or 'host'} (untied: {rows[index]['file']})")
+    _name_rivals(hosts, traces)
+    return hosts
+
+
+def _name_rivals(hosts: Hosts, traces: Sequence[Trace]) -> None:
+    """Give unnamed hosts a name where two of them hold the same process id, so that (host, pid) stays a key."""
+    members = {
+        group: [i for i, at in enumerate(hosts.group) if at == group] for group in range(len(hosts.names))
+    }
+    pids = {group: set().union(*(_processes(traces[i]) for i in found)) for group, found in members.items()}
+    unnamed = [group for group, name in enumerate(hosts.names) if name is None]
+    for group in unnamed:
+        if any(pids[group] & pids[other] for other in unnamed if other != group):
+            hosts.names[group] = f"host of {source_row(traces[members[group][0]])['file']}"
+
+
+def _rivals(index: int, traces: Sequence[Trace]) -> list[str]:
+    """Return files of the same per-process recorder that hold another process with the same id.
+
+    One process writes several files one after the other, never two at a time, and keeps its rank.
+    """
+    own = source_row(traces[index])
+    if own["format"] != "torch_profiler":
+        return []
+    rivals = []
+    for trace in (*traces[:index], *traces[index + 1 :]):
+        other = source_row(trace)
+        if other["format"] != own["format"] or not _processes(traces[index]) & _processes(trace):
+            continue
+        if other["rank"] != own["rank"] or _overlap(own, other):
+            rivals.append(str(other["file"]))
+    return rivals
+
+
+def _processes(trace: Trace) -> set[int]:
+    """Return the ids of processes with slices."""
+    active = trace.slices["thread"].unique().drop_nulls().implode()
+    return set(trace.threads.filter(pl.col("thread").is_in(active))["pid"].drop_nulls().to_list()) - {0, -1}
+
+
+def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Say whether both cover a common moment of wall time; if that is unknown, they may."""
+    spans = [(row["first_ns"], row["last_ns"], row["wall_offset_ns"]) for row in (one, other)]
+    if any(None in span for span in spans):
+        return True
+    return bool(
+        max(first + offset for first, _, offset in spans) < min(last + offset for _, last, offset in spans)
+    )
+
+
+#: pid, tid, name, process, number of events
+Identity = tuple[int | None, int, str | None, str | None, int]
+
+
+def _identities(trace: Trace) -> list[Identity]:
+    """Return who did something in a trace, and how much: what counts is where the work was, not how many slept."""
+    seen = [trace.slices["thread"], trace.samples["thread"], trace.sched["next"], trace.sched["prev"]]
+    events = pl.concat(seen).drop_nulls().rename("thread").value_counts()
+    threads = trace.threads.join(events, on="thread").filter(pl.col("tid") > 0).sort("thread")
+    columns = threads.select("pid", "tid", "name", "process", "count").iter_rows()
+    return [
+        (pid, tid, bare_name(name), bare_name(process), count) for pid, tid, name, process, count in columns
+    ]
+
+
+def _place(
+    index: int,
+    hosts: Hosts,
+    identities: Sequence[list[Identity]],
+    off_share: Callable[[int, int], float | None],
+    file: str,
+    rivals: Sequence[str],
+) -> int:
+    """Return the group of source `index`: a host whose threads its own agree with, else one of its own.
+
+    `rivals` are files that claim the same process ids for other processes: then ids and names are not enough, and only
+    the activity of the threads decides.
+    """
+    fitting: list[int] = []
+    for group in range(len(hosts.names)):
+        members = [other for other, at in enumerate(hosts.group) if at == group]
+        found, clashes = _agreement(
+            identities[index], [row for other in members for row in identities[other]]
+        )
+        off = [
+            s
+            for other in members
+            for s in (off_share(index, other), off_share(other, index))
+            if s is not None
+        ]
+        proven = bool(off) or not rivals
+        if found >= ENOUGH and clashes <= CLASHES and max(off, default=0.0) <= IMPOSSIBLE and proven:
+            fitting.append(group)
+    if len(fitting) == 1:
+        name = hosts.names[fitting[0]] or "another source's host"
+        hosts.remarks.append(
+            (
+                index,
+                "info",
+                f"{file} names no host; its process and thread ids agree with {name}, so it is put there",
+            )
+        )
+        return fitting[0]
+    if rivals:
+        message = f"{file} and {', '.join(rivals)} hold different processes of one id, and no source proves where each ran; {file} is kept apart"
+        hosts.remarks.append((index, "warning", message))
+    if fitting:
+        names = ", ".join(str(hosts.names[group]) for group in fitting)
+        message = f"{file} names no host and its thread ids fit several ({names}); it is kept apart from all of them"
+        hosts.remarks.append((index, "warning", message))
+    return hosts.add(None)
+
+
+def _agreement(own: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[float, float]:
+    """Return the shares of a source's events on threads that the other side knows, and on threads that it contradicts."""
+    by_tid: dict[int, list[Identity]] = {}
+    for row in theirs:
+        by_tid.setdefault(row[1], []).append(row)
+    mains = {row[0]: row[2] for row in (*own, *theirs) if row[0] == row[1]}
+    met = clashes = total = 0
+    for pid, tid, name, process, count in own:
+        same = [row for row in by_tid.get(tid, ()) if pid is None or row[0] is None or row[0] == pid]
+        inherited = (process, mains.get(pid) if pid else None)
+        fits = [row for row in same if compatible(name, row[2], (*inherited, row[3]))]
+        total += count
+        met += count * bool(fits)
+        clashes += count * bool(same and not fits)
+    return met / max(1, total), clashes / max(1, total)

@@ -1,0 +1,251 @@
+"""What part of the server each thread belongs to: API server, engine, worker of a rank, recorder, system.
+
+A whole process takes the role of its main evidence: the user's map, then names (`VLLM::EngineCore`, `worker_TP0`), then
+what it did (a process that tokenizes is an API server; one that dequeues broadcasts and launches kernels is a worker),
+then launching kernels at all. The rules are data: `roles.toml` beside this file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelib.align.names import is_generic
+from tracelib.errors import BadParameter
+from tracelib.schema import FRAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tracelib.trace import Trace
+
+__all__ = ["ROLES", "assign_roles", "process_label"]
+
+ROLES = ("api_server", "engine", "worker", "recorder", "system")
+#: Order among equal evidence: what a name says of the rarer part first.
+SERVER = ("worker", "engine", "api_server")
+
+Process = tuple[str | None, int | None, int | None]  # host, pid; without a pid each thread stands for itself
+Verdict = tuple[str | None, int | None]  # role, rank
+
+
+@dataclass(frozen=True)
+class _Rule:
+    match: re.Pattern[str]
+    role: str
+    scope: str
+
+
+@cache
+def _rules() -> tuple[tuple[_Rule, ...], tuple[dict[str, Any], ...], re.Pattern[str]]:
+    data = tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
+    names = tuple(_Rule(re.compile(rule["match"]), rule["role"], rule["scope"]) for rule in data["name"])
+    return names, tuple(data["annotation"]), re.compile(data["system"]["match"])
+
+
+def by_name(name: str | None, scope: str) -> Verdict | None:
+    """Return the role and rank that the rules of `scope` give a thread's or process's name, None without a match.
+
+    Examples
+    --------
+    >>> by_name("VLLM::Worker_TP1", "process"), by_name("VLLM::EngineCor", "process"), by_name("bash", "process")
+    (('worker', 1), ('engine', None), None)
+
+    """
+    for rule in _rules()[0]:
+        match = rule.match.search(name) if name and rule.scope == scope else None
+        if match:
+            rank = next(
+                (value for key, value in match.groupdict().items() if key.startswith("rank") and value), None
+            )
+            return rule.role, None if rank is None else int(rank)
+    return None
+
+
+def assign_roles(trace: Trace, roles: Mapping[str, str] | None = None) -> Trace:
+    """Return the trace with `threads.role`, `threads.rank` and `gpus.rank` filled in.
+
+    `roles` maps a glob or regular expression on a thread's name, its process's name or its process id to a role, or to
+    "worker:3" for the worker of rank 3; it goes before every rule.
+
+    Raises
+    ------
+    BadParameter
+        A role is none of api_server, engine, worker, recorder, system, or a pattern is no regular expression.
+
+    """
+    said = {pattern: _role_and_rank(pattern, value) for pattern, value in (roles or {}).items()}
+    ranks = _recorded_ranks(trace)
+    evidence = _evidence(trace)
+    processes: defaultdict[Process, list[dict[str, Any]]] = defaultdict(list)
+    for row in trace.threads.iter_rows(named=True):
+        processes[_process(row)].append(row)
+    rows: list[dict[str, Any]] = []
+    for process, members in processes.items():
+        role, rank = _process_role(members, said, evidence.get(process, Counter()))
+        if role == "worker" and rank is None:
+            rank = ranks.get(process)
+        rows += [{**row, **_thread_role(row, role, rank, said)} for row in members]
+    threads = pl.DataFrame(rows, schema=FRAMES["threads"]).sort("thread")
+    return trace.replace(threads=threads, gpus=_ranked_gpus(trace, threads))
+
+
+def _process(row: Mapping[str, Any]) -> Process:
+    return row["host"], row["pid"], row["thread"] if row["pid"] is None else None
+
+
+def _role_and_rank(pattern: str, value: str) -> Verdict:
+    role, _, rank = value.partition(":")
+    if role not in ROLES or (rank and not rank.isdigit()):
+        raise BadParameter("roles", value, (*ROLES, "worker:<rank>"))
+    try:
+        re.compile(pattern)
+    except re.error:
+        if not any(mark in pattern for mark in "*?["):
+            raise BadParameter("roles", pattern, ["a glob", "a regular expression"]) from None
+    return role, int(rank) if rank else None
+
+
+def _user_role(texts: Iterable[str | None], said: Mapping[str, Verdict]) -> Verdict | None:
+    known = [text for text in texts if text]
+    for pattern, verdict in said.items():
+        if any(fnmatch(text, pattern) or _matches(pattern, text) for text in known):
+            return verdict
+    return None
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:  # a glob such as `*worker`
+        return False
+
+
+def _process_role(
+    members: list[dict[str, Any]], said: Mapping[str, Verdict], evidence: Counter[tuple[str, int | None]]
+) -> Verdict:
+    first = members[0]
+    main = [row["name"] for row in members if row["pid"] is not None and row["pid"] == row["tid"]]
+    user = _user_role([first["process"], *main, str(first["pid"])], said)
+    if user:
+        return user
+    for name in (*main, first["process"]):
+        verdict = by_name(name, "process")
+        if verdict:
+            return verdict
+    votes = Counter(verdict for row in members if (verdict := by_name(row["name"], "process")))
+    found = votes or evidence
+    if found:
+        return max(found, key=lambda verdict: (found[verdict], -_order(verdict[0])))
+    names = [name for name in (*main, first["process"], first["name"]) if name]
+    if any(_rules()[2].search(name) or not is_generic(name) for name in names):
+        return "system", None
+    return None, None
+
+
+def _order(role: str | None) -> int:
+    return SERVER.index(role) if role in SERVER else len(SERVER)
+
+
+def _thread_role(
+    row: Mapping[str, Any], role: str | None, rank: int | None, said: Mapping[str, Verdict]
+) -> dict[str, str | int | None]:
+    own = _user_role([row["name"]], said) or by_name(row["name"], "thread")
+    if own:
+        return {"role": own[0], "rank": own[1] if own[1] is not None else (rank if own[0] == role else None)}
+    return {"role": role, "rank": rank}
+
+
+def _launchers(trace: Trace) -> pl.DataFrame:
+    """Return host, pid and rank of processes that launched GPU work, the rank from the file's or the GPU's."""
+    hosts = trace.gpus.select("gpu", "host", gpu_rank="rank")
+    ranks = trace.sources.select("source", source_rank="rank")
+    pairs = trace.gpu_ops.select("source", "gpu", "pid").drop_nulls("pid").unique()
+    joined = pairs.join(hosts, on="gpu").join(ranks, on="source")
+    return (
+        joined.select("host", "pid", rank=pl.coalesce("source_rank", "gpu_rank"))
+        .unique()
+        .sort("host", "pid", "rank")
+    )
+
+
+def _recorded_ranks(trace: Trace) -> dict[Process, int]:
+    """Return the rank of each process for which the recorder wrote one."""
+    ranks = _launchers(trace).drop_nulls("rank").group_by("host", "pid").agg(pl.col("rank").unique())
+    return {(host, pid, None): found[0] for host, pid, found in ranks.iter_rows() if len(found) == 1}
+
+
+def _evidence(trace: Trace) -> dict[Process, Counter[tuple[str, int | None]]]:
+    """Return for each process how much its slices speak for each role."""
+    gpu = {(host, pid, None) for host, pid, _ in _launchers(trace).iter_rows()}
+    named = (
+        trace.slices.filter(pl.col("category").is_in(["annotation", "python"]))
+        .group_by("thread", "name")
+        .len()
+    )
+    with_process = named.join(trace.threads.select("thread", "host", "pid"), on="thread").drop_nulls("pid")
+    distinct = with_process.select("host", "pid", pl.col("name").cast(pl.String)).unique()
+    evidence: defaultdict[Process, Counter[tuple[str, int | None]]] = defaultdict(Counter)
+    for rule in _rules()[1]:
+        for host, pid in (
+            distinct.filter(pl.col("name").str.contains(rule["match"]))
+            .select("host", "pid")
+            .unique()
+            .iter_rows()
+        ):
+            process = (host, pid, None)
+            if process in gpu or not rule.get("needs_gpu"):
+                evidence[process][rule["role"], None] += rule["weight"]
+    for process in gpu:  # whoever launches kernels does a worker's part, if nothing says otherwise
+        evidence[process]["worker", None] += 1
+    return dict(evidence)
+
+
+def _ranked_gpus(trace: Trace, threads: pl.DataFrame) -> pl.DataFrame:
+    """Return the GPUs with the rank of the one worker process that drives each, where the recorder named none."""
+    workers = (
+        threads.filter(pl.col("role") == "worker")
+        .select("host", "pid", worker_rank="rank")
+        .drop_nulls()
+        .unique()
+    )
+    pairs = (
+        trace.gpu_ops.select("gpu", "pid")
+        .drop_nulls()
+        .unique()
+        .join(trace.gpus.select("gpu", "host"), on="gpu")
+    )
+    ranked = (
+        pairs.join(workers, on=["host", "pid"], nulls_equal=True)
+        .group_by("gpu")
+        .agg(pl.col("worker_rank").unique())
+    )
+    sole = ranked.filter(pl.col("worker_rank").list.len() == 1).select(
+        "gpu", pl.col("worker_rank").list.first()
+    )
+    joined = trace.gpus.join(sole, on="gpu", how="left").with_columns(rank=pl.coalesce("rank", "worker_rank"))
+    return joined.select(trace.gpus.columns).sort("gpu")
+
+
+def process_label(role: str | None, rank: int | None, process: str | None, pid: int | None) -> str:
+    """Return what a person calls the process: "worker rank 0", "API server", else its name, else its id.
+
+    Examples
+    --------
+    >>> process_label("worker", 0, "python3", 767), process_label(None, None, "bash", 12)
+    ('worker rank 0', 'bash')
+
+    """
+    if role == "worker":
+        return "worker" if rank is None else f"worker rank {rank}"
+    if role in ("api_server", "engine"):
+        return {"api_server": "API server", "engine": "engine"}[role]
+    return process or (f"process {pid}" if pid is not None else "unknown process")

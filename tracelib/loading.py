@@ -1,0 +1,153 @@
+"""Files in, one aligned trace out: what `tracelib.load` does."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelib.align import align
+from tracelib.schema import FRAMES
+from tracelib.sources import read_files, trace_files
+from tracelib.sources.files import sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from tracelib.errors import BadTrace
+    from tracelib.trace import Trace
+
+__all__ = ["load"]
+
+#: A progress bar shows only when reading takes longer than this, and only to a person.
+PATIENCE_S = 2.0
+TIMED = {"slices": "dur_ns", "gpu_ops": "dur_ns", "samples": None, "sched": None, "counters": None}
+
+
+def load(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    offsets: Mapping[str, int] | None = None,
+    roles: Mapping[str, str] | None = None,
+    ftrace_clock: str | None = None,
+    host: str | Mapping[str, str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Trace:
+    """Return the trace files at `paths` as one trace on one timeline.
+
+    Parameters
+    ----------
+    paths
+        A file, a directory (every trace file below it), or several of them.
+    offsets, roles, ftrace_clock
+        See :func:`tracelib.align.align`.
+    host
+        The host of the files that do not name theirs: one name for all, or file name -> name.
+    progress
+        Called with each file's name before it is read; by default a bar appears on a terminal after two seconds.
+
+    Raises
+    ------
+    UnknownFormat
+        A path does not exist, is no trace, or a directory holds none.
+    BadTrace
+        No file could be read; where some could, the others are errors in `health`.
+    BadParameter
+        A parameter names a file, role, or clock that does not exist.
+
+    """
+    several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
+    files, others = trace_files(several)
+    traces, failures = _read(files, progress)
+    if not traces:
+        raise failures[0]
+    complete = [
+        _completed(trace, path, host) for trace, path in zip(traces, _readable(files, failures), strict=True)
+    ]
+    trace = align(complete, offsets=offsets, roles=roles, ftrace_clock=ftrace_clock)
+    return _with_file_remarks(trace, failures, others)
+
+
+def _readable(files: Sequence[Path], failures: Sequence[BadTrace]) -> list[Path]:
+    failed = {error.path for error in failures}
+    return [path for path in files if path not in failed]
+
+
+def _read(
+    files: Sequence[Path], progress: Callable[[str], None] | None
+) -> tuple[list[Trace], list[BadTrace]]:
+    if progress is not None:
+        return read_files(files, progress)
+    if not sys.stderr.isatty():
+        return read_files(files)
+    from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415  (a terminal only)
+
+    started, bar = (
+        time.monotonic(),
+        tqdm(total=len(files), desc="reading", unit="file", delay=PATIENCE_S, leave=False),
+    )
+
+    def show(name: str) -> None:
+        bar.update(int(time.monotonic() > started and bar.n + 1 < len(files)))
+        bar.set_postfix_str(name)
+
+    try:
+        return read_files(files, show)
+    finally:
+        bar.close()
+
+
+def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None) -> Trace:
+    """Return the trace with what any reader can leave to us filled in: digest, size, span, the user's host name."""
+    row = trace.sources.row(0, named=True)
+    first, last = _span(trace)
+    given = host if isinstance(host, str) or host is None else host.get(path.name)
+    filled: dict[str, Any] = {
+        "file": row["file"] or path.name,
+        "sha256": row["sha256"] or sha256(path),
+        "bytes": row["bytes"] if row["bytes"] is not None else path.stat().st_size,
+        "first_ns": row["first_ns"] if row["first_ns"] is not None else first,
+        "last_ns": row["last_ns"] if row["last_ns"] is not None else last,
+        "host": row["host"] or given,
+    }
+    schema = FRAMES["sources"]
+    return trace.replace(
+        sources=trace.sources.with_columns(
+            pl.lit(value, schema[name]).alias(name) for name, value in filled.items()
+        )
+    )
+
+
+def _span(trace: Trace) -> tuple[int | None, int | None]:
+    """Return the first and last moment of the trace's events."""
+    firsts, lasts = [], []
+    for name, length in TIMED.items():
+        frame = getattr(trace, name)
+        if frame.height:
+            ends = frame["ts_ns"] if length is None else frame["ts_ns"] + frame[length]
+            firsts.append(int(frame["ts_ns"].min()))
+            lasts.append(int(ends.max()))
+    return min(firsts, default=None), max(lasts, default=None)
+
+
+def _with_file_remarks(trace: Trace, failures: Sequence[BadTrace], others: Sequence[Path]) -> Trace:
+    rows: list[dict[str, Any]] = [
+        {
+            "source": None,
+            "level": "error",
+            "message": f"not read: {error}",
+            "fix": "Record or copy this file again.",
+        }
+        for error in failures
+    ]
+    if others:
+        shown = ", ".join(path.name for path in others[:5]) + (
+            f" and {len(others) - 5} more" if len(others) > 5 else ""
+        )
+        message = f"{len(others)} other files in the directories are no traces and were left out: {shown}"
+        rows.append({"source": None, "level": "info", "message": message, "fix": ""})
+    health = pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])])
+    return trace.replace(health=health.sort("source", maintain_order=True))

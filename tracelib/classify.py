@@ -1,0 +1,168 @@
+"""What names mean: slices and call chains to causes.
+
+The meanings are data, in ``rules.toml`` beside this file (its head explains every key); here they are only applied. The
+causes are those of the design's Ledger 2, the precedence of frames in a call chain is this project's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.rules import CAUSES, TIERS, Rules, SliceRule, load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelib.rules import StackRule
+
+__all__ = ["CAUSES", "Rules", "load_rules", "slice_causes", "slice_meaning", "stack_causes"]
+
+NS_PER_MS = 1_000_000
+SLICE_MEANING = pl.Schema({
+    "cause": pl.String, "sub_cause": pl.String, "waits": pl.Boolean, "waits_for": pl.String, "may_wait_for": pl.String,
+    "direction": pl.String, "weak": pl.Boolean, "long_ns": pl.Int64, "long_cause": pl.String, "long_sub_cause": pl.String,
+})  # fmt: skip
+
+
+def _first_match(conditions: Sequence[pl.Expr]) -> pl.Expr:
+    """Return the index of the first condition that holds; null = none does."""
+    tried = [pl.when(condition).then(pl.lit(n, dtype=pl.Int32)) for n, condition in enumerate(conditions)]
+    return pl.coalesce([*tried, pl.lit(None, dtype=pl.Int32)])
+
+
+def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
+    """Return what each distinct slice name means.
+
+    Parameters
+    ----------
+    slices
+        Any frame with the columns `name` and `category` of :data:`tracelib.schema.SLICES`.
+    rules
+        From :func:`load_rules`; None = tracelib's own.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per distinct (name, category):
+
+        - `name` cat, `category` enum
+        - `cause` str, `sub_cause` str: null cause = the name says nothing, the enclosing slice's cause holds
+        - `waits` bool, `waits_for` str: the slice waits for another process, whose doing is the cause: a role, or
+          "upstream"; null = it does not wait
+        - `may_wait_for` str: the same of a slice that only sometimes waits: while its thread is blocked, or, where that
+          is not known, if it lasts many times as long as its siblings
+        - `direction` str: dequeue, enqueue, send or recv of an IPC slice, else null
+        - `weak` bool: counts only where no enclosing slice has a cause
+        - `long_ns` i64, `long_cause` str, `long_sub_cause` str: the cause of a slice of this name that lasts at least
+          `long_ns`; null = length does not matter
+
+    """
+    chosen = (rules or load_rules()).slices
+    names = slices.select("name", "category").unique().sort("category", "name")
+    text = names.select(pl.col("name").cast(pl.String).fill_null(""), pl.col("category").cast(pl.String))
+    conditions = [_slice_condition(rule) for rule in chosen]
+    rule = text.select(rule=_first_match(conditions)).to_series()
+    return pl.concat(
+        [names, _slice_rule_frame(chosen)[rule.fill_null(len(chosen)).to_list()]], how="horizontal"
+    )
+
+
+def _slice_condition(rule: SliceRule) -> pl.Expr:
+    named = pl.col("name").str.contains(rule.name) if rule.name else pl.lit(value=True)
+    return named & pl.col("category").is_in(list(rule.category)) if rule.category else named
+
+
+def _slice_rule_frame(rules: Sequence[SliceRule]) -> pl.DataFrame:
+    """Return the rules' meanings, one row each, and one more row for "no rule"."""
+    rows = [
+        (
+            r.cause, r.sub_cause, r.waits_for is not None, r.waits_for, r.may_wait_for, r.direction, r.weak,
+            None if r.long_ms is None else round(r.long_ms * NS_PER_MS), r.long_cause, r.long_sub_cause,
+        )
+        for r in (*rules, SliceRule(name=""))
+    ]  # fmt: skip
+    return pl.DataFrame(rows, schema=SLICE_MEANING, orient="row")
+
+
+def slice_meaning(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
+    """Return what each single slice means, its length considered.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per row of `slices`, in the same order: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`,
+        `direction`, `weak` as in :func:`slice_causes`, the cause of long slices already put in.
+
+    """
+    meaning = slice_causes(slices, rules)
+    long = (pl.col("dur_ns") >= pl.col("long_ns")).fill_null(value=False)
+    return (
+        slices.select("name", "category", "dur_ns")
+        .join(meaning, on=["name", "category"], how="left", maintain_order="left", nulls_equal=True)
+        .select(
+            pl.when(long).then("long_cause").otherwise("cause").alias("cause"),
+            pl.when(long).then("long_sub_cause").otherwise("sub_cause").alias("sub_cause"),
+            "waits", "waits_for", "may_wait_for", "direction", "weak",
+        )
+    )  # fmt: skip
+
+
+def stack_causes(stacks: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
+    """Return what each call chain means.
+
+    A frame that names what is done (a launch call, a tokenizer, a run-time compiler) covers all that it calls, so the
+    innermost of those decides; else the innermost known library; else the kernel's or the interpreter's entry point.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows any frame),
+        `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a rule differs).
+
+    """
+    chosen = (rules or load_rules()).stacks
+    frames = stacks.select("stack", "depth", "symbol", "library", leaf=pl.col("depth") == 0)
+    kinds = frames.select("symbol", "library", "leaf").unique()
+    text = kinds.select(pl.col("symbol", "library").cast(pl.String).fill_null(""), "leaf")
+    kinds = kinds.with_columns(text.select(rule=_first_match([_stack_condition(rule) for rule in chosen])))
+    table = _stack_rule_frame(chosen)
+    best = (
+        frames.join(kinds.drop_nulls("rule"), on=["symbol", "library", "leaf"], nulls_equal=True)
+        .join(table, on="rule")
+        .sort("stack", "tier", "depth")
+        .unique("stack", keep="first", maintain_order=True)
+    )
+    columns = ["cause", "sub_cause", "worker_cause", "worker_sub_cause"]
+    return (
+        stacks.select("stack")
+        .unique()
+        .join(best.select("stack", *columns), on="stack", how="left")
+        .sort("stack")
+    )
+
+
+def _stack_condition(rule: StackRule) -> pl.Expr:
+    condition = pl.lit(value=True)
+    if rule.symbol is not None:
+        condition &= pl.col("symbol").str.contains(rule.symbol)
+    if rule.library is not None:
+        condition &= pl.col("library").str.contains(rule.library)
+    return condition & pl.col("leaf") if rule.innermost else condition
+
+
+def _stack_rule_frame(rules: Sequence[StackRule]) -> pl.DataFrame:
+    rows = []
+    for n, rule in enumerate(rules):
+        own = (rule.cause, rule.sub_cause)
+        on_worker = own if rule.worker is None else (*rule.worker.split("/", 1), None)[:2]
+        rows.append((n, TIERS.index(rule.tier), *own, *on_worker))
+    text = pl.String()
+    return pl.DataFrame(
+        rows,
+        schema={
+            "rule": pl.Int32(), "tier": pl.Int8(), "cause": text, "sub_cause": text, "worker_cause": text, "worker_sub_cause": text,
+        },
+        orient="row",
+    )  # fmt: skip

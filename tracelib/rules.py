@@ -1,0 +1,155 @@
+"""The rules of ``rules.toml`` as checked, frozen objects; :mod:`tracelib.classify` applies them.
+
+The head of ``rules.toml`` explains every key. A mistake in a user's file is reported with its place and what is allowed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from tracelib.errors import BadParameter, BadTrace
+from tracelib.schema import SLICE_CATEGORY
+
+__all__ = ["AWAITED", "CAUSES", "DIRECTIONS", "TIERS", "Rules", "SliceRule", "StackRule", "load_rules"]
+
+#: Ledger 2's causes that a slice or a sample can have, then the two that only a sample can have.
+CAUSES = (
+    "tokenization", "kernel_launch", "ipc", "scheduling", "sync", "gc", "gil", "imbalance", "profiler", "no_work",
+    "unattributed", "spin", "other",
+)  # fmt: skip
+#: Whose work a slice can wait for.
+AWAITED = ("upstream", "api_server", "engine", "worker")
+DIRECTIONS = ("dequeue", "enqueue", "send", "recv")
+TIERS = ("named", "library", "fallback")
+
+
+@dataclass(frozen=True)
+class SliceRule:
+    """One ``[[slice]]`` of the rules: what a slice of this name and category means."""
+
+    name: str
+    category: tuple[str, ...] = ()
+    cause: str | None = None
+    sub_cause: str | None = None
+    waits_for: str | None = None
+    may_wait_for: str | None = None
+    direction: str | None = None
+    weak: bool = False
+    long_ms: float | None = None
+    long_cause: str | None = None
+    long_sub_cause: str | None = None
+
+
+@dataclass(frozen=True)
+class StackRule:
+    """One ``[[stack]]`` of the rules: what a frame of a call chain says of the whole chain."""
+
+    cause: str
+    symbol: str | None = None
+    library: str | None = None
+    sub_cause: str | None = None
+    tier: str = "library"
+    innermost: bool = False
+    worker: str | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All rules, in the order in which they are tried."""
+
+    slices: tuple[SliceRule, ...] = ()
+    stacks: tuple[StackRule, ...] = ()
+
+
+Rule = TypeVar("Rule", SliceRule, StackRule)
+
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "cause": CAUSES, "long_cause": CAUSES, "waits_for": AWAITED, "may_wait_for": AWAITED, "direction": DIRECTIONS, "tier": TIERS,
+}  # fmt: skip
+_PATTERNS = ("name", "symbol", "library")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,), "str | None": (str,), "bool": (bool,), "float | None": (int, float), "tuple[str, ...]": (list,),
+}  # fmt: skip
+_NEEDED: dict[type, tuple[tuple[str, ...], ...]] = {
+    SliceRule: (("name",),),
+    StackRule: (("cause",), ("symbol", "library")),
+}
+
+
+def load_rules(extra_path: Path | str | None = None) -> Rules:
+    """Return tracelib's rules, with those of the file `extra_path` before them.
+
+    Raises
+    ------
+    BadTrace
+        The file cannot be read, is no TOML, or holds a pattern that is no regular expression.
+    BadParameter
+        A key or a value is unknown; the message lists those that are allowed.
+
+    """
+    own = _builtin_rules()
+    if extra_path is None:
+        return own
+    path = Path(extra_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadTrace(path, "rules", "", str(error)) from error
+    extra = _parsed(text, path)
+    return Rules(extra.slices + own.slices, extra.stacks + own.stacks)
+
+
+@lru_cache(maxsize=1)
+def _builtin_rules() -> Rules:
+    return _parsed(
+        resources.files("tracelib").joinpath("rules.toml").read_text(encoding="utf-8"), Path("rules.toml")
+    )
+
+
+def _parsed(text: str, path: Path) -> Rules:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadTrace(path, "rules", "", f"no valid TOML: {error}") from error
+    for key in tables:
+        if key not in ("slice", "stack"):
+            raise BadParameter(f"{path}: table", key, ("slice", "stack"))
+    slices, stacks = tables.get("slice", ()), tables.get("stack", ())
+    return Rules(
+        tuple(_rule(SliceRule, table, f"{path}: [[slice]] {n}") for n, table in enumerate(slices, 1)),
+        tuple(_rule(StackRule, table, f"{path}: [[stack]] {n}") for n, table in enumerate(stacks, 1)),
+    )
+
+
+def _rule(kind: type[Rule], table: dict[str, Any], where: str) -> Rule:
+    types = {f.name: str(f.type) for f in fields(kind)}
+    for key, value in table.items():
+        if key not in types:
+            raise BadParameter(f"{where}: key", key, types)
+        if not isinstance(value, _TYPES[types[key]]) or isinstance(value, bool) != (types[key] == "bool"):
+            raise BadParameter(f"{where}: {key}", value, [types[key]])
+        if key in _ALLOWED and value not in _ALLOWED[key]:
+            raise BadParameter(f"{where}: {key}", value, _ALLOWED[key])
+        if key in _PATTERNS:
+            _check_pattern(value, where)
+    for category in table.get("category", ()):
+        if category not in SLICE_CATEGORY.categories:
+            raise BadParameter(f"{where}: category", category, SLICE_CATEGORY.categories)
+    if not all(any(key in table for key in keys) for keys in _NEEDED[kind]):
+        raise BadParameter(f"{where}: keys", ", ".join(table), [" or ".join(keys) for keys in _NEEDED[kind]])
+    checked: Any = {key: tuple(value) if key == "category" else value for key, value in table.items()}
+    return kind(**checked)
+
+
+def _check_pattern(pattern: object, where: str) -> None:
+    try:
+        pl.Series([""]).str.contains(str(pattern))
+    except pl.exceptions.ComputeError as error:
+        raise BadTrace(Path(where), "rules", "", "no valid regular expression", str(pattern)) from error

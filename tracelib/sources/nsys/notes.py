@@ -1,0 +1,33 @@
+"""What a reader has to say about the state of a file: rows of `health`, gathered while it is read."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.schema import FRAMES
+
+__all__ = ["Notes"]
+
+
+class Notes:
+    """Remarks on one file, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str, str]] = []
+
+    def add(self, level: str, message: str, fix: str = "") -> None:
+        """Add a remark: `level` is info, warning or error, `fix` what to do about it."""
+        self._rows.append((level, message, fix))
+
+    def count(self, number: int, what: str, fix: str = "") -> None:
+        """Add a warning that `number` things are so, unless there are none."""
+        if number:
+            self.add("warning", f"{number} {what}", fix)
+
+    def frame(self) -> pl.DataFrame:
+        """Return the remarks as `health` of source 0."""
+        level, message, fix = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        return pl.DataFrame(
+            {"source": [0] * len(self._rows), "level": level, "message": message, "fix": fix},
+            schema=FRAMES["health"],
+        )

@@ -1,0 +1,178 @@
+"""An nsys export, table by table, to a :class:`tracelib.trace.Trace`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.schema import FRAMES, IDLE
+from tracelib.sources.files import sha256
+from tracelib.sources.nsys import counters, evidence, gpu_ops, samples, sched, session, slices, threads
+from tracelib.sources.nsys.names import string_ids
+from tracelib.sources.nsys.notes import Notes
+from tracelib.trace import Trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelib.sources.nsys.database import Database
+
+__all__ = ["trace_of"]
+
+_GRAPH_LAUNCH = "GraphLaunch"
+
+
+def trace_of(database: Database, path: Path) -> Trace:
+    """Return the frames of the open export `database`, which was read from `path`."""
+    notes = Notes()
+    texts = string_ids(database)
+    host = slices.host_slices(database, texts, notes)
+    gpu = _with_graph_launches(_with_process(gpu_ops.gpu_ops(database, texts), host, notes), host)
+    reported = session.diagnostics(database)
+    cpu_samples = samples.samples(database, *samples.trigger(reported["text"]))
+    switches = sched.switches(database)
+    read = {
+        "gpu_ops": gpu,
+        "slices": host,
+        "samples": cpu_samples,
+        "sched": switches,
+        "counters": counters.gpu_metrics(database),
+    }
+    first, last = _span(read)
+    evidence.add_missing(
+        database, host, gpu, {"samples": cpu_samples.height, "switches": switches.height}, notes
+    )
+    lost = session.add_diagnostics(reported, notes)
+    frames = _numbered(database, texts, read, last or 0, notes)
+    for damage in database.damage:
+        notes.add("error", f"damaged: {damage}", "Export the file again from its .nsys-rep.")
+    frames["sources"] = _source(database, path, first, last, lost)
+    frames["health"] = notes.frame()
+    return Trace.of(frames)
+
+
+def _numbered(
+    database: Database, texts: pl.DataFrame, read: dict[str, pl.DataFrame], last: int, notes: Notes
+) -> dict[str, pl.DataFrame]:
+    """Return the frames with the numbers of threads, GPUs and stacks in place of nsys's ids."""
+    host, switches, cpu_samples = read["slices"], read["sched"], read["samples"]
+    ids = [host["globalTid"], cpu_samples["globalTid"], switches["prev"], switches["next"]]
+    used = pl.concat([column.drop_nulls().unique().alias("globalTid") for column in ids])
+    known = threads.threads(database, texts, used.filter(used != IDLE))
+    gpus, gpu = threads.gpus(database, read["gpu_ops"])
+    stacks, stack_of = samples.call_chains(database, texts)
+    return {
+        "slices": _slices(host, known, last, notes),
+        "gpu_ops": _operations(read["gpu_ops"], gpu, notes),
+        "samples": _framed("samples", cpu_samples.join(stack_of, on="id", how="left", maintain_order="left").with_columns(
+            thread=threads.numbered(cpu_samples["globalTid"], known))),
+        "stacks": stacks,
+        "sched": _framed("sched", switches.with_columns(
+            prev=_thread_or_idle(switches["prev"], known), next=_thread_or_idle(switches["next"], known))),
+        "counters": read["counters"],
+        "threads": known.drop("globalTid"),
+        "gpus": gpus,
+    }  # fmt: skip
+
+
+def _framed(frame: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return `rows` with exactly the columns of `frame`, those that nsys does not know null."""
+    schema = FRAMES[frame]
+    given = rows.with_columns(source=pl.lit(0, pl.Int32))
+    absent = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if name not in given.columns]
+    return given.with_columns(absent).select(schema.names()).match_to_schema(schema)
+
+
+def _thread_or_idle(column: pl.Series, known: pl.DataFrame) -> pl.Series:
+    idle = pl.DataFrame(
+        {"globalTid": [IDLE], "thread": [IDLE]}, schema={"globalTid": pl.Int64, "thread": pl.Int32}
+    )
+    return threads.numbered(column, pl.concat([known.select("globalTid", "thread"), idle]))
+
+
+def _slices(host: pl.DataFrame, known: pl.DataFrame, last: int, notes: Notes) -> pl.DataFrame:
+    thread = threads.numbered(host["globalTid"], known)
+    rows = _with_duration(host.with_columns(thread=thread), last, "host calls and ranges", notes)
+    return _framed("slices", rows)
+
+
+def _operations(gpu_rows: pl.DataFrame, gpu: pl.Series, notes: Notes) -> pl.DataFrame:
+    rows = gpu_rows.with_columns(gpu=gpu, pid=threads.pid("globalPid"))
+    placed = rows.filter(pl.col("gpu").is_not_null())
+    notes.count(rows.height - placed.height, "GPU operations left out: their device number makes no sense")
+    return _framed("gpu_ops", _with_duration(placed, None, "GPU operations", notes))
+
+
+def _with_duration(rows: pl.DataFrame, last: int | None, what: str, notes: Notes) -> pl.DataFrame:
+    """Return the rows that have a start, with `dur_ns`; an open one lasts until `last`, if given."""
+    started = rows.filter(pl.col("ts_ns").is_not_null())
+    notes.count(rows.height - started.height, f"{what} left out: they have no start")
+    if last is not None:
+        open_ = int(started["end_ns"].null_count())
+        notes.count(
+            open_, f"{what} were still open when recording stopped: they end at the file's last event"
+        )
+        started = started.with_columns(pl.col("end_ns").fill_null(pl.max_horizontal("ts_ns", pl.lit(last))))
+    length = started.select(pl.col("end_ns") - pl.col("ts_ns")).to_series()
+    notes.count(
+        int((length < 0).sum()) + length.null_count(),
+        f"{what} have an end before their start, or none: length 0",
+    )
+    return started.with_columns(dur_ns=length.fill_null(0).clip(lower_bound=0))
+
+
+def _with_process(operations: pl.DataFrame, host: pl.DataFrame, notes: Notes) -> pl.DataFrame:
+    """Give operations of an export that names no process (before 2021, or rewritten) the only one that made calls."""
+    if not operations.height or operations["globalPid"].null_count() < operations.height:
+        return operations
+    callers = host.filter(pl.col("category").is_in(["runtime", "driver"]))
+    processes = callers.select(threads.process("globalTid")).to_series().drop_nulls().unique()
+    if len(processes) != 1:
+        notes.add(
+            "warning", "GPU operations name no process: they cannot be tied to the calls that launched them"
+        )
+        return operations
+    notes.add("info", "GPU operations name no process: taken to be of the only one that made CUDA calls")
+    return operations.with_columns(globalPid=pl.lit(processes[0] << 24, pl.Int64))
+
+
+def _with_graph_launches(operations: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
+    """Mark operations whose call launched a graph: older exports do not say so in the row."""
+    names = host["name"].unique()
+    launching = names.filter(names.cast(pl.String).str.contains(_GRAPH_LAUNCH))
+    calls = host.filter(pl.col("name").is_in(launching.implode()) & pl.col("correlation").is_not_null())
+    if not calls.height:
+        return operations
+    calls = calls.select(
+        process=threads.process("globalTid"), correlation="correlation", launched=pl.lit(value=True)
+    )
+    rows = operations.with_columns(process=threads.process("globalPid"))
+    rows = rows.join(calls.unique(), on=["process", "correlation"], how="left", maintain_order="left")
+    graph = pl.coalesce("graph", pl.when("launched").then(0))
+    return rows.with_columns(graph=graph).drop("process", "launched")
+
+
+def _span(read: dict[str, pl.DataFrame]) -> tuple[int | None, int | None]:
+    """Return the times of the first and the last event."""
+    times = [
+        frame[column] for frame in read.values() for column in ("ts_ns", "end_ns") if column in frame.columns
+    ]
+    firsts = [frame["ts_ns"].min() for frame in read.values()]
+    lasts = [column.max() for column in times]
+    return (
+        min((first for first in firsts if isinstance(first, int)), default=None),
+        max((last for last in lasts if isinstance(last, int)), default=None),
+    )
+
+
+def _source(database: Database, path: Path, first: int | None, last: int | None, lost: int) -> pl.DataFrame:
+    exported = session.exported(database)
+    clock, wall_offset = session.clock(database, exported)
+    row = {
+        "source": 0, "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size, "format": "nsys",
+        "recorder": session.recorder(exported), "cpus": session.cpus(database), "clock": clock,
+        "wall_offset_ns": wall_offset, "first_ns": first, "last_ns": last, "lost_declared": lost, "lost_detected": 0,
+        "skipped_bytes": database.lost_bytes,
+    }  # fmt: skip
+    return pl.DataFrame([row], schema=FRAMES["sources"])

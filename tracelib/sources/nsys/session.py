@@ -1,0 +1,99 @@
+"""What an nsys export says of itself: recorder, clock, machine, options, and its own diagnostics.
+
+Only the few fields named here are read. `META_DATA_CAPTURE`, `TARGET_INFO_SYSTEM_ENV` and `ProcessStreams` also hold the
+profiled programs' environment, arguments and output, which must not get into a trace.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.notes import Notes
+
+__all__ = ["add_diagnostics", "clock", "cpus", "diagnostics", "exported", "option", "recorder"]
+
+#: Tables of name-value pairs in which an export describes itself; the second until nsys 2023.
+_EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+#: Options of the recording that matter here: no other row of META_DATA_CAPTURE is used.
+OPTIONS = {
+    "graphs": r"^PROCESS_\d+:CUDA_GRAPH_TRACE_OPTIONS:MODE$",
+    "switches": r"^LINUX_PERF_OPTIONS:COLLECTION_MODE$",
+}
+_NAME_VALUE = {"name": pl.String, "value": pl.String}
+_LOST = re.compile(r"drop|\blost\b|\blose\b|discard|overflow", re.IGNORECASE)
+_NUMBER = re.compile(r"\d[\d,]*")
+_WARNING = 2
+
+
+def exported(database: Database) -> dict[str, str]:
+    """Return what the exporter noted about itself, by name."""
+    rows = pl.concat([database.read(table, _NAME_VALUE) for table in _EXPORT])
+    rows = rows.filter(pl.col("name").str.starts_with("EXPORT_P") | pl.col("name").str.contains("TIME_SHIFT"))
+    return dict(rows.drop_nulls().iter_rows())
+
+
+def option(database: Database, name: str) -> str | None:
+    """Return the value of the recording's option `name` (a key of OPTIONS), None if it is not noted."""
+    rows = database.read("META_DATA_CAPTURE", _NAME_VALUE).filter(pl.col("name").str.contains(OPTIONS[name]))
+    return rows["value"].drop_nulls().first() if rows.height else None
+
+
+def recorder(notes_of_export: Mapping[str, str]) -> str | None:
+    """Return the version that exported the file: "nsys 2025.3.2"; the one that recorded it is not noted."""
+    version = notes_of_export.get("EXPORT_PRODUCT_VERSION")
+    return f"nsys {'.'.join(version.split('.')[:3])}" if version else None
+
+
+def clock(database: Database, notes_of_export: Mapping[str, str]) -> tuple[str, int | None]:
+    """Return the clock of the file's times and what to add to them to get wall time, None if it does not tell.
+
+    Times count from the session's start, unless the file was exported with ``--ts-normalize`` (then they are wall time);
+    ``--ts-shift`` is added to either.
+    """
+    noted = (
+        notes_of_export.get("EXPORT_PARAM_TIME_SHIFT")
+        or notes_of_export.get("EXPORT_CONFIG_TIME_SHIFT")
+        or "0"
+    )
+    shift = int(noted) if re.fullmatch(r"-?\d{1,18}", noted) else 0
+    if notes_of_export.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() in ("true", "1"):
+        return "realtime", -shift
+    start = database.read("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": pl.Int64})[
+        "utcEpochNs"
+    ].drop_nulls()
+    return "session", start[0] - shift if len(start) else None
+
+
+def cpus(database: Database) -> int | None:
+    """Return the number of CPUs of the machine, None if it is not noted."""
+    rows = database.read("TARGET_INFO_SYSTEM_ENV", _NAME_VALUE).filter(pl.col("name") == "CpuCores")
+    counts = rows["value"].cast(pl.Int32, strict=False).drop_nulls()
+    return counts[0] if len(counts) else None
+
+
+def diagnostics(database: Database) -> pl.DataFrame:
+    """Return what nsys reported while it recorded: `severity` (1 info, 2 warning, 3 error, 4 fatal), `text`, `count`."""
+    rows = database.read("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
+    rows = rows.with_columns(pl.col("text").str.replace_all(r"\s+", " ").str.strip_chars())
+    return rows.group_by("severity", "text", maintain_order=True).agg(count=pl.len())
+
+
+def add_diagnostics(reported: pl.DataFrame, notes: Notes) -> int:
+    """Add nsys's own warnings and errors to `notes` and return the number of events that it says it lost."""
+    lost = 0
+    for severity, text, count in reported.iter_rows():
+        is_loss = bool(_LOST.search(text))
+        if is_loss and (number := _NUMBER.search(text)):
+            lost += int(number[0].replace(",", "")) * count
+        if severity >= _WARNING or is_loss:
+            level = "error" if severity > _WARNING else "warning"
+            times = f" ({count} times)" if count > 1 else ""
+            notes.add(level, f"nsys reported{times}: {text}")
+    return lost

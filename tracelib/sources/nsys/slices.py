@@ -1,0 +1,136 @@
+"""What host threads did, in an nsys export: CUDA calls, NVTX ranges, libc calls, waits, the profiler's own cost.
+
+Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference". `CUPTI_ACTIVITY_KIND_SYNCHRONIZATION`
+holds host waits (CUPTI's start and end of the synchronizing call), but only their process: their thread is that of the
+CUDA call of the same correlation. Its "stream wait" rows tell that one stream waits for another's event, which takes no
+host time, and are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.schema import SLICE_CATEGORY
+from tracelib.sources.nsys.names import enumeration, looked_up, without_version
+
+if TYPE_CHECKING:
+    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.notes import Notes
+
+__all__ = ["RUNTIME", "SYNCHRONIZATION", "host_slices"]
+
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+NVTX = "NVTX_EVENTS"
+#: Category of the slices of each table with the columns `start`, `end`, `globalTid` and `nameId`; tables of this form
+#: that are not listed (other libraries' calls) give slices of category "other".
+CALLS = {
+    RUNTIME: "runtime",
+    "CUPTI_ACTIVITY_KIND_DRIVER": "driver",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": "overhead",
+    "PROFILER_OVERHEAD": "overhead",
+    "OSRT_API": "os",
+    "SYSCALL": "os",
+    "CUBLAS_EVENTS": "op",
+    "CUDNN_EVENTS": "op",
+}
+#: ENUM_NSYS_EVENT_TYPE: the NVTX events that are intervals or moments; the rest name threads, domains and categories.
+MARK, PUSH_POP, START_END = 34, 59, 60
+#: ENUM_CUPTI_SYNC_TYPE.
+_SYNC = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
+_STREAM_WAITS = 2
+
+
+def host_slices(database: Database, texts: pl.DataFrame, notes: Notes) -> pl.DataFrame:
+    """Return what host threads did, before the threads got their numbers.
+
+    One row per interval: `globalTid`, `ts_ns`, `end_ns` (null = open) Int64, `name` Categorical, `category`,
+    `correlation` Int64.
+    """
+    calls = {
+        table: _calls(database, table, category, texts) for table, category in _call_tables(database).items()
+    }
+    waits = _waits(database, calls.get(RUNTIME), notes)
+    return pl.concat([*calls.values(), waits, _nvtx(database, texts)])
+
+
+def _call_tables(database: Database) -> dict[str, str]:
+    found = [name for name in database.tables if database.has(name, "start", "end", "globalTid", "nameId")]
+    return {name: CALLS.get(name, "other") for name in found}
+
+
+def _calls(database: Database, table: str, category: str, texts: pl.DataFrame) -> pl.DataFrame:
+    columns = ("start", "end", "globalTid", "nameId", "correlationId")
+    rows = database.read(table, dict.fromkeys(columns, pl.Int64))
+    if category != "runtime":
+        return _slices(rows, looked_up(rows["nameId"], texts), pl.lit(category, SLICE_CATEGORY))
+    name = looked_up(rows["nameId"], without_version(texts))
+    driver = name.to_frame("name").select(pl.col("name").cast(pl.String).str.contains("^cu[A-Z]"))["name"]
+    kind = pl.DataFrame({"driver": driver}).select(
+        pl.when("driver").then(pl.lit("driver", SLICE_CATEGORY)).otherwise(pl.lit("runtime", SLICE_CATEGORY))
+    )
+    return _slices(rows, name, kind.to_series())
+
+
+def _slices(rows: pl.DataFrame, name: pl.Series, category: pl.Expr | pl.Series) -> pl.DataFrame:
+    return rows.select(
+        "globalTid",
+        ts_ns="start",
+        end_ns="end",
+        name=name.fill_null("[unknown]"),
+        category=category,
+        correlation=pl.when(pl.col("correlationId") != 0).then("correlationId"),
+    )
+
+
+def _waits(database: Database, runtime: pl.DataFrame | None, notes: Notes) -> pl.DataFrame:
+    columns = ("start", "end", "globalPid", "correlationId", "syncType")
+    rows = database.read(SYNCHRONIZATION, dict.fromkeys(columns, pl.Int64))
+    rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS)).with_columns(
+        pid=pl.col("globalPid") // (1 << 24)
+    )
+    if runtime is None:
+        runtime = pl.DataFrame(schema={"globalTid": pl.Int64, "correlation": pl.Int64})
+    caller = (
+        runtime.lazy()
+        .filter(pl.col("correlation").is_in(rows["correlationId"].unique().implode()))
+        .select("globalTid", pid=pl.col("globalTid") // (1 << 24), correlationId="correlation")
+        .unique(["pid", "correlationId"], keep="first", maintain_order=True)
+        .collect()
+    )
+    known = rows.join(caller, on=["pid", "correlationId"], how="inner", maintain_order="left")
+    notes.count(
+        rows.height - known.height, "synchronization records left out: their CUDA call is not in the file"
+    )
+    label = enumeration(database, "ENUM_CUPTI_SYNC_TYPE", _SYNC)
+    name = (
+        known["syncType"]
+        .replace_strict(label, default="Unknown", return_dtype=pl.String)
+        .cast(pl.Categorical())
+    )
+    return _slices(known, name, pl.lit("sync", SLICE_CATEGORY))
+
+
+def _nvtx(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
+    columns = {
+        **dict.fromkeys(("start", "end", "eventType", "globalTid", "textId"), pl.Int64),
+        "text": pl.String,
+    }
+    rows = database.read(NVTX, columns).filter(pl.col("eventType").is_in([MARK, PUSH_POP, START_END]))
+    named = rows.select(pl.col("text").cast(pl.Categorical()), other=looked_up(rows["textId"], texts))
+    name = named.select(pl.coalesce("text", "other").fill_null("[unnamed]"))["text"]
+    return rows.select(
+        "globalTid",
+        ts_ns="start",
+        end_ns=pl.when(pl.col("eventType") == MARK).then("start").otherwise(_known_end()),
+        name=name,
+        category=pl.lit("annotation", SLICE_CATEGORY),
+        correlation=pl.lit(None, pl.Int64),
+    )
+
+
+def _known_end() -> pl.Expr:
+    """Return the end, null while open: exports before 2022 write 0 where they mean "none"."""
+    return pl.when((pl.col("end") != 0) | (pl.col("start") <= 0)).then("end")

@@ -1,0 +1,125 @@
+"""Threads, processes and GPUs of an nsys export, and the numbers under which the frames know them.
+
+A `globalTid` packs hardware id (8 bits), VM id (8), process (24) and thread (24) into a signed 64-bit integer; a
+`globalPid` is the same with a thread of 0 (Nsight Systems User Guide, "Serialized process and thread identifiers").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.schema import FRAMES
+from tracelib.sources.nsys.names import looked_up
+
+if TYPE_CHECKING:
+    from tracelib.sources.nsys.database import Database
+
+__all__ = ["gpus", "numbered", "pid", "process", "threads", "tid"]
+
+_FIELD = 1 << 24
+_NVTX_THREAD_NAME = 39
+
+
+def process(column: str) -> pl.Expr:
+    """Return what identifies the process in `column`, a globalTid or globalPid."""
+    return pl.col(column) // _FIELD
+
+
+def pid(column: str) -> pl.Expr:
+    """Return the process id in `column`."""
+    return process(column) % _FIELD
+
+
+def tid(column: str) -> pl.Expr:
+    """Return the thread id in `column`."""
+    return pl.col(column) % _FIELD
+
+
+def threads(database: Database, texts: pl.DataFrame, used: pl.Series) -> pl.DataFrame:
+    """Return the threads `used` (globalTid) and those that the export names in the same processes.
+
+    One row per thread: `globalTid` Int64 and the columns of :data:`tracelib.schema.THREADS`.
+    """
+    named = _thread_names(database, texts)
+    seen = used.drop_nulls().unique().to_frame("globalTid")
+    beside = named.select("globalTid").join(
+        seen.select(key=process("globalTid")).unique(),
+        left_on=process("globalTid"),
+        right_on="key",
+        how="semi",
+    )
+    both = pl.concat([seen, beside.select("globalTid")]).unique().sort("globalTid")
+    both = both.join(named, on="globalTid", how="left", maintain_order="left").with_columns(
+        key=process("globalTid")
+    )
+    both = both.join(_process_names(database, named), on="key", how="left", maintain_order="left")
+    return both.with_row_index("thread").select(
+        "globalTid",
+        pl.col("thread").cast(pl.Int32),
+        host=pl.lit(None, pl.String),
+        pid=pid("globalTid"),
+        tid=tid("globalTid"),
+        name="name",
+        process="process",
+        role=pl.lit(None, pl.String),
+        rank=pl.lit(None, pl.Int32),
+    )
+
+
+def _thread_names(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
+    """Return `globalTid`, `name`: the name the system knows, else the one given through NVTX."""
+    listed = database.read("ThreadNames", dict.fromkeys(("nameId", "priority", "globalTid"), pl.Int64))
+    listed = listed.sort("priority", descending=True, nulls_last=True, maintain_order=True)
+    listed = listed.select("globalTid", name=looked_up(listed["nameId"], texts).cast(pl.String))
+    columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "textId": pl.Int64, "text": pl.String}
+    given = database.read("NVTX_EVENTS", columns).filter(pl.col("eventType") == _NVTX_THREAD_NAME)
+    by_id = looked_up(given["textId"], texts).cast(pl.String)
+    given = given.select("globalTid", name=pl.coalesce("text", by_id))
+    return pl.concat([listed, given]).drop_nulls().unique("globalTid", keep="first", maintain_order=True)
+
+
+def _process_names(database: Database, named: pl.DataFrame) -> pl.DataFrame:
+    """Return `key`, `process`: the process's name, else that of its main thread."""
+    listed = database.read("PROCESSES", {"globalPid": pl.Int64, "name": pl.String})
+    listed = listed.select(key=process("globalPid"), process="name")
+    main = named.filter(tid("globalTid") == pid("globalTid")).select(key=process("globalTid"), process="name")
+    return pl.concat([listed, main]).drop_nulls().unique("key", keep="first", maintain_order=True)
+
+
+def gpus(database: Database, operations: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the GPUs that ran `operations` or that the export lists, and the GPU of each operation.
+
+    A process counts the devices that it may use from 0; `TARGET_INFO_CUDA_DEVICE` says which GPU each of them is. A
+    process that it does not list is taken to see the GPUs as the machine numbers them.
+    """
+    devices = database.read("TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64))
+    devices = devices.drop_nulls().unique(["pid", "cudaId"], keep="first", maintain_order=True)
+    seen = operations.select("deviceId", pid=pid("globalPid")).unique()
+    seen = seen.join(devices, left_on=["pid", "deviceId"], right_on=["pid", "cudaId"], how="left")
+    seen = seen.with_columns(device=pl.coalesce("gpuId", "deviceId").fill_null(0))
+    models = database.read("TARGET_INFO_GPU", {"id": pl.Int64, "name": pl.String})
+    models = models.drop_nulls("id").unique("id", keep="first").rename({"id": "device"})
+    known = pl.concat([seen.select("device"), models.select("device")]).unique().sort("device")
+    known = known.filter(pl.col("device").is_between(0, 2**31 - 1)).with_row_index("gpu")
+    known = known.join(models, on="device", how="left", maintain_order="left")
+    frame = known.select(
+        "gpu", host=pl.lit(None, pl.String), device="device", rank=pl.lit(None, pl.Int32), name="name"
+    ).cast(dict(FRAMES["gpus"]))
+    numbers = seen.join(known, on="device", how="left").select(
+        "pid", "deviceId", pl.col("gpu").cast(pl.Int32)
+    )
+    rows = operations.select("deviceId", pid=pid("globalPid"))
+    gpu = rows.join(numbers, on=["pid", "deviceId"], how="left", nulls_equal=True, maintain_order="left")[
+        "gpu"
+    ]
+    return frame, gpu
+
+
+def numbered(column: pl.Series, known: pl.DataFrame) -> pl.Series:
+    """Return the number in `threads` of each globalTid in `column`."""
+    rows = column.alias("globalTid").to_frame()
+    return rows.join(known.select("globalTid", "thread"), on="globalTid", how="left", maintain_order="left")[
+        "thread"
+    ]

@@ -1,0 +1,236 @@
+"""The picture without a browser: an SVG of our own for the page and the ticket, and its PNG.
+
+The SVG's colours are CSS variables (``--tl-compute``, …) with defaults for light and, by ``prefers-color-scheme``, for
+dark. The PNG is drawn by resvg from the light SVG, with a font that the package brings along: a bare server has none.
+"""
+
+from __future__ import annotations
+
+import html
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelib.charts.bins import edges, occupancy
+from tracelib.charts.lanes import Lane, lanes
+from tracelib.charts.sentences import timeline_sentence
+from tracelib.charts.theme import PALETTES, Look, duration, look, plain
+from tracelib.errors import MissingEvents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tracelib.analyses.results import Results
+
+__all__ = ["overview_png", "overview_svg"]
+
+WIDTH, LEFT, RIGHT, TOP = 1000, 150, 210, 52
+LANE, STRIP, AIR = 20, 16, 8
+LIMIT_BYTES = 90_000
+PX = WIDTH - LEFT - RIGHT
+LIGHT = {"ink": "#333333", "lane": "#F4F4F4", "hatch": "#FFFFFF"}
+DARK = {"ink": "#D8D8D8", "lane": "#262626", "hatch": "#111111"}
+
+
+def overview_svg(results: Results, *, dark: bool | None = None) -> str:
+    """Return the picture as one SVG element, under 100 kB, with title and description for screen readers.
+
+    `dark`: False or True fixes the colours; None (default) follows the reader's ``prefers-color-scheme``.
+
+    Raises
+    ------
+    MissingEvents
+        No lane holds an event.
+
+    """
+    rows = lanes(results)
+    if not rows:
+        raise MissingEvents("GPU operations or host slices", [], "torch.profiler or nsys on every worker")
+    bins = PX // 2
+    while len((svg := _svg(results, rows, bins, dark=dark)).encode()) > LIMIT_BYTES and bins > 40:
+        bins //= 2
+    return svg
+
+
+def overview_png(results: Results) -> bytes:
+    """Return the picture as PNG (light), under 300 kB.
+
+    Raises
+    ------
+    MissingEvents
+        No lane holds an event, or resvg_py is not installed.
+
+    """
+    try:
+        import resvg_py
+    except ImportError as error:
+        raise MissingEvents("the package resvg_py to draw a PNG", ["overview as SVG"], "pip install resvg_py") from error
+    svg = overview_svg(results, dark=False)
+    with resources.as_file(resources.files("tracelib.charts") / "fonts") as fonts:
+        png: bytes = resvg_py.svg_to_bytes(
+            svg_string=svg, background="#ffffff", zoom=1.6, font_dirs=[str(fonts)], font_family="DejaVu Sans",
+            sans_serif_family="DejaVu Sans", skip_system_fonts=not _needs_more_glyphs(svg),
+        )  # fmt: skip
+    return bytes(png)
+
+
+def _needs_more_glyphs(svg: str) -> bool:
+    """Names in other scripts need the system's fonts; our own words do not."""
+    return any(ord(c) > 0x17F and c not in "–—…→≤≥" for c in svg)
+
+
+def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | None) -> str:
+    sentence = timeline_sentence(results)
+    caption = list(_wrapped(sentence, 150))
+    tops = _tops(rows, 24 + 16 * len(caption))
+    foot = tops[-1] + LANE
+    legend, height = _legend(rows, foot + 42)
+    names = ", ".join(dict.fromkeys(f"{lane.group} {lane.label}: {lane.headline}" for lane in rows))
+    borders = edges(results.window.start_ns, results.window.end_ns, bins)
+    return "".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {height}" role="img" ',
+        'aria-labelledby="tl-ov-t tl-ov-d" width="100%">\n',
+        f'<title id="tl-ov-t">{_text(sentence, 600)}</title>\n<desc id="tl-ov-d">Lanes over time. {_text(names, 2000)}</desc>\n',
+        f"<style>{_style(rows, dark)}</style>\n<defs>{''.join(map(_hatch, HATCHES))}</defs>\n",
+        *(f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption)),
+        *_axis(results.window.duration_ns, tops[0], foot),
+        *(part for lane, before, top in zip(rows, (None, *rows), tops, strict=False) for part in _lane(lane, before, top, borders)),
+        legend,
+        "</svg>\n",
+    ])  # fmt: skip
+
+
+def _tops(rows: tuple[Lane, ...], first: int) -> list[int]:
+    tops, top = [], first
+    for before, lane in zip((None, *rows), rows, strict=False):
+        top += 0 if before is None else LANE if before.group == lane.group else LANE + AIR
+        tops.append(top)
+    return tops
+
+
+def _text(words: str, limit: int) -> str:
+    return html.escape(plain(words, limit))
+
+
+def _wrapped(sentence: str, width: int) -> Iterator[str]:
+    line = ""
+    for word in sentence.split():
+        if line and len(line) + 1 + len(word) > width:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}".lstrip()
+    yield line
+
+
+def _kinds(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
+    return [(p, s) for p in ("gpu_state", "cpu_state", "cause")
+            for s in dict.fromkeys(state for lane in rows if lane.palette == p for state in lane.states())]  # fmt: skip
+
+
+def _css_name(palette: str, state: str) -> str:
+    return f"{palette[:3]}-{''.join(c if c.isascii() and c.isalnum() else '-' for c in state)[:40]}"
+
+
+def _style(rows: tuple[Lane, ...], dark: bool | None) -> str:
+    """Return the rules; with `dark` given they hold plain colours, which resvg understands and variables it does not."""
+    states = {_css_name(p, s): look(p, s).colour for p, s in _kinds(rows)}
+    if dark is not None:
+        return _rules(DARK if dark else LIGHT) + "".join(f".tl-{n}{{fill:{colour}}}" for n, colour in states.items())
+    variables = "".join(f".tl-{n}{{fill:var(--tl-{n},{colour})}}" for n, colour in states.items())
+    light, night = ({n: f"var(--tl-{n},{colour})" for n, colour in scheme.items()} for scheme in (LIGHT, DARK))
+    return f"{_rules(light)}{variables}@media (prefers-color-scheme:dark){{{_rules(night)}}}"
+
+
+def _rules(colour: dict[str, str]) -> str:
+    return (
+        f'.tl-ov text{{font:12px "DejaVu Sans",system-ui,sans-serif;fill:{colour["ink"]}}}'
+        ".tl-ov .tl-b{font-weight:bold}.tl-ov .tl-s{font-size:11px}"
+        f".tl-ov .tl-bg{{fill:{colour['lane']}}}"
+        f".tl-ov .tl-ax{{stroke:{colour['ink']};stroke-opacity:.35}}"
+        f".tl-ov .tl-h{{stroke:{colour['hatch']};fill:none;stroke-width:1.2}}"
+    )
+
+
+#: Hatches by plotly's names, so that both pictures look alike.
+HATCHES = {"/": "M-1 5L5 -1M3 9L9 3", "\\": "M-1 3L5 9M3 -1L9 5", "x": "M0 0L8 8M0 8L8 0", "-": "M0 4H8", "|": "M4 0V8",
+           "+": "M0 4H8M4 0V8", ".": "M3 4h1.5"}  # fmt: skip
+
+
+def _hatch_id(pattern: str) -> str:
+    return f"tl-ov-h{list(HATCHES).index(pattern)}"
+
+
+def _hatch(pattern: str) -> str:
+    return (
+        f'<pattern id="{_hatch_id(pattern)}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<path class="tl-h" d="{HATCHES[pattern]}"/></pattern>'
+    )
+
+
+def _lane(lane: Lane, before: Lane | None, top: int, borders: NDArray[np.int64]) -> Iterator[str]:
+    """Draw a lane: its names, its ground, and its states as stairs, the uppermost first so that lower ones cover it."""
+    if before is None or before.group != lane.group:
+        yield f'<text class="tl-b" x="8" y="{top + 12}">{_text(lane.group, 10)}</text>'
+    yield f'<text x="{LEFT - 8}" y="{top + 12}" text-anchor="end">{_text(lane.label, 14)}</text>'
+    yield f'<text class="tl-s" x="{LEFT + PX + 8}" y="{top + 12}">{_text(lane.headline, 34)}</text>'
+    yield f'<rect class="tl-bg" x="{LEFT}" y="{top}" width="{PX}" height="{STRIP}"/>\n'
+    states = lane.states()
+    stack = np.round(np.cumsum(occupancy(lane.pieces, states, borders), axis=0) * STRIP, 1)
+    for row in range(len(states) - 1, -1, -1):
+        appearance = look(lane.palette, states[row])
+        outline = _outline(stack[row], top)
+        yield f'<path class="tl-{_css_name(lane.palette, states[row])}" d="{outline}"/>\n'
+        if appearance.pattern:
+            yield f'<path fill="url(#{_hatch_id(appearance.pattern)})" d="{outline}"/>\n'
+
+
+def _outline(heights: NDArray[np.float64], top: int) -> str:
+    """Return stairs of these heights as a closed path on the strip's floor; equal steps are one."""
+    floor = top + STRIP
+    change = np.flatnonzero(np.concatenate([[True], np.diff(heights) != 0]))
+    at = np.round(np.concatenate([change, [len(heights)]]) * (PX / len(heights)), 1)
+    steps = "".join(f"V{floor - heights[i]:g}H{LEFT + x:g}" for i, x in zip(change, at[1:], strict=True))
+    return f"M{LEFT} {floor}{steps}V{floor}Z"
+
+
+def _axis(length_ns: int, top: int, foot: int) -> Iterator[str]:
+    step = 10 ** np.floor(np.log10(length_ns / 4))
+    step = float(next(step * m for m in (5, 2, 1) if length_ns / (step * m) >= 4 or m == 1))
+    for i in range(int(length_ns // step) + 1):
+        x = round(LEFT + PX * i * step / length_ns, 1)
+        yield f'<path class="tl-ax" d="M{x:g} {top - 3}V{foot + 4}"/>'
+        yield f'<text class="tl-s" x="{x:g}" y="{foot + 17}" text-anchor="middle">{_tick(i * step)}</text>\n'
+
+
+def _tick(ns: float) -> str:
+    return "0" if ns == 0 else f"{ns / 1e6:g} ms" if ns < 1e9 else f"{ns / 1e9:g} s"
+
+
+def _legend(rows: tuple[Lane, ...], y: int) -> tuple[str, int]:
+    """Return the key, one line a palette (more if long), and the picture's height."""
+    parts: list[str] = []
+    for palette, title in (("gpu_state", "GPU"), ("cpu_state", "thread"), ("cause", "causes")):
+        own = [look(palette, s) for p, s in _kinds(rows) if p == palette]
+        names = [_css_name(p, s) for p, s in _kinds(rows) if p == palette]
+        if not own:
+            continue
+        parts.append(f'<text class="tl-b" x="8" y="{y + 10}">{title}</text>')
+        x = 70
+        for appearance, name in zip(own, names, strict=True):
+            width = 30 + round(6.8 * len(appearance.label))
+            if x + width > WIDTH:
+                x, y = 70, y + 18
+            parts.append(_key(appearance, name, x, y))
+            x += width
+        y += 20
+    return "".join(parts), y + 4
+
+
+def _key(appearance: Look, name: str, x: int, y: int) -> str:
+    box = f'x="{x}" y="{y}" width="14" height="12"'
+    hatch = f'<rect {box} fill="url(#{_hatch_id(appearance.pattern)})"/>' if appearance.pattern else ""
+    return f'<rect class="tl-{name}" {box}/>{hatch}<text class="tl-s" x="{x + 19}" y="{y + 10}">{_text(appearance.label, 50)}</text>\n'

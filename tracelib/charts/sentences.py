@@ -1,0 +1,282 @@
+"""One sentence under each chart that says what it shows, computed from the very frames that the chart draws.
+
+Words and figures are those of ATTRIBUTION.md. A sentence never claims more than its frame holds: what was not recorded
+is called not recorded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.charts.names import gpu_names, launch_threads, role_name
+from tracelib.charts.theme import count, duration, look, share
+from tracelib.intervals import clip
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = [
+    "causes_sentence", "collectives_sentence", "cpu_time_sentence", "demand_sentence", "detail_sentence", "flame_sentence",
+    "ipc_sentence", "launches_sentence", "requests_sentence", "staircase_sentence", "states_sentence", "threads_sentence",
+    "timeline_sentence",
+]  # fmt: skip
+
+USEFUL = ["compute", "copy", "collective_transfer"]
+SHORT = ["runnable", "throttled"]
+
+
+def quantile(values: pl.Series, at: float) -> float | None:
+    """Return a quantile that occurs in `values`, the same everywhere in the report."""
+    return values.quantile(at, "lower")
+
+
+def gpu_shares(gpu_time: pl.DataFrame) -> pl.DataFrame:
+    """Return per GPU `useful`, `busy` (shares of the window), `doubtful` (collective, one rank only) and `spin_ns`."""
+    of = pl.col("state").cast(pl.String)
+    ns = pl.col("ns")
+    total = ns.sum()
+    return (
+        gpu_time.group_by("gpu")
+        .agg(
+            useful=ns.filter(of.is_in(USEFUL)).sum() / total,
+            busy=1 - ns.filter(of == "idle").sum() / total,
+            doubtful=ns.filter(of == "collective").sum() / total,
+            spin_ns=ns.filter(of == "collective_wait").sum(),
+        )
+        .sort("gpu")
+    )
+
+
+def _useful(results: Results, gpu_time: pl.DataFrame) -> str:
+    names = gpu_names(results)
+    shares = gpu_shares(gpu_time)
+    least = "at least " if (shares["doubtful"].max() or 0) > 0 else ""  # type: ignore[operator]
+    worst = shares.sort("useful", "gpu").row(0, named=True)
+    if len(shares) == 1:
+        return f"the GPU did useful work for {least}{share(worst['useful'])} of it and looked busy for {share(worst['busy'])}"
+    mean = shares.select(pl.col("useful", "busy").mean()).row(0, named=True)
+    return (
+        f"the {len(shares)} GPUs did useful work for {least}{share(mean['useful'])} of it on average "
+        f"({names.get(worst['gpu'], 'one')} least, {share(worst['useful'])}) and looked busy for {share(mean['busy'])}"
+    )
+
+
+def _ranked(frame: pl.DataFrame, column: str, ns: str) -> list[tuple[str, float]]:
+    """Return the values of `column` with their share of `ns`, greatest first."""
+    total = frame[ns].sum()
+    parts = frame.group_by(pl.col(column).cast(pl.String)).agg(pl.col(ns).sum()).sort(ns, column, descending=[True, False])
+    return [(name, part / total) for name, part in parts.select(column, ns).iter_rows() if total and part]
+
+
+def _charged(lost: pl.DataFrame, ns: str) -> str:
+    ranked = _ranked(lost, "cause", ns)
+    if not ranked:
+        return "no GPU time was lost"
+    first = f"{share(ranked[0][1])} of the lost GPU time is charged to {look('cause', ranked[0][0]).label}"
+    return first + (f" and {share(ranked[1][1])} to {look('cause', ranked[1][0]).label}" if len(ranked) > 1 else "")
+
+
+def _wanting(results: Results) -> str:
+    """Return what the launching threads' CPU states say, or that they were not recorded."""
+    launching = list(launch_threads(results).values())
+    inside = results.thread_states.filter(pl.col("thread").is_in(launching))
+    states = clip(inside, results.window.start_ns, results.window.end_ns)
+    of = pl.col("state").cast(pl.String)
+    known, short = states.select(
+        pl.col("dur_ns").filter(of != "unknown").sum().alias("known"),
+        pl.col("dur_ns").filter(of.is_in(SHORT)).sum().alias("short"),
+    ).row(0)
+    if not known:
+        return "the CPU states of the launching threads were not recorded"
+    return f"the launching threads wanted a CPU and had none for {share(short / known)} of the time"
+
+
+def timeline_sentence(results: Results) -> str:
+    """Say what the picture shows: useful and busy GPU time, the first causes, CPU shortage."""
+    start = f"In the window of {duration(results.window.duration_ns)} "
+    if results.gpu_time.is_empty():
+        return f"{start}no GPU was recorded; {_wanting(results)}."
+    lost = _charged(results.lost, "dur_ns") if not results.lost.is_empty() else "no GPU time was lost"
+    return f"{start}{_useful(results, results.gpu_time)}; {lost}; {_wanting(results)}."
+
+
+def detail_sentence(results: Results, start_ns: int, end_ns: int) -> str:
+    """Say the same of a stretch ``[start_ns, end_ns)`` of the window."""
+    base = results.window.start_ns
+    where = f"Between {duration(start_ns - base)} and {duration(end_ns - base)} of the window"
+    states = clip(results.gpu_states, start_ns, end_ns).select("gpu", "state", ns="dur_ns")
+    if states.is_empty():
+        return f"{where} no GPU was recorded."
+    return f"{where}, {_useful(results, states)}; {_charged(clip(results.lost, start_ns, end_ns), 'dur_ns')}."
+
+
+def causes_sentence(results: Results) -> str:
+    """Say how much GPU time was lost, to what, and for how much of it the blamed thread lacked a CPU."""
+    total = results.causes["ns"].sum()
+    if not total:
+        return "No GPU time was lost."
+    gpus = count(results.causes["gpu"].n_unique(), "GPU")
+    of = pl.col("cpu_state").cast(pl.String)
+    short = results.causes.filter(of.is_in(SHORT))["ns"].sum()
+    unknown = results.causes.filter(of == "unknown")["ns"].sum()
+    if unknown == total:
+        shortage = "whether the blamed thread had a CPU was not recorded"
+    else:
+        shortage = f"for {share(short / total)} of it the blamed thread wanted a CPU and had none"
+        shortage += f" (not known for {share(unknown / total)})" if unknown else ""
+    return f"On {gpus} {duration(total)} were lost: {_charged(results.causes, 'ns')}; {shortage}."
+
+
+def states_sentence(results: Results) -> str:
+    """Say what monitoring would show against what was useful, on the device where they differ most."""
+    shares = gpu_shares(results.gpu_time)
+    worst = shares.with_columns(gap=pl.col("busy") - pl.col("useful")).sort("gap", "gpu", descending=[True, False])
+    row = worst.row(0, named=True)
+    name = gpu_names(results).get(row["gpu"], "the GPU")
+    head = f"Monitoring would have shown {name} {share(row['busy'])} busy; {share(row['useful'])} of the window was useful"
+    if row["doubtful"]:
+        return f"{head}, and {share(row['doubtful'])} in collectives cannot be split, because one rank alone was recorded."
+    return f"{head}, and {duration(row['spin_ns'])} went into spinning for late ranks."
+
+
+def cpu_time_sentence(results: Results) -> str:
+    """Say who used most CPU time, for what, and how sure that is."""
+    top = results.cpu_time.sort("cpu_ns", "role", "cause", descending=[True, False, False]).row(0, named=True)
+    total = results.cpu_time["cpu_ns"].sum()
+    sure = f"95 % interval {share(top['ci_low'])} to {share(top['ci_high'])}"
+    what = f"{look('cause', top['cause']).label} ({role_name(top['role'])})"
+    return f"Of {duration(total)} of CPU time the largest part is {what}: {share(top['share'])}, {sure}."
+
+
+def launches_sentence(results: Results) -> str:
+    """Say how long launches took to start and how many found the device idle."""
+    known = results.launches.filter(pl.col("launch_to_start_ns").is_not_null())
+    if known.is_empty():
+        return f"No launch was found for {count(len(results.launches), 'GPU operation')}."
+    half, most = (duration(quantile(known["launch_to_start_ns"], q)) for q in (0.5, 0.95))
+    late = known["late"].fill_null(value=False).mean()
+    return (
+        f"Half of {count(len(known), 'GPU operation')} started within {half} of their launch call and 95 % within {most}; "
+        f"{share(late)} were launched late, when the device was already idle."  # type: ignore[arg-type]
+    )
+
+
+def arrivals(collectives: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per collective whose ranks were matched: `event`, `ts_ns` (last arrival), `skew_ns`, `straggler`."""
+    return (
+        collectives.filter(pl.col("matched") & pl.col("skew_ns").is_not_null())
+        .group_by("event")
+        .agg(ts_ns=pl.col("last_start_ns").first(), skew_ns=pl.col("skew_ns").first(), straggler=pl.col("straggler").first())
+        .sort("ts_ns", "event")
+    )
+
+
+def collectives_sentence(results: Results) -> str:
+    """Say how far apart ranks arrived, and who was last most often."""
+    events = arrivals(results.collectives)
+    if events.is_empty():
+        return "No collective could be matched between ranks, so arrival skew is not known."
+    half, most = (duration(quantile(events["skew_ns"], q)) for q in (0.5, 0.95))
+    last = events.group_by("straggler").len().sort("len", "straggler", descending=[True, False]).row(0)
+    who = gpu_names(results).get(last[0], "one rank")
+    return (
+        f"In half of {count(len(events), 'collective')} the ranks arrived within {half} of each other, in 95 % within {most}; "
+        f"{who} came last most often ({share(last[1] / len(events))})."
+    )
+
+
+def dequeues(results: Results) -> pl.DataFrame:
+    """Return the workers' dequeues with `rank` and `step_ns`, the time from one dequeue's begin to the next one's."""
+    ranks = results.trace.threads.select("thread", "rank")
+    own = results.ipc.filter((pl.col("role") == "worker") & (pl.col("kind") == "dequeue"))
+    step = pl.col("ts_ns").shift(-1).over("thread", order_by="ts_ns") - pl.col("ts_ns")
+    return own.join(ranks, on="thread", how="left").with_columns(step_ns=step).sort("thread", "ts_ns")
+
+
+def ipc_sentence(results: Results) -> str:
+    """Say how long workers waited for their next step, against the length of a step."""
+    rows = dequeues(results)
+    if rows.is_empty():
+        return "No worker's dequeue was recorded."
+    half, most = (duration(quantile(rows["dur_ns"], q)) for q in (0.5, 0.95))
+    paired = rows.filter(pl.col("step_ns").is_not_null())
+    part = paired["dur_ns"].sum() / paired["step_ns"].sum() if len(paired) else None
+    steps = f"; waiting makes {share(part)} of the time between steps" if part is not None else ""
+    return f"Half of {count(len(rows), 'dequeue')} took up to {half} and 95 % up to {most}{steps}."
+
+
+def demand_quantile(demand: pl.DataFrame, at: float) -> int:
+    """Return how many threads wanted a CPU (running or runnable) at most, for the share `at` of the time."""
+    wanted = demand.group_by(n=pl.col("running") + pl.col("runnable")).agg(ns=pl.col("dur_ns").sum()).sort("n")
+    reached = wanted.filter(pl.col("ns").cum_sum() >= at * wanted["ns"].sum())
+    return int(reached["n"][0])
+
+
+def cpus_known(results: Results) -> tuple[int | None, str]:
+    """Return the CPUs of the host and how that is known: recorded, else counted in scheduler events."""
+    recorded = results.trace.sources["cpus"].max()
+    if recorded is not None:
+        return int(recorded), "recorded"  # type: ignore[call-overload]
+    seen = results.trace.sched.filter(pl.col("event") == "switch")["cpu"].n_unique()
+    return (seen, "seen in scheduler events") if seen else (None, "not recorded")
+
+
+def demand_sentence(results: Results) -> str:
+    """Say how many threads wanted a CPU, and how often that was more than there were."""
+    p95 = demand_quantile(results.demand, 0.95)
+    cpus, how = cpus_known(results)
+    lacking = results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum() / results.demand["dur_ns"].sum()
+    have = "CPUs of the host were not recorded" if cpus is None else f"{count(cpus, 'CPU')} ({how})"
+    return (
+        f"For 95 % of the time at most {count(p95, 'thread')} of the server wanted a CPU, against {have}; "
+        f"for {share(lacking)} of it at least one of them waited for a CPU."
+    )
+
+
+def staircase_sentence(results: Results) -> str:
+    """Say the useful and the apparent utilisation side by side."""
+    shares = gpu_shares(results.gpu_time)
+    useful, busy = shares.select(pl.col("useful", "busy").mean()).row(0)
+    return (
+        f"Mean useful GPU utilisation is {share(useful)} over {count(len(shares), 'GPU')}; monitoring, which counts "
+        f"spinning as busy, would have shown {share(busy)}."
+    )
+
+
+PARTS = {"tokenize_ns": "tokenize", "queue_ns": "queue before the engine", "to_workers_ns": "engine to workers",
+         "gpu_ns": "GPU", "back_ns": "back"}  # fmt: skip
+
+
+def requests_sentence(results: Results) -> str:
+    """Say how long first tokens took and which part is the largest."""
+    known = results.requests.filter(pl.col("ttft_ns").is_not_null())
+    if known.is_empty():
+        return "No request's first token was recorded."
+    half, most = (duration(quantile(known["ttft_ns"], q)) for q in (0.5, 0.95))
+    sums = {part: known[part].sum() for part in PARTS if part in known.columns}
+    largest = max(sums, key=lambda part: sums[part])
+    return (
+        f"Half of {count(len(known), 'request')} had their first token within {half}, 95 % within {most}; "
+        f"the largest part is {PARTS[largest]}, {share(sums[largest] / known['ttft_ns'].sum())} of all."
+    )
+
+
+def flame_sentence(role: str | None, samples: int, top: str, part: float) -> str:
+    """Say where most of a role's own CPU samples lie."""
+    return f"Of {count(samples, 'CPU sample')} in {role_name(role)} threads most lie in {top} itself: {share(part)}."
+
+
+def threads_sentence(results: Results) -> str:
+    """Say which thread lacked a CPU most."""
+    from tracelib.charts.names import thread_names
+
+    total = pl.sum_horizontal("running_ns", "runnable_ns", "throttled_ns", "blocked_ns", "unknown_ns")
+    rows = results.scheduling.with_columns(short=pl.col("runnable_ns") + pl.col("throttled_ns"), total=total)
+    row = rows.sort("short", "thread", descending=[True, False]).row(0, named=True)
+    if not row["short"]:
+        return "No thread of the server was seen to wait for a CPU."
+    name = thread_names(results).get(row["thread"], "a thread")
+    part = share(row["short"] / row["total"])
+    return f"{name} wanted a CPU and had none for {duration(row['short'])}, {part} of its time, the most of all threads."

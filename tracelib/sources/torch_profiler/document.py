@@ -1,0 +1,114 @@
+"""What a trace says of itself outside its list of events: time base, rank, host, devices, versions.
+
+Keys stand before the list or after it (before since March 2025, after it earlier), in any order; unknown ones are
+other people's and are ignored. Written by `ChromeTraceLogger` in pytorch/kineto, libkineto/src/output_json.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tracelib.sources.torch_profiler.salvage import UNDECODABLE, repaired
+
+__all__ = ["Document", "document", "rank_of"]
+
+_NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version)"\s*:\s*(\d+)')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
+_FILE_RANKS = (r"rank[-_ ]?(\d+)", r"(?:^|[^a-z])tp[-_]?(\d+)", r"worker[-_]?(?:tp)?(\d+)")
+
+
+@dataclass
+class Document:
+    """The fields of a trace other than its events; `damaged` if some of them had to be fished out of invalid JSON."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    damaged: bool = False
+
+    def integer(self, *path: str) -> int | None:
+        """Return the integer at `path`, None if there is none that is below 2**62."""
+        value: Any = self.fields
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        return value if type(value) is int and 0 <= value < 2**62 else None
+
+    @property
+    def host(self) -> str | None:
+        name = self.fields.get("host_name")
+        return name if isinstance(name, str) and name else None
+
+    @property
+    def recorder(self) -> str | None:
+        """What recorded the trace, with the versions it tells: "torch (CUPTI 130001, CUDA 13.0)"."""
+        parts = []
+        if cupti := self.integer("cupti_version"):
+            parts.append(f"CUPTI {cupti}")
+        if cuda := self.integer("cuda_runtime_version"):
+            parts.append(f"CUDA {cuda // 1000}.{cuda % 1000 // 10}")
+        if isinstance(tracer := self.fields.get("roctracer_version"), (int, float, str)):
+            parts.append(f"roctracer {str(tracer)[:20]}")
+        if hip := self.integer("hip_runtime_version"):
+            parts.append(f"HIP {hip // 10_000_000}.{hip // 100_000 % 100}")
+        kineto = "schemaVersion" in self.fields or "deviceProperties" in self.fields
+        return f"torch ({', '.join(parts)})" if parts else "torch" if kineto else None
+
+    @property
+    def device_names(self) -> dict[int, str]:
+        """Product names of the devices that the recorder saw, by index."""
+        devices = self.fields.get("deviceProperties")
+        pairs = (
+            ((d.get("id"), d.get("name")) for d in devices if isinstance(d, dict))
+            if isinstance(devices, list)
+            else ()
+        )
+        return {n: name for n, name in pairs if type(n) is int and isinstance(name, str) and name}
+
+
+def _read(text: bytes) -> dict[str, Any] | None:
+    for candidate in (text, *(fixed.encode() for fixed in repaired(text))):
+        try:
+            found = msgspec.json.decode(candidate)
+        except UNDECODABLE:
+            continue
+        return found if isinstance(found, dict) else {}
+    return None
+
+
+def document(head: bytes, tail: bytes | None) -> Document:
+    """Return the fields in the text before the list's bracket (`head`) and after the closing one (None: cut short)."""
+    head = head.removeprefix(b"\xef\xbb\xbf").strip()
+    if not head.startswith(b"{"):
+        return Document()
+    result = Document()
+    for text in (head + b"[]}", b'{"":0' + (tail or b"}").strip()):
+        found = _read(text)
+        if found is None:
+            result.damaged = True
+            found = {key.decode(): int(number) for key, number in _NUMBER.findall(text)}
+            if rank := _RANK.search(text):
+                found["distributedInfo"] = {"rank": int(rank[1])}
+        result.fields = {**found, **{key: value for key, value in result.fields.items() if value is not None}}
+    return result
+
+
+def rank_of(doc: Document, name: str) -> tuple[int | None, str]:
+    """Return the rank of the process that wrote the trace in the file called `name`, and what says so.
+
+    >>> rank_of(Document(), "worker_TP1.pt.trace.json.gz")[0], rank_of(Document(), "1757-TP-3.trace.json.gz")[0]
+    (1, 3)
+    >>> rank_of(Document(), "dp0_pp0_tp0_dcp0_ep0_rank5.1733.pt.trace.json")[0], rank_of(Document(), "trace.json")[0]
+    (5, None)
+    """
+    rank = doc.integer("distributedInfo", "rank")
+    if rank is not None and rank < 2**31:
+        return rank, "distributedInfo"
+    for pattern in _FILE_RANKS:
+        found = re.search(pattern, name, re.IGNORECASE)
+        if found and len(found[1]) < 7:
+            return int(found[1]), f"the file's name ({found[0].strip('._-')})"
+    return None, "neither distributedInfo nor the file's name"

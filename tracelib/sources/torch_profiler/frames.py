@@ -1,0 +1,133 @@
+"""Events of a trace to the frames of :mod:`tracelib.schema`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
+
+if TYPE_CHECKING:
+    from tracelib.sources.torch_profiler.events import Batch
+
+__all__ = ["counters", "gpu_ops", "gpus", "launches", "slices", "threads"]
+
+_THREAD_LABEL = re.compile(r"thread \d+ \((.*)\)")
+#: Calls that start all kernels of a graph at once: cudaGraphLaunch, cuGraphLaunch_ptsz, hipGraphLaunch.
+GRAPH_LAUNCH = r"GraphLaunch"
+
+
+def _label(text: str | None) -> str | None:
+    """Return a thread's own name: Kineto writes "thread 2389 (tokenizer)", and "thread 7 ()" where it has none.
+
+    >>> _label("thread 2389 (tokenizer)"), _label("main"), _label("thread 7 ()")
+    ('tokenizer', 'main', None)
+    """
+    found = _THREAD_LABEL.fullmatch(text or "")
+    return (found[1] if found else (text or "")).strip() or None
+
+
+def launches(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per correlation id of a runtime or driver call: correlation, caller, caller_tid, by_graph (bool)."""
+    graph = pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH)
+    return (
+        spans.lazy()
+        .filter(pl.col("category").is_in(["runtime", "driver"]) & pl.col("correlation").is_not_null())
+        .select("correlation", caller="pid", caller_tid="tid", by_graph=graph)
+        .unique("correlation", keep="first", maintain_order=True)
+        .collect()
+    )
+
+
+def threads(spans: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame:
+    """Return one row per thread that `spans` lie on, with :data:`tracelib.schema.THREADS` and the names of `batch`."""
+    found = spans.select("pid", "tid").unique().sort("pid", "tid", nulls_last=True)
+    rows = []
+    for number, (pid, tid) in enumerate(found.iter_rows()):
+        name = _label(batch.labels.get((pid, tid, "thread_name"))) or batch.texts.get(tid)
+        process = batch.labels.get((pid, None, "process_name")) or batch.texts.get(pid)
+        rows.append((number, host, pid, tid, name, process, None, None))
+    return pl.DataFrame(rows, schema=THREADS, orient="row")
+
+
+def on_threads(spans: pl.DataFrame, called: pl.DataFrame) -> pl.DataFrame:
+    """Return `spans` with pid and tid of the host thread they lie on, both null for what lies on none.
+
+    Kineto draws a `cuda_sync` on the stream it waits for; the thread that waits is the one whose call has the same
+    correlation. Overhead of the profiler (pid -1) and annotations projected to a GPU lie on no thread.
+    """
+    nowhere = pl.col("category").eq("gpu_annotation") | pl.col("pid").eq(-1)
+    spans = spans.with_columns(hosted=~nowhere.fill_null(value=False))
+    syncs = spans["category"] == "sync"
+    if not syncs.any():
+        return spans
+    hosts = called["caller"].unique().implode()
+    rows = spans.filter(syncs).join(called, on="correlation", how="left", maintain_order="left")
+    host_side = pl.col("pid").is_in(hosts)
+    moved = rows.with_columns(
+        pid=pl.when(host_side).then("pid").otherwise("caller"),
+        tid=pl.when(host_side).then("tid").otherwise("caller_tid"),
+        hosted=host_side.fill_null(value=False) | pl.col("caller").is_not_null(),
+    ).select(spans.columns)
+    return pl.concat([spans.filter(~syncs), moved])
+
+
+def slices(hosted: pl.DataFrame, known: pl.DataFrame, base: int) -> pl.DataFrame:
+    """Return :data:`tracelib.schema.SLICES` of spans that :func:`on_threads` returned; `known` are the `threads`."""
+    placed = hosted.join(
+        known.select("thread", "pid", "tid"),
+        on=["pid", "tid"],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    return placed.select(
+        pl.lit(0, pl.Int32).alias("source"), pl.when("hosted").then("thread").alias("thread"), pl.col("ts").add(base).alias("ts_ns"),
+        pl.col("dur").alias("dur_ns"), pl.col("name").fill_null(""), "category", "correlation",
+    ).match_to_schema(SLICES)  # fmt: skip
+
+
+def gpus(gpu: pl.DataFrame, host: str | None, rank: int | None, names: dict[int, str]) -> pl.DataFrame:
+    """Return one row per device that did some work (:data:`tracelib.schema.GPUS`)."""
+    devices = gpu["device"].unique().sort(nulls_last=True).to_list()
+    rows = [
+        (n, host, d if d is None or abs(d) < 2**31 else None, rank, names.get(d))
+        for n, d in enumerate(devices)
+    ]
+    return pl.DataFrame(rows, schema=GPUS, orient="row")
+
+
+def gpu_ops(gpu: pl.DataFrame, called: pl.DataFrame, base: int) -> pl.DataFrame:
+    """Return :data:`tracelib.schema.GPU_OPS` of `gpu` (:data:`events.GPU`), with the process that called each.
+
+    A file has the events of one process as a rule: where no call is recorded for a GPU op and just one process made
+    calls, it is that one.
+    """
+    devices = gpu["device"].unique().sort(nulls_last=True)
+    numbers = pl.DataFrame({"device": devices, "gpu": pl.Series(range(devices.len()), dtype=pl.Int32)})
+    callers = called["caller"].drop_nulls().unique()
+    only = pl.lit(callers[0] if callers.len() == 1 else None, pl.Int64)
+    with_calls = gpu.join(numbers, on="device", how="left", nulls_equal=True, maintain_order="left").join(
+        called, on="correlation", how="left", maintain_order="left"
+    )
+    graph = pl.when(pl.col("graph") > 0).then("graph").when("by_graph").then(0)
+    return with_calls.select(
+        pl.lit(0, pl.Int32).alias("source"), "gpu", "stream", pl.col("ts").add(base).alias("ts_ns"), pl.col("dur").alias("dur_ns"),
+        pl.col("name").fill_null(""), "kind", "correlation", pl.coalesce("caller", only).alias("pid"), graph.alias("graph"),
+        "bytes", "collective", "group", pl.col("group_size").cast(pl.Int32), "sequence", "elements",
+    ).match_to_schema(GPU_OPS)  # fmt: skip
+
+
+def counters(batch: Batch, base: int) -> pl.DataFrame:
+    """Return :data:`tracelib.schema.COUNTERS`; the track is what the file calls the counter's process."""
+    tracks = {
+        pid: batch.texts.get(pid) or batch.labels.get((pid, None, "process_labels")) or f"process {pid}"
+        for pid in batch.counters["pid"].unique().drop_nulls()
+    }
+    track = pl.col("pid").replace_strict(tracks, default=None, return_dtype=pl.String)
+    return batch.counters.select(
+        pl.lit(0, pl.Int32).alias("source"), pl.col("ts").add(base).alias("ts_ns"), pl.col("name").cast(pl.Categorical()),
+        track.cast(pl.Categorical()).alias("track"), "value",
+    ).match_to_schema(COUNTERS)  # fmt: skip

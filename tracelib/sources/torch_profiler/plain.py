@@ -1,0 +1,236 @@
+"""The plain decoder: msgspec reads the events, Python sorts them by kind. Exact, tolerant of types, not the fastest.
+
+Times are taken from the text, never through a float: half a microsecond of 2**53 is 125 ns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from tracelib.sources.torch_profiler.collectives import of_args, of_name
+from tracelib.sources.torch_profiler.events import (
+    COUNTERS,
+    GPU,
+    MARKS,
+    SPANS,
+    Batch,
+    gpu_kind,
+    slice_category,
+    stable_id,
+    wrapped,
+)
+
+__all__ = ["Event", "batch", "decode", "nanoseconds"]
+
+_Raw = msgspec.Raw
+LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63
+#: Spans and instants that describe the recording itself, not the program.
+RECORDER_PIDS = ("Spans", "Traces", "")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event as written; texts of numbers and of args stay as they are until someone needs them."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: _Raw = _Raw(b"")
+    dur: _Raw = _Raw(b"")
+    id: Any = None
+    id2: Any = None
+    args: _Raw = _Raw(b"")
+
+
+#: Raises msgspec.DecodeError or RecursionError if the text is not a list of objects.
+decode = msgspec.json.Decoder(list[Event]).decode
+_args = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def nanoseconds(text: bytes) -> int | None:
+    """Return microseconds, written as a JSON number or as a string of one, in ns; None if it is no finite number.
+
+    >>> nanoseconds(b"5149334098181.217"), nanoseconds(b"12"), nanoseconds(b'"1.5"'), nanoseconds(b"null")
+    (5149334098181217, 12000, 1500, None)
+    """
+    whole, dot, decimals = text.strip(b'"').partition(b".")
+    try:
+        if len(decimals) == 3 and decimals.isdigit():
+            return int(whole + decimals)
+        if not dot and whole.lstrip(b"-").isdigit():
+            return int(whole) * 1000
+        exact = Decimal(text.strip(b'"').decode()) * 1000
+        return int(exact.to_integral_value()) if exact.is_finite() and abs(exact) < 2**63 else None
+    except (ValueError, InvalidOperation):
+        return None
+
+
+def _integer(value: object) -> int | None:
+    if type(value) is int:
+        return wrapped(value)
+    if type(value) is float and value.is_integer():
+        return wrapped(int(value))
+    if type(value) is str and value.isdecimal():
+        return wrapped(int(value))
+    return None
+
+
+class _Rows:
+    """Collects rows by kind; one instance per piece of text."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[Any, ...]] = []
+        self.gpu: list[tuple[Any, ...]] = []
+        self.marks: list[tuple[Any, ...]] = []
+        self.counters: list[tuple[Any, ...]] = []
+        self.labels: dict[tuple[int | None, int | None, str], str] = {}
+        self.texts: dict[int, str] = {}
+        self.tally: Counter[tuple[str, str]] = Counter()
+        self.remarks: Counter[str] = Counter()
+        self.recorded: list[tuple[int, int]] = []
+
+    def ident(self, value: object) -> int | None:
+        """Return the id that stands for a pid or tid as written."""
+        number = _integer(value)
+        if number is None and isinstance(value, str):
+            number = stable_id(value)
+            self.texts[number] = value
+        return number
+
+    def args(self, event: Event) -> dict[str, Any]:
+        try:
+            return _args(event.args) if len(memoryview(event.args)) else {}
+        except (msgspec.DecodeError, RecursionError):
+            self.remarks["args are no object"] += 1
+            return {}
+
+    def time(self, event: Event) -> int | None:
+        ts = nanoseconds(bytes(event.ts))
+        if ts is None or abs(ts) > LARGEST:
+            self.remarks["no usable time: left out"] += 1
+            return None
+        return ts
+
+    def duration(self, event: Event) -> int:
+        dur = nanoseconds(bytes(event.dur))
+        if dur is None:
+            self.remarks["no duration: taken as 0"] += 1
+            return 0
+        if not 0 <= dur <= LARGEST:
+            self.remarks[
+                "negative duration: taken as 0" if dur < 0 else "impossible duration: taken as 0"
+            ] += 1
+            return 0
+        return dur
+
+    def add(self, event: Event) -> None:
+        """Sort one event into its kind."""
+        ph = event.ph if isinstance(event.ph, str) else ""
+        category = event.cat if isinstance(event.cat, str) else None
+        self.tally[ph, category or "None"] += 1
+        if ph == "X":
+            self.complete(event, category)
+        elif ph in "iInR" and ph:
+            self.instant(event, category)
+        elif ph in "BEbeSF" and ph:
+            self.mark(event, ph, category)
+        elif ph == "M":
+            self.metadata(event)
+        elif ph == "C":
+            self.counter(event)
+        elif not ph:
+            self.remarks["no phase (ph): left out"] += 1
+
+    def complete(self, event: Event, category: str | None) -> None:
+        ts = self.time(event)
+        if ts is None:
+            return
+        dur = self.duration(event)
+        kind = gpu_kind(category)
+        if kind:
+            self.gpu.append(self.gpu_row(event, kind, ts, dur))
+        elif category == "Trace":
+            self.recorded.append((ts, ts + dur))
+        else:
+            self.span(event, slice_category(category), ts, dur)
+
+    def span(self, event: Event, category: str, ts: int, dur: int) -> None:
+        called = category in ("runtime", "driver", "sync")
+        correlation = _integer(self.args(event).get("correlation")) or None if called else None
+        pid, tid = self.ident(event.pid), self.ident(event.tid)
+        self.spans.append((category, _text(event.name), pid, tid, ts, dur, correlation))
+
+    def gpu_row(self, event: Event, kind: str, ts: int, dur: int) -> tuple[Any, ...]:
+        args = self.args(event)
+        device = _integer(args.get("device"))
+        stream = _integer(args.get("stream"))
+        if stream is None:
+            stream = _integer(event.tid.rpartition(" ")[2] if isinstance(event.tid, str) else event.tid)
+        name = _text(event.name)
+        comm = of_args(args) if "Collective name" in args else of_name(name or "")
+        return (
+            kind, name, self.ident(event.pid) if device is None else device, stream, ts, dur,
+            _integer(args.get("correlation")) or None, _integer(args.get("graph id")), _integer(args.get("bytes")), *comm,
+        )  # fmt: skip
+
+    def instant(self, event: Event, category: str | None) -> None:
+        ts = self.time(event)
+        if ts is not None and event.pid not in RECORDER_PIDS:
+            self.span(event, slice_category(category), ts, 0)
+
+    def mark(self, event: Event, ph: str, category: str | None) -> None:
+        ts = self.time(event)
+        if ts is None:
+            return
+        ident = event.id if event.id is not None else event.id2
+        key = "" if ph in "BE" else f"{category}\0{ident}" + (f"\0{event.name}" if ph in "SF" else "")
+        pid, tid = self.ident(event.pid), self.ident(event.tid)
+        self.marks.append((ph, slice_category(category), _text(event.name), pid, tid, ts, key))
+
+    def metadata(self, event: Event) -> None:
+        if event.name in ("thread_name", "process_name", "process_labels"):
+            args = self.args(event)
+            label = args.get("labels" if event.name == "process_labels" else "name")
+            tid = self.ident(event.tid) if event.name == "thread_name" else None
+            if isinstance(label, str) and label:
+                self.labels.setdefault((self.ident(event.pid), tid, event.name), label)
+
+    def counter(self, event: Event) -> None:
+        ts = self.time(event)
+        if ts is None:
+            return
+        args, name = self.args(event), _text(event.name) or ""
+        for key, value in args.items():
+            if isinstance(value, (int, float)):
+                reading = f"{name}: {key}" if key and len(args) > 1 else name
+                self.counters.append((reading, self.ident(event.pid), ts, float(value)))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None if value is None else str(value)
+
+
+def _frame(rows: list[tuple[Any, ...]], schema: pl.Schema) -> pl.DataFrame:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    series = (
+        pl.Series(name, values, dtype=dtype)
+        for (name, dtype), values in zip(schema.items(), map(list, columns), strict=True)
+    )
+    return pl.DataFrame(list(series))
+
+
+def batch(events: list[Event]) -> Batch:
+    """Return the events of a decoded list, sorted by kind."""
+    rows = _Rows()
+    for event in events:
+        rows.add(event)
+    return Batch(
+        _frame(rows.spans, SPANS), _frame(rows.gpu, GPU), _frame(rows.marks, MARKS), _frame(rows.counters, COUNTERS),
+        rows.labels, rows.texts, rows.tally, rows.remarks, rows.recorded,
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""`jupyter nbconvert --to tracereport`: an executed notebook as one offline page for a ticket.
+
+nbconvert's stock HTML shows no plotly chart without a CDN and calls out at load. This exporter turns figures into data
+in the page, embeds plotly.js once, hides the code behind a disclosure, and forbids every request by a
+Content-Security-Policy (measured facts: the project's notes on reports).
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbconvert.exporters import HTMLExporter
+from traitlets import Bool, default
+
+from tracelib.charts.theme import CSS as CHART_CSS
+from tracelib.report import ipynb
+from tracelib.report.plotly_page import bundle_script, figure_html
+from tracelib.report.sections.chart import PLOTLY
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+__all__ = ["TraceReport"]
+
+BUNDLE = "<!--plotly-->"
+#: Cells that prepare: their code is shown at the end, so that the page opens with the verdict.
+PREPARATION = {"parameters", "injected-parameters", "setup"}
+LAST = "footer"
+_HEADING = re.compile(r'<h([2-4]) id="([^"]*)">(.*?)</h\1>', re.DOTALL)
+_TITLE = re.compile(r"<h1[^>]*>(.*?)</h1>", re.DOTALL)
+_TAG = re.compile(r"<[^>]+>")
+
+
+class TraceReport(HTMLExporter):
+    """The exporter; JupyterLab lists it under "Save and Export Notebook As"."""
+
+    export_from_notebook = "Trace report (one offline page)"
+    exclude_anchor_links = Bool(True, help="Headings get links of our own.").tag(config=True)  # noqa: FBT003 (a trait)
+
+    @default("template_name")
+    def _template_name_default(self) -> str:
+        return "tracereport"
+
+    @default("extra_template_basedirs")
+    def _extra_template_basedirs_default(self) -> list[str]:
+        # nbconvert would look into the working directory too: a folder of traces must not replace templates.
+        return [str(Path(__file__).parent / "templates")]
+
+    def default_filters(self) -> Any:
+        """Yield the filters, Markdown headings with a link of their own."""
+        yield from super().default_filters()  # type: ignore[no-untyped-call]
+        yield ("linked_headings", linked_headings)
+
+    def from_notebook_node(  # type: ignore[override]  # (as nbconvert's own HTML exporter does)
+        self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the page and nbconvert's resources."""
+        page = arranged(copy.deepcopy(nb))
+        figures = with_figures(page)
+        resources = dict(resources or {})
+        resources["tracereport"] = {"title": title(page), "sections": sections(page), "chart_css": CHART_CSS}
+        text, resources = super().from_notebook_node(page, resources, **kw)
+        # After the rest is done: what nbconvert does to the page costs time by its length.
+        return text.replace(BUNDLE, bundle_script(figures) if figures else "", 1), resources
+
+
+def arranged(nb: NotebookNode) -> NotebookNode:
+    """Return `nb` with the cells that only prepare moved to the end, before the footer."""
+    first: list[NotebookNode] = []
+    preparing: list[NotebookNode] = []
+    last: list[NotebookNode] = []
+    for cell in nb.cells:
+        tags = set(cell.metadata.get("tags", ()))
+        (last if LAST in tags else preparing if tags & PREPARATION else first).append(cell)
+    heading = [ipynb.markdown_cell("## Parameters and preparation")] if preparing else []
+    nb.cells = [*first, *heading, *preparing, *last]
+    return nb
+
+
+def with_figures(nb: NotebookNode) -> list[dict[str, Any]]:
+    """Turn each plotly output of `nb` into HTML, in place; return the figures."""
+    figures: list[dict[str, Any]] = []
+    for cell in nb.cells:
+        for output in cell.get("outputs", ()):
+            figure = output.get("data", {}).get(PLOTLY)
+            if figure is None:
+                continue
+            figures.append(figure)
+            extra = output.get("metadata", {}).get(PLOTLY, {})
+            page = figure_html(figure, len(figures), extra.get("caption", ""), extra.get("table", ""))
+            output["data"] = {"text/html": page}
+            output["metadata"] = {}
+    return figures
+
+
+def title(nb: NotebookNode) -> str:
+    """Return the text of the first `<h1>` among the outputs; "" if there is none."""
+    for cell in nb.cells:
+        for output in cell.get("outputs", ()):
+            found = _TITLE.search(str(output.get("data", {}).get("text/html", "")))
+            if found:
+                return html.unescape(_TAG.sub("", found.group(1))).strip()
+    return ""
+
+
+def sections(nb: NotebookNode) -> list[tuple[str, str]]:
+    """Return anchor and name of each second-level heading in Markdown, in order."""
+    names = [
+        line.removeprefix("## ").strip()
+        for cell in nb.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("## ")
+    ]
+    return [(anchor(name), name) for name in names]
+
+
+def anchor(name: str) -> str:
+    """Return the id of the heading called `name`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def linked_headings(page: str) -> str:
+    """Return rendered Markdown whose headings carry a readable id and a link to themselves."""
+
+    def linked(found: re.Match[str]) -> str:
+        level, _, inner = found.groups()
+        name = html.unescape(_TAG.sub("", inner))
+        link = (
+            f'<a class="anchor-link" href="#{anchor(name)}" aria-label="link to: {html.escape(name)}">#</a>'
+        )
+        return f'<h{level} id="{anchor(name)}">{inner} {link}</h{level}>'
+
+    return _HEADING.sub(linked, page)

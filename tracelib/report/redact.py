@@ -1,0 +1,224 @@
+"""What must not leave the machine with a report: home directories, user and host names, addresses, keys, prompts.
+
+Names in a trace are redacted before anything is computed from them (:func:`trace`), so that every table, chart and
+ticket is clean by construction; what people typed (title, parameters) and what tools said (tracebacks) by
+:meth:`Redactor.anything` on the way out. The counts of what was removed go into the report.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tracelib.trace import Trace
+
+__all__ = ["Redactor", "trace"]
+
+_HOME = re.compile(
+    r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)(?P<user>[^/\\\s:'\"<>|]+)|(?<![\w/.])/root(?=/|\b)"
+)
+# `memcpy@plt.sec` and `memcpy@GLIBC_2.14` are symbols.
+_EMAIL = re.compile(r"\b[\w.+-]+@(?!plt\b|[A-Z]+_\d)[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b")
+_FQDN = re.compile(
+    r"\b(?:[a-z0-9-]+\.){1,6}(?:internal|corp|local|lan|intra|intranet|localdomain)\b", re.IGNORECASE
+)
+_IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-]*\w)")
+_IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::?[0-9a-f]{1,4})?(?![\w:])|(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})::?[0-9a-f:]+(?![\w:])", re.IGNORECASE)  # fmt: skip
+_SECRETS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
+    r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"
+    r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\bhf_[A-Za-z0-9]{16,}|\bnvapi-[\w-]{20,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{12,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",
+    re.DOTALL,
+)
+_ASSIGNED = re.compile(
+    r"(?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|(?i:\b(?:[a-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|credential)s?)\b))"
+    r"(?P<equals>\s*=\s*|['\"]?\s*:\s*(?=['\"]))(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&)\]}\0]+)"
+)
+_HARMLESS = re.compile(r"['\"]?(?:\d{1,6}|true|false|none|null|on|off)['\"]?", re.IGNORECASE)
+_ENVIRONMENT = re.compile(r"(?:[A-Za-z_]\w*=[^\0]*\0){2,}(?:[A-Za-z_]\w*=[^\0]*)?")
+_PROMPT_VALUE = re.compile(r"(?P<name>(?i:['\"]?\b(?:prompt|messages?|content|completion)['\"]?\s*[=:]\s*))(?P<value>\"[^\"]{12,}\"|'[^']{12,}')")  # fmt: skip
+PROMPT_CHARACTERS = 120
+PROMPT_WORDS = 12
+_COMMON = {
+    "root",
+    "user",
+    "ubuntu",
+    "python",
+    "python3",
+    "worker",
+    "engine",
+    "admin",
+    "nobody",
+    "localhost",
+    "runner",
+}
+
+_COLUMNS = {
+    "slices": ("name",), "gpu_ops": ("name", "group"), "samples": ("event",), "stacks": ("symbol", "library"),
+    "counters": ("name", "track"), "threads": ("name", "process", "host"), "gpus": ("host",),
+    "sources": ("file", "recorder", "host"), "health": ("message", "fix"),
+}  # fmt: skip
+#: Columns whose text this project wrote: prose in them is nobody's prompt.
+_OURS = {"message", "fix"}
+
+
+class Redactor:
+    """Removes what gives people and machines away, the same name always by the same stand-in, and counts it."""
+
+    def __init__(self, users: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        self._users = {name for name in users if len(name) > 2 and name.lower() not in _COMMON}
+        self._hosts: dict[str, str] = {}
+        self._seen: dict[tuple[str, bool], str] = {}
+        for host in sorted(hosts):
+            if len(host) > 2 and host.lower() not in _COMMON:
+                self._hosts[host] = f"host-{len(self._hosts) + 1}"
+
+    def text(self, text: str, *, recorded: bool = False) -> str:
+        """Return `text` redacted; `recorded` = a name out of a trace, where long prose can only be a user's words."""
+        key = (text, recorded)
+        if key not in self._seen:
+            self._seen[key] = self._redacted(text, recorded=recorded)
+        return self._seen[key]
+
+    def anything(self, value: Any) -> Any:
+        """Return `value`, made of dicts, lists and plain values, with every string in it redacted."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(str(key)): self.anything(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.anything(item) for item in value]
+        return value
+
+    def summary(self) -> str:
+        """Return one line that says what was removed; "" if nothing was."""
+        parts = [
+            f"{n} {kind if n == 1 else kind.replace('address', 'addresse') + 's'}"
+            for kind, n in sorted(self.counts.items())
+        ]
+        return f"Removed before writing: {', '.join(parts)} (distinct texts)" if parts else ""
+
+    def _redacted(self, text: str, *, recorded: bool) -> str:
+        if recorded and _is_prose(text):
+            self.counts["prompt-like text"] += 1
+            return f"[text of {len(text)} characters]"
+        text = self._each(_ENVIRONMENT, text, "environment", lambda _: "[environment]")
+        text = self._each(_SECRETS, text, "secret", lambda _: "[secret]")
+        text = self._each(
+            _PROMPT_VALUE,
+            text,
+            "prompt-like text",
+            lambda m: f"{m['name']}[text of {len(m['value']) - 2} characters]",
+        )
+        text = self._each(_ASSIGNED, text, "assignment", _assignment)
+        text = self._each(_HOME, text, "home directory path", self._home)
+        text = self._each(_EMAIL, text, "email address", lambda _: "[email]")
+        text = self._each(_IPV4, text, "IP address", _address)
+        text = self._each(_IPV6, text, "IP address", _address)
+        text = self._each(_FQDN, text, "host name", lambda m: self._host(m[0]))
+        return self._names(text)
+
+    def _each(
+        self, pattern: re.Pattern[str], text: str, kind: str, stand_in: Callable[[re.Match[str]], str]
+    ) -> str:
+        def replaced(found: re.Match[str]) -> str:
+            new = stand_in(found)
+            self.counts[kind] += new != found[0]
+            return new
+
+        return pattern.sub(replaced, text)
+
+    def _home(self, found: re.Match[str]) -> str:
+        user = found["user"]
+        if user and len(user) > 2 and user.lower() not in _COMMON:
+            self._users.add(user)
+        return "~"
+
+    def _host(self, name: str) -> str:
+        return self._hosts.setdefault(name, f"host-{len(self._hosts) + 1}")
+
+    def _names(self, text: str) -> str:
+        for name, stand_in, kind in (
+            *(
+                (host, new, "host name")
+                for host, new in sorted(self._hosts.items(), key=lambda pair: -len(pair[0]))
+            ),
+            *((user, "[user]", "user name") for user in sorted(self._users, key=len, reverse=True)),
+        ):
+            if name in text:
+                whole = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])")
+                text = self._each(whole, text, kind, lambda _, new=stand_in: new)  # type: ignore[misc]
+        # What remains of the counts: Counter keeps kinds with 0, which say nothing.
+        self.counts += Counter()
+        return text
+
+
+def trace(run: Trace) -> tuple[Trace, Redactor]:
+    """Return `run` with every recorded name redacted, and the redactor, which knows what it removed.
+
+    Thread, kernel, annotation and library names keep what rules need: only the private part of a name is replaced.
+    """
+    hosts = {
+        host for frame in (run.threads, run.gpus, run.sources) for host in frame["host"].drop_nulls().unique()
+    }
+    redactor = Redactor(users=_current_user(), hosts=hosts)
+    _learn(run, redactor)
+    frames = {name: _frame(getattr(run, name), columns, redactor) for name, columns in _COLUMNS.items()}
+    return run.replace(**frames), redactor
+
+
+def _learn(run: Trace, redactor: Redactor) -> None:
+    """Learn user names from the home directories in libraries' paths before other names are looked at."""
+    for library in run.stacks["library"].cast(pl.String).unique().drop_nulls():
+        redactor.text(library, recorded=True)
+
+
+def _frame(frame: pl.DataFrame, columns: Iterable[str], redactor: Redactor) -> pl.DataFrame:
+    for column in columns:
+        dtype = frame.schema[column]
+        names = frame[column].cast(pl.String).unique().drop_nulls()
+        changed = {
+            name: new for name in names if (new := redactor.text(name, recorded=column != "message")) != name
+        }
+        if changed:
+            frame = frame.with_columns(pl.col(column).cast(pl.String).replace(changed).cast(dtype))
+    return frame
+
+
+def _current_user() -> set[str]:
+    return {name for variable in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(variable))}
+
+
+def _assignment(found: re.Match[str]) -> str:
+    harmless = _HARMLESS.fullmatch(found["value"]) or found["value"].startswith("[")
+    return found[0] if harmless else f"{found['name']}{found['equals']}[removed]"
+
+
+def _address(found: re.Match[str]) -> str:
+    try:
+        address = ipaddress.ip_address(found[0])
+    except ValueError:
+        return found[0]
+    return found[0] if address.is_loopback or address.is_unspecified else "[address]"
+
+
+def _is_prose(text: str) -> bool:
+    """Return whether `text` reads like a person's words: long, many plain words, hardly any of C++'s punctuation."""
+    if len(text) < PROMPT_CHARACTERS:
+        return False
+    words = re.findall(r"(?<!\S)[^\W\d_]+[.,;:!?]?(?!\S)", text)
+    code = sum(text.count(mark) for mark in "<>(){}[]=&*|_/:\\")
+    return len(words) >= PROMPT_WORDS and code * 20 < len(text)

@@ -1,0 +1,35 @@
+// Unpack plotly.js from the page itself and draw each figure in the room that was kept for it. No request is made.
+(async () => {
+  const packed = document.getElementById("plotly-gz");
+  if (!packed) return;
+  const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
+  packed.remove();
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(unpacked).text();
+  document.head.append(script);
+
+  const config = {
+    responsive: true, displaylogo: false, showTips: false, scrollZoom: false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  };
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  for (const figure of document.querySelectorAll("figure.chart")) {
+    const room = figure.querySelector(".plot");
+    const { data, layout } = JSON.parse(figure.querySelector("script").textContent);
+    const narrow = room.clientWidth < 560;
+    Object.assign(layout, { autosize: true, dragmode: narrow ? false : layout.dragmode || "zoom" });
+    if (still) layout.transition = { duration: 0 };
+    delete layout.width;
+    await Plotly.newPlot(room, data, layout, config);
+    // To a screen reader the caption and the table say what the picture shows; its hundreds of parts do not.
+    for (const part of room.querySelectorAll("svg")) part.setAttribute("aria-hidden", "true");
+    await new Promise((next) => setTimeout(next));
+  }
+  document.documentElement.dataset.charts = "drawn";
+
+  // A <details> that is printed closed would hide its table.
+  addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("figure.chart details, footer details")) details.open = true;
+  });
+})();

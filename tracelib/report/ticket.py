@@ -1,0 +1,144 @@
+"""The ticket's comment: a findings dict as at most 30 lines of Markdown that GitHub, GitLab and Jira show alike.
+
+Names out of traces are escaped: they cannot become markup, links, mentions or issue references.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from tracelib.report import numbers
+from tracelib.report.sections.verdict import three_figures
+from tracelib.report.sections.words import VERDICTS, cause_name
+from tracelib.report.text import duration, plain, share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MAX_LINES", "escaped", "summary"]
+
+Findings = dict[str, Any]
+
+MAX_LINES = 30
+CAUSE_ROWS = 5
+FINDINGS = 3
+CHARACTERS = 220
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|~!])")
+_WORD_JOINER = "\N{WORD JOINER}"
+
+
+def summary(findings: Findings, report_sha256: str | None = None) -> str:
+    """Return the Markdown: verdict, three numbers, shares, top findings, what is not known, how it was measured."""
+    blocks = [
+        _head(findings),
+        [
+            f"- **{escaped(head)}: {escaped(value)}** ({escaped(meaning)})"
+            for head, value, meaning in three_figures(findings)
+        ],
+        _causes(findings),
+        _findings(findings),
+        _unknown(findings),
+        _measured(findings, report_sha256),
+    ]
+    lines = [line for block in blocks if block for line in (*block, "")][:-1]
+    return "\n".join(lines) + "\n"
+
+
+def escaped(text: object, limit: int = CHARACTERS) -> str:
+    """Return `text` as one line of Markdown that shows exactly it.
+
+    Backslashes take markup's meaning (in Jira's wiki markup too); an invisible word joiner keeps `@name`, `#1` and
+    `https://` from becoming a mention, a reference or a link.
+    """
+    marked = (
+        _MARKUP.sub(r"\\\1", plain(text, limit))
+        .replace("&", "&amp;")
+        .replace("\\<", "&lt;")
+        .replace("\\>", "&gt;")
+    )
+    broken = re.sub(r"(?<=[@#])(?=\w)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=\bGH)(?=-\d)", _WORD_JOINER, marked)
+    return re.sub(r"^([-+#=]|\d+(?=[.)]))", r"\\\1", broken)
+
+
+def _head(findings: Findings) -> list[str]:
+    said = findings["verdict"]
+    ticket = f"{escaped(findings['ticket'], 40)}: " if findings["ticket"] else ""
+    state = VERDICTS.get(said["state"], said["state"])
+    return [
+        f"### {ticket}{escaped(findings['title'], 120)}",
+        "",
+        f"**{escaped(state)}** ({escaped(said['confidence'])} confidence). {escaped(said['sentence'], 500)}",
+    ]
+
+
+def _causes(findings: Findings) -> list[str]:
+    rows = [row for row in numbers.cause_rows(findings) if row.exposed_ns]
+    if not rows:
+        return []
+    shown = rows[:CAUSE_ROWS]
+    lines = [
+        _cells(cause_name(row.cause), share(row.exposed_share), duration(row.exposed_ns), _short(row))
+        for row in shown
+    ]
+    rest = sum(row.exposed_ns for row in rows[CAUSE_ROWS:])
+    if rest:
+        lines.append(
+            _cells("Others", share(sum(r.exposed_share for r in rows[CAUSE_ROWS:])), duration(rest), "")
+        )
+    return [
+        "| Cause of lost GPU time | Share of window | Lost, all GPUs | CPU shortage in it |",
+        "|---|---:|---:|---:|",
+        *lines,
+    ]
+
+
+def _short(row: numbers.CauseRow) -> str:
+    return duration(row.shortage_ns)
+
+
+def _cells(*cells: str) -> str:
+    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
+
+
+def _findings(findings: Findings) -> list[str]:
+    return [line for finding in findings["findings"][:FINDINGS] for line in _finding(finding)]
+
+
+def _finding(finding: dict[str, Any]) -> Sequence[str]:
+    cost = "" if finding["exposed_share"] is None else f", {share(finding['exposed_share'])} of the window"
+    lines = [f"- **{escaped(finding['claim'])}** ({escaped(finding['confidence'])} confidence{cost})"]
+    proof = "; ".join(_evidence(row) for row in finding["evidence"][:2])
+    advice = escaped(finding["advice"][0]) if finding["advice"] else ""
+    second = " ".join(
+        part
+        for part in (f"Evidence: {proof}." if proof else "", f"Change: {advice}" if advice else "")
+        if part
+    )
+    return [*lines, f"  {second}"] if second else lines
+
+
+def _evidence(row: dict[str, Any]) -> str:
+    who = f"{row['who']}: " if row["who"] else ""
+    value = "" if row["value"] is None else f" = {row['value']}"
+    return escaped(f"{who}{row['what']}{value}", 140)
+
+
+def _unknown(findings: Findings) -> list[str]:
+    names = [escaped(str(row["id"]).replace("_", " "), 40) for row in findings["abstained"]]
+    if not names:
+        return []
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return [f"Not known from these files: {', '.join(names[:6])}{more}. The report says how to record it."]
+
+
+def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
+    window, tool = findings["window"], findings["tool"]
+    formats = sorted({str(source["format"]).replace("_", " ") for source in findings["sources"]})
+    worst = [row for row in findings["health"] if row["level"] != "info"]
+    health = f" {len(worst)} warnings on the traces' health." if worst else ""
+    report = f" Report: report.html, sha256 {report_sha256}." if report_sha256 else ""
+    return [
+        f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {len(findings['sources'])} files "
+        f"({escaped(', '.join(formats))}) by {escaped(tool['name'])} {escaped(tool['version'])}.{health}{report}"
+    ]

@@ -13,7 +13,7 @@ import polars as pl
 from tracelib.rules import CAUSES, TIERS, Rules, SliceRule, load_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracelib.rules import StackRule
 
@@ -26,9 +26,9 @@ SLICE_MEANING = pl.Schema({
 })  # fmt: skip
 
 
-def _first_match(conditions: Sequence[pl.Expr]) -> pl.Expr:
-    """Return the index of the first condition that holds; null = none does."""
-    tried = [pl.when(condition).then(pl.lit(n, dtype=pl.Int32)) for n, condition in enumerate(conditions)]
+def _first_match(conditions: Mapping[int, pl.Expr]) -> pl.Expr:
+    """Return the number of the first condition that holds; null = none does."""
+    tried = [pl.when(condition).then(pl.lit(n, dtype=pl.Int32)) for n, condition in conditions.items()]
     return pl.coalesce([*tried, pl.lit(None, dtype=pl.Int32)])
 
 
@@ -62,7 +62,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
     chosen = (rules or load_rules()).slices
     names = slices.select("name", "category").unique().sort("category", "name")
     text = names.select(pl.col("name").cast(pl.String).fill_null(""), pl.col("category").cast(pl.String))
-    conditions = [_slice_condition(rule) for rule in chosen]
+    conditions = {n: _slice_condition(rule) for n, rule in enumerate(chosen)}
     rule = text.select(rule=_first_match(conditions)).to_series()
     return pl.concat(
         [names, _slice_rule_frame(chosen)[rule.fill_null(len(chosen)).to_list()]], how="horizontal"
@@ -124,23 +124,40 @@ def stack_causes(stacks: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
     """
     chosen = (rules or load_rules()).stacks
     frames = stacks.select("stack", "depth", "symbol", "library", leaf=pl.col("depth") == 0)
+    anywhere = {n: rule for n, rule in enumerate(chosen) if rule.inside is None}
+    told = [_matching(frames, anywhere)]
+    told += [
+        _only_inside(_matching(frames, {n: r}), frames, r)
+        for n, r in enumerate(chosen)
+        if r.inside is not None
+    ]
+    best = (
+        pl.concat(told)
+        .join(_stack_rule_frame(chosen), on="rule")
+        .sort("stack", "tier", "depth", "rule")
+        .unique("stack", keep="first", maintain_order=True)
+        .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause")
+    )
+    return stacks.select("stack").unique().join(best, on="stack", how="left").sort("stack")
+
+
+def _matching(frames: pl.DataFrame, rules: Mapping[int, StackRule]) -> pl.DataFrame:
+    """Return the frames that a rule matches: stack, depth, rule (number of the first that does)."""
     kinds = frames.select("symbol", "library", "leaf").unique()
     text = kinds.select(pl.col("symbol", "library").cast(pl.String).fill_null(""), "leaf")
-    kinds = kinds.with_columns(text.select(rule=_first_match([_stack_condition(rule) for rule in chosen])))
-    table = _stack_rule_frame(chosen)
-    best = (
-        frames.join(kinds.drop_nulls("rule"), on=["symbol", "library", "leaf"], nulls_equal=True)
-        .join(table, on="rule")
-        .sort("stack", "tier", "depth")
-        .unique("stack", keep="first", maintain_order=True)
+    first = text.select(rule=_first_match({n: _stack_condition(rule) for n, rule in rules.items()}))
+    known = kinds.with_columns(first).drop_nulls("rule")
+    return frames.join(known, on=["symbol", "library", "leaf"], nulls_equal=True).select(
+        "stack", "depth", "rule"
     )
-    columns = ["cause", "sub_cause", "worker_cause", "worker_sub_cause"]
-    return (
-        stacks.select("stack")
-        .unique()
-        .join(best.select("stack", *columns), on="stack", how="left")
-        .sort("stack")
-    )
+
+
+def _only_inside(matching: pl.DataFrame, frames: pl.DataFrame, rule: StackRule) -> pl.DataFrame:
+    """Keep the frames that have one further out whose symbol matches the rule's `inside`."""
+    outer = frames.filter(pl.col("symbol").cast(pl.String).str.contains(rule.inside or ""))
+    outermost = outer.group_by("stack").agg(outer=pl.col("depth").max())
+    joined = matching.join(outermost, on="stack").filter(pl.col("outer") > pl.col("depth"))
+    return joined.select("stack", "depth", "rule")
 
 
 def _stack_condition(rule: StackRule) -> pl.Expr:

@@ -57,6 +57,7 @@ class StackRule:
     sub_cause: str | None = None
     tier: str = "library"
     innermost: bool = False
+    inside: str | None = None
     worker: str | None = None
 
 
@@ -73,7 +74,7 @@ Rule = TypeVar("Rule", SliceRule, StackRule)
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "cause": CAUSES, "long_cause": CAUSES, "waits_for": AWAITED, "may_wait_for": AWAITED, "direction": DIRECTIONS, "tier": TIERS,
 }  # fmt: skip
-_PATTERNS = ("name", "symbol", "library")
+_PATTERNS = ("name", "symbol", "library", "inside")
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,), "str | None": (str,), "bool": (bool,), "float | None": (int, float), "tuple[str, ...]": (list,),
 }  # fmt: skip

@@ -1,0 +1,146 @@
+"""What an ftrace text comes in: plain, compressed, in a web page, from `atrace -z`, or as a trace.dat to be unpacked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import subprocess
+import tempfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelib.errors import BadTrace
+from tracelib.sources.files import Stream, head, open_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+__all__ = ["Atrace", "in_page", "is_ring_buffers", "is_trace_dat", "open_text"]
+
+TRACE_DAT = b"\x17\x08\x44tracing"
+#: `trace-cmd report` writes about 1 GB in this time; one that hangs ends.
+SECONDS = 1800
+REPORT = ("trace-cmd", "report", "-t", "-i")
+
+
+def is_trace_dat(start: bytes) -> bool:
+    """Say whether a file begins as trace-cmd's binary does (Documentation/trace-cmd/trace-cmd.dat.v7.5.txt)."""
+    return start.startswith(TRACE_DAT)
+
+
+def is_ring_buffers(start: bytes) -> bool:
+    """Say whether this is a tar of raw per-CPU ring buffers, as schedviz collects them."""
+    return start[257:262] == b"ustar" and (b"formats/header_page" in start or b"traces/cpu" in start)
+
+
+def in_page(start: bytes) -> bool:
+    """Say whether the text stands in a web page that systrace wrote."""
+    return start[:512].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
+def _atrace_offset(start: bytes) -> int | None:
+    """Return where the zlib data of `atrace -z` begins, None if there are none."""
+    for mark in (b"TRACE:\n", b"TRACE:\r\n"):
+        at = start.find(mark)
+        if at >= 0 and start[at + len(mark) : at + len(mark) + 1] == b"\x78":
+            return at + len(mark)
+    return None
+
+
+class Atrace(io.RawIOBase):
+    """The text inside of `atrace -z` output; `damage` and `lost_bytes` as in :class:`Stream`."""
+
+    def __init__(self, packed: Stream, offset: int) -> None:
+        super().__init__()
+        self._packed = io.BufferedReader(packed, 1 << 20)
+        self._packed.read(offset)
+        self._decoder = zlib.decompressobj()
+        self._pending = b""
+        self.damage: str | None = None
+        self.lost_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._pending and not self._decoder.eof and self.damage is None:
+            block = self._packed.read(1 << 16)
+            try:
+                self._pending = self._decoder.decompress(block) if block else self._decoder.flush()
+            except zlib.error as error:
+                self.damage, self.lost_bytes = f"compressed data is damaged ({error})", len(block)
+            if not block and not self._decoder.eof:
+                self.damage = self.damage or "compressed data ends early"
+        count = min(len(view), len(self._pending))
+        view[:count] = self._pending[:count]
+        self._pending = self._pending[count:]
+        return count
+
+
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[Stream | Atrace]:
+    """Open the text in the file at `path`, whatever it comes in.
+
+    Raises
+    ------
+    BadTrace
+        The file is a trace.dat and no `trace-cmd` is installed or it fails, or it is a tar of raw ring buffers.
+
+    """
+    start = head(path)
+    if is_ring_buffers(start):
+        raise BadTrace(
+            path, "ftrace", "", "a tar of raw per-CPU ring buffers, which need the tool that collected them",
+            advice="Record the text instead: cat /sys/kernel/tracing/trace > trace.txt, or trace-cmd record.",
+        )  # fmt: skip
+    with contextlib.ExitStack() as held:
+        if is_trace_dat(start):
+            path = held.enter_context(_reported(path))
+        stream = held.enter_context(open_stream(path))
+        offset = _atrace_offset(start)
+        yield stream if offset is None else held.enter_context(Atrace(stream, offset))
+
+
+@contextlib.contextmanager
+def _reported(path: Path) -> Iterator[Path]:
+    """Write what `trace-cmd report` prints of a trace.dat to a private file, and remove it afterwards."""
+    by_hand = f"{' '.join(REPORT)} {path.name} > trace.txt"
+    tool = shutil.which(REPORT[0])
+    if tool is None:
+        raise BadTrace(
+            path, "trace.dat", "", "trace-cmd, which unpacks it, is not installed here",
+            advice=f"Where it is, run: {by_hand}",
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="tracelib-") as folder:
+        data, report = path.resolve(), Path(folder) / "report.txt"
+        if (
+            not path.open("rb").read(len(TRACE_DAT)) == TRACE_DAT
+        ):  # compressed as a whole: the tool wants it plain
+            data = Path(folder) / "trace.dat"
+            with open_stream(path) as packed, data.open("wb") as plain:
+                shutil.copyfileobj(packed, plain, 1 << 20)
+        errors = Path(folder) / "errors.txt"
+        with report.open("wb") as out, errors.open("wb") as err:
+            try:
+                done = subprocess.run(
+                    [tool, *REPORT[1:], str(data)], stdout=out, stderr=err, timeout=SECONDS, check=False
+                )
+            except subprocess.TimeoutExpired as expired:
+                raise BadTrace(
+                    path,
+                    "trace.dat",
+                    "",
+                    f"trace-cmd did not end within {SECONDS} s",
+                    advice=f"Try: {by_hand}",
+                ) from expired
+        if done.returncode != 0:
+            said = errors.read_bytes()[:2000].decode(errors="replace").strip()
+            raise BadTrace(
+                path, "trace.dat", "", f"trace-cmd ended with {done.returncode}", said, f"Try: {by_hand}",
+            )  # fmt: skip
+        yield report

@@ -1,0 +1,220 @@
+"""What stands after the head of an event line, by kind of event; chunk by chunk, so that only what is used is kept.
+
+The first word of a rest says which event it is, and a file has few of them: it is interned, and each distinct word is
+looked at once. Fields of scheduler events are interned too (a pair of threads switches many times).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from tracelib.sources.ftrace.graph import graph_events
+from tracelib.sources.ftrace.heads import Heads
+
+__all__ = ["Events", "Kind", "kind_of"]
+
+SCHED = {"sched_switch", "sched_wakeup", "sched_waking", "sched_wakeup_new"}
+#: Text written by programs: trace_marker (tracing_mark_write, or print in newer kernels) and trace_printk (bprint,
+#: bputs). Kernels before 3.4 print "0" for it.
+MARKERS = {"tracing_mark_write", "print", "bprint", "bputs", "0"}
+#: tracefs and trace-cmd; the number is absent where the kernel does not know it.
+LOST = r"^CPU:(?P<cpu>\d+) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
+WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
+CPUS = re.compile(r"^(?:cpus=(\d+)|#.*#P:(\d+))")
+CLOCK = re.compile(r"^#\s*(?:trace_)?clock:\s*(?:.*\[)?(\w[\w-]*)")
+TRACER = re.compile(r"^# tracer: (\S+)")
+#: Lines that belong to the text but say nothing of their own: blank, a kernel stack (its head is an event), the mark of
+#: the thread that a function graph goes on with, trace-cmd's remarks.
+SILENT = r"^\s*$|^\s*=> |^ -{20,}$|^ *\d+\)\s+\S.*\s=>\s|^version = |^CPU \d+ is empty|^cpus=\d+|^CPU:\d+ \[.*EVENTS"
+
+
+class Kind(NamedTuple):
+    """What a first word says: the group that the event goes to, its name, and whether it ends something."""
+
+    group: str  # sched, syscall, marker, graph, other
+    name: str
+    ends: bool = False
+    raw: bool = False  # raw_syscalls: the number of the call stands in the fields
+
+
+def kind_of(word: str) -> Kind:
+    """Return what the first word of a rest says.
+
+    Raises nothing: a word without the colon of an event's name is a function of the function tracer.
+    """
+    name = word.removesuffix(":")
+    if name in SCHED:
+        return Kind("sched", name)
+    if name in MARKERS and word.endswith(":"):
+        return Kind("marker", name)
+    if name in {"sys_enter", "sys_exit"}:
+        return Kind("syscall", name, ends=name == "sys_exit", raw=True)
+    if found := re.match(r"sys_(enter|exit)_(\w+):$", word):
+        return Kind("syscall", found[2], ends=found[1] == "exit")
+    if found := re.match(r"sys_(\w+)\(", word):
+        return Kind("syscall", found[1])
+    if re.fullmatch(
+        r"sys_\w+", word
+    ):  # "sys_futex -> 0x0"; the function tracer's "sys_futex <-caller" is told apart by line
+        return Kind("syscall", name[4:], ends=True)
+    if name in {"funcgraph_entry", "funcgraph_exit"}:
+        return Kind("graph", name, ends=name == "funcgraph_exit")
+    if word.startswith("<stack"):
+        return Kind("other", "stack trace")
+    return Kind("other", name if word.endswith(":") else "function")
+
+
+def _name(word: str) -> str:
+    """Return the event's name as the text spells it: what is counted."""
+    kind = kind_of(word)
+    return re.split(r"[:(]", word)[0] if kind.group == "syscall" else kind.name
+
+
+GROUPS = ("other", "sched", "syscall", "marker", "graph")
+MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
+
+
+@dataclass
+class Events:
+    """Everything of a file that is kept; `add` takes the next lines."""
+
+    heads: Heads = field(default_factory=Heads)
+    words: pl.Categories = field(default_factory=pl.Categories.random)
+    tasks: pl.Categories = field(default_factory=pl.Categories.random)
+    fields: pl.Categories = field(default_factory=pl.Categories.random)
+    kinds: dict[int, Kind] = field(default_factory=dict)
+    parts: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    waiting: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema=MARKS)
+    )  # loss marks without their time yet
+    markup: bool = False  # the text stands in a web page: what is no event is the page's
+    lines: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    in_buffer: int | None = None
+    written: int | None = None
+    cpus: int | None = None
+    clock: str | None = None
+    tracer: str | None = None
+    continued: int = 0
+    no_time: int = 0  # lines of a function graph without a time
+    unread: int = 0
+    unread_bytes: int = 0
+    unread_example: tuple[int, str] | None = None
+
+    def add(self, lines: pl.Series) -> None:
+        """Take the next lines of the file."""
+        numbered = lines.to_frame("line").with_row_index("index", self.lines + 1)
+        self.lines += numbered.height
+        comment = pl.col("line").str.starts_with("#")
+        for line in numbered.filter(comment)["line"]:
+            self._header(line)
+        found, others = self.heads.split(numbered.filter(~comment))
+        if others.height:
+            drawn, others, no_time = graph_events(others)
+            self.no_time += no_time
+            found = pl.concat([found, drawn]).sort("index") if drawn.height else found
+        if found.height:
+            found = self._kinds(found)
+            self._keep(found)
+        if others.height:
+            self._others(others, found)
+        if found.height:
+            self._place_losses(found)
+
+    def table(self, group: str) -> pl.DataFrame | None:
+        """Return the rows of `group` in the order of the file, None if there are none."""
+        parts = self.parts.get(group)
+        return pl.concat(parts) if parts else None
+
+    def _header(self, line: str) -> None:
+        if found := WRITTEN.match(line):
+            self.in_buffer = (self.in_buffer or 0) + int(found[1])
+            self.written = (self.written or 0) + int(found[2])
+        if found := CPUS.match(line):
+            self.cpus = int(found[1] or found[2])
+        if found := CLOCK.match(line):
+            self.clock = found[1]
+        if found := TRACER.match(line):
+            self.tracer = found[1]
+
+    def _kinds(self, found: pl.DataFrame) -> pl.DataFrame:
+        """Split rests into `word` and `args`, and add `group` (an index into GROUPS), by one look-up per distinct word."""
+        split = pl.col("rest").str.splitn(" ", 2).struct.rename_fields(["word", "args"])
+        found = found.with_columns(split.struct.unnest()).with_columns(
+            pl.col("word").cast(pl.Categorical(self.words)),
+            pl.col("task").cast(pl.Categorical(self.tasks)),
+            pl.col("args").str.strip_chars_start(" ").fill_null(""),
+        )
+        counted = found["word"].value_counts()
+        for word, code, count in zip(
+            counted["word"].cast(pl.String), counted["word"].to_physical(), counted["count"], strict=True
+        ):
+            self.kinds.setdefault(code, kind_of(word))
+            name = _name(word)
+            self.counts[name] = self.counts.get(name, 0) + count
+        groups = np.zeros(max(self.kinds) + 1, dtype=np.uint8)
+        for code, kind in self.kinds.items():
+            groups[code] = GROUPS.index(kind.group)
+        return found.with_columns(group=pl.Series(groups[found["word"].to_physical().to_numpy()]))
+
+    def _keep(self, found: pl.DataFrame) -> None:
+        times = found["ts_ns"]
+        self.first_ns = min(t for t in (self.first_ns, times.min()) if t is not None)  # type: ignore[type-var]
+        self.last_ns = max(t for t in (self.last_ns, times.max()) if t is not None)  # type: ignore[type-var]
+        self._part("task", found.group_by("task").agg(pl.col("index").max()))
+        of = {name: found.filter(pl.col("group") == GROUPS.index(name)) for name in GROUPS if name != "other"}
+        base = ["index", "ts_ns", "cpu", "task", "word"]
+        self._part("sched", of["sched"].select(*base, pl.col("args").cast(pl.Categorical(self.fields))))
+        called = of["syscall"].filter(~pl.col("args").str.starts_with("<-"))
+        number = pl.col("args").str.extract(r"^NR (-?\d+)").cast(pl.Int32)
+        self._part("syscall", called.select(*base, number.alias("number")))
+        self._part("marker", of["marker"].select(*base, "args"))
+        self._part("graph", of["graph"].select(*base, "args"))
+
+    def _others(self, others: pl.DataFrame, found: pl.DataFrame) -> None:
+        """Sort out the lines that are no events: loss marks, text that goes on, and what cannot be read."""
+        line = pl.col("line")
+        mark = line.str.starts_with("CPU:")
+        marks = (
+            others.filter(mark)
+            .select("index", line.str.extract_groups(LOST).struct.unnest())
+            .drop_nulls("cpu")
+        )
+        lost = pl.coalesce("lost", "dropped").cast(pl.Int64)
+        self.waiting = pl.concat(
+            [self.waiting, marks.select("index", pl.col("cpu").cast(pl.Int32), lost.alias("events"))]
+        )
+        for text in others.filter(line.str.starts_with("cpus="))["line"]:
+            self._header(text)
+        others = others.filter(~line.str.contains(SILENT))
+        if others.height and found.height:  # the text of a marker may hold line ends
+            before = others.join_asof(found.select("index", "group"), on="index")
+            goes_on = (before["group"] == GROUPS.index("marker")).fill_null(value=False)
+            self.continued += int(goes_on.sum())
+            others = others.filter(~goes_on)
+        if others.height and not self.markup:
+            self.unread += others.height
+            self.unread_bytes += int(others["line"].str.len_bytes().sum()) + others.height
+            self.unread_example = self.unread_example or others.row(0)
+
+    def _place_losses(self, found: pl.DataFrame) -> None:
+        """Give each loss mark the time of the next event on its CPU: both tools print it just before that one."""
+        if not self.waiting.height:
+            return
+        ahead = found.select("index", "cpu", pl.col("ts_ns").alias("cut_ns"))
+        placed = self.waiting.join_asof(
+            ahead, on="index", by="cpu", strategy="forward", check_sortedness=False
+        )
+        self._part("lost", placed.filter(pl.col("cut_ns").is_not_null()))
+        self.waiting = placed.filter(pl.col("cut_ns").is_null()).drop("cut_ns")
+
+    def _part(self, group: str, rows: pl.DataFrame) -> None:
+        if rows.height:
+            self.parts.setdefault(group, []).append(rows)

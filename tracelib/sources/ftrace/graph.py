@@ -1,0 +1,87 @@
+"""Lines of the function_graph tracer as tracefs prints them, turned into the form in which trace-cmd prints the same.
+
+Source of the format: kernel/trace/trace_functions_graph.c; the time needs the option `funcgraph-abstime`, the task
+`funcgraph-proc`::
+
+    9344.122358 |   1)   ksoftir-21   |  ..s. |   1.747 us    |    e1000_clean_rx_irq [e1000]();
+    9344.122387 |   1)   ksoftir-21   |  ..s. | + 35.582 us   |  } /* e1000_clean [e1000] */
+    9344.121158 |   1)   ping-1922    |  ...1 |               |  /* sys_sched_setaffinity -> 0x0 */
+     1)   0.081 us    |  pick_task_fair();
+
+An event in comment marks is that event. A leaf and an opening line start at their time; a closing line ends at its own.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.sources.ftrace.nesting import matched
+
+__all__ = ["calls", "graph_events"]
+
+DRAWN = (
+    r"^\s*(?:(?P<seconds>\d+)\.(?P<fraction>\d+)\s+\|\s+)?(?P<cpu>\d+)\)\s*"
+    r"(?:(?P<task>\S.*?-\d+)\s*\|\s+)?(?:[^\s|\d]\S{3,5}\s+\|\s*)?"
+    r"(?:[^\w\s|]\s?)?\s*(?:(?P<duration>\d+\.?\d*) us)?\s*\|\s*(?P<call>\S.*?)\s*$"
+)
+
+
+def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:
+    """Return events as :meth:`Heads.split` does, the lines that are none, and how many lines had no time.
+
+    The rest of an event is `funcgraph_entry: 1.747 us | name();`, `funcgraph_exit: …`, or the event in comment marks.
+    """
+    groups = pl.col("line").str.extract_groups(DRAWN)
+    matched = others.with_columns(groups.struct.unnest())
+    drawn = matched["call"].is_not_null()
+    timed = drawn & matched["seconds"].is_not_null()
+    duration = (
+        pl.when(pl.col("duration").is_not_null()).then(pl.col("duration") + " us | ").otherwise(pl.lit("| "))
+    )
+    call = pl.col("call")
+    rest = (
+        pl.when(call.str.starts_with("/*"))
+        .then(call.str.strip_prefix("/*").str.strip_suffix("*/").str.strip_chars(" "))
+        .when(call.str.starts_with("}"))
+        .then(pl.format("funcgraph_exit: {}{}", duration, call))
+        .otherwise(pl.format("funcgraph_entry: {}{}", duration, call))
+    )
+    nanoseconds = pl.col("fraction").str.pad_end(9, "0").str.slice(0, 9).cast(pl.Int64, strict=False)
+    events = matched.filter(timed).select(
+        "index",
+        pl.col("task").fill_null(""),
+        pl.col("cpu").cast(pl.Int32, strict=False),
+        (pl.col("seconds").cast(pl.Int64, strict=False) * 1_000_000_000 + nanoseconds).alias("ts_ns"),
+        rest.alias("rest"),
+    )
+    return events, others.filter(~drawn), int((drawn & ~timed).sum())
+
+
+CALL = r"^\S?\s*(?:(?P<us>\d+)\.?(?P<part>\d*) us)?\s*\|\s*(?P<leaf>.*?)(?:\(.*\))?\s*(?P<mark>[;{}])?\s*(?:/\*.*\*/)?\s*$"
+
+
+def calls(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
+    """Return one row per call (thread, ts_ns, dur_ns, name), how many did not return, and how many returns had no call.
+
+    Parameters
+    ----------
+    rows
+        index, ts_ns, thread, ends, args: entries and exits. A leaf is an entry that states its duration.
+    last_ns
+        End of a call that did not return.
+
+    """
+    rows = rows.with_columns(pl.col("args").str.extract_groups(CALL).struct.unnest())
+    leaf = ~pl.col("ends") & pl.col("us").is_not_null()
+    part = pl.col("part").fill_null("").str.pad_end(3, "0").str.slice(0, 3).cast(pl.Int64, strict=False)
+    duration = pl.col("us").cast(pl.Int64, strict=False) * 1000 + part
+    name = pl.col("leaf").str.replace(r"\(.*$", "").str.strip_chars(" ")
+    leaves = rows.filter(leaf).select("thread", "ts_ns", duration.alias("dur_ns"), name.alias("name"))
+    nested = rows.filter(~leaf).sort("thread", "ts_ns", "index")
+    depth = pl.when("ends").then(-1).otherwise(1).cum_sum().over("thread")
+    level = pl.when("ends").then(depth).otherwise(depth - 1)
+    keyed = nested.select(
+        "ts_ns", "thread", name.alias("name"), "ends", pl.struct("thread", level.alias("level")).alias("key")
+    )
+    ranges, open_at_end, without_start = matched(keyed, last_ns)
+    return pl.concat([ranges, leaves]), open_at_end, without_start

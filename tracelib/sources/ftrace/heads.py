@@ -1,0 +1,148 @@
+"""The head of an event line: task, CPU, time; what follows is the event and its fields.
+
+The forms are those of the kernel's `trace_print_context` and `trace_print_lat_context` (kernel/trace/trace_output.c) and
+of trace-cmd's `tep_print_event` (libtraceevent, as called in tracecmd/trace-read.c)::
+
+    bash-557     (    557) [027] d..2.    99.408277: sched_switch: …     tracefs, with the TGID column
+    bash-557     [027]    99.408277013: sched_switch:         …          trace-cmd report -t, no flags column
+    <idle>-0     [000]178922114556024: cpu_idle:              …          a clock that counts
+    <idle>-0       2d..1.  2084.021443: cpu_idle:             …          latency format
+    bash-20445    0d..2. 20618us!: sched_switch: …                       latency format of tracefs, µs since the start
+
+One regular expression says what a head is. Running it on every line costs more than everything else together, and
+nearly all lines of a file have their columns at the same places. So the expression is run on one line, its columns are
+tried on all others, and a line where any of them does not fit goes to the expression: the result is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import polars as pl
+
+__all__ = ["HEAD", "Heads", "Layout"]
+
+TASK = r"(?P<task>\S.*?-\d+(?:\s+\(\s*[\d-]+\))?)"
+FLAGS = r"[^\s\d\[\](]\S{3,5}"
+TIME = r"(?P<seconds>\d+)(?:\.(?P<fraction>\d{1,9}))?"
+#: `(+232)` is what `trace-cmd report --ts-diff` adds.
+REST = r":(?:\s+\(\+\d+\))?\s+(?P<rest>\S.*)$"
+HEAD = rf"^\s*{TASK}\s+\[(?P<cpu>\d+)\](?:\s+(?P<flags>{FLAGS}))?\s*{TIME}{REST}"
+LATENCY = rf"^\s*{TASK}\s+(?P<cpu>\d+){FLAGS}\s+{TIME}(?P<unit>us[ +!#*@$]?)?\s*{REST}"
+
+#: How many places of columns are tried before the rest of a chunk goes to the regular expression.
+LAYOUTS = 6
+EXAMPLES = 200
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the columns of a head stand, in characters from the start of the line."""
+
+    bracket: int  # "[" before the CPU
+    close: int  # "]" after it
+    time: (
+        int  # first place that belongs to the time: right after the flags, or after "]" where there are none
+    )
+    point: int  # "." of the time; equal to `colon` where the clock counts
+    colon: int
+
+    @classmethod
+    def of(cls, line: str) -> Layout | None:
+        """Return the columns of `line`, None if it is no event in brackets form."""
+        found = re.match(HEAD, line)
+        if found is None:
+            return None
+        colon = max(found.end("seconds"), found.end("fraction"))
+        time = found.end("flags") if found["flags"] else found.end("cpu") + 1
+        return cls(found.start("cpu") - 1, found.end("cpu"), time, found.end("seconds"), colon)
+
+    def head(self) -> list[pl.Expr]:
+        """Return the columns of a head; any of them is null in a line that has another layout."""
+        line = pl.col("line")
+        digits = self.colon - self.point - 1
+        seconds = line.str.slice(self.time, self.point - self.time).str.strip_chars_start(" ")
+        ts_ns = seconds.cast(pl.Int64, strict=False)  # takes a sign, which is no part of a time
+        fits = (line.str.slice(self.bracket - 1, 2) == " [") & (line.str.slice(self.close, 1) == "]")
+        fits &= line.str.slice(self.colon, 2) == ": "
+        fits &= ~line.str.slice(self.colon + 2, 1).is_in(["", " ", "\t", "("]) & ~seconds.str.slice(
+            0, 1
+        ).is_in(["+", "-"])
+        if digits > 0:
+            fraction = line.str.slice(self.point + 1, digits)
+            fits &= (line.str.slice(self.point, 1) == ".") & ~fraction.str.slice(0, 1).is_in(["+", "-"])
+            ts_ns = ts_ns * NS + fraction.cast(pl.Int64, strict=False) * 10 ** (9 - digits)
+        cpu = line.str.slice(self.bracket + 1, self.close - self.bracket - 1).cast(pl.Int32, strict=False)
+        return [
+            line.str.slice(0, self.bracket - 1).alias("task"),
+            cpu.alias("cpu"),
+            pl.when(fits).then(ts_ns).alias("ts_ns"),
+            line.str.slice(self.colon + 2).alias("rest"),
+        ]
+
+
+@dataclass
+class Heads:
+    """Splits lines into heads and rests; remembers from chunk to chunk which layouts the file has."""
+
+    layouts: list[Layout] = field(default_factory=list)
+    counting: int = 0  # lines whose clock has no decimal point
+    since_start: int = 0  # lines in tracefs's latency format, whose times count from the start of the trace
+
+    def split(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the events of `lines` (columns index, line) and the lines that are no events.
+
+        Events have one row per line: index (as given), task ("bash-557 (557)"), cpu Int32, ts_ns Int64, rest.
+        """
+        found: list[pl.DataFrame] = []
+        known = iter(list(self.layouts))
+        for _ in range(LAYOUTS):
+            layout = next(known, None) or self._learn(lines)
+            if layout is None or lines.is_empty():
+                break
+            tried = lines.with_columns(layout.head())
+            fits = tried["ts_ns"].is_not_null() & tried["cpu"].is_not_null()
+            found.append(tried.filter(fits).drop("line"))
+            self.counting += found[-1].height if layout.point == layout.colon else 0
+            lines = lines.filter(~fits)
+        odd, lines = self._by_expression(lines)
+        events = pl.concat([*found, odd]) if found else odd
+        return (events.sort("index") if len(found) + (odd.height > 0) > 1 else events), lines
+
+    def _learn(self, lines: pl.DataFrame) -> Layout | None:
+        for line in lines["line"].gather_every(max(1, lines.height // EXAMPLES)):
+            layout = Layout.of(line)
+            if layout and layout not in self.layouts:
+                self.layouts.append(layout)
+                return layout
+        return None
+
+    def _by_expression(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return events and other lines, by the regular expressions alone."""
+        heads = []
+        for pattern in (HEAD, LATENCY):
+            groups = pl.col("line").str.extract_groups(pattern)
+            matched = lines.select("index", groups.struct.unnest())
+            fits = matched["rest"].is_not_null()
+            heads.append(self._typed(matched.filter(fits)))
+            lines = lines.filter(~fits)
+        return pl.concat(heads), lines
+
+    def _typed(self, matched: pl.DataFrame) -> pl.DataFrame:
+        counts = pl.col("fraction").is_null()
+        whole = pl.col("seconds").cast(pl.Int64, strict=False)
+        ts_ns = (
+            pl.when(counts)
+            .then(whole)
+            .otherwise(whole * NS + pl.col("fraction").str.pad_end(9, "0").cast(pl.Int64, strict=False))
+        )
+        if "unit" in matched.columns:
+            ts_ns = pl.when(pl.col("unit").is_not_null()).then(whole * 1000).otherwise(ts_ns)
+            self.since_start += matched["unit"].count()
+        else:
+            self.counting += matched["fraction"].null_count()
+        return matched.select(
+            "index", "task", pl.col("cpu").cast(pl.Int32, strict=False), ts_ns.alias("ts_ns"), "rest"
+        )

@@ -1,0 +1,132 @@
+"""Text that programs write into the trace: atrace's begin/end, async and counter marks, and anything else.
+
+Source of the marks: Android's libcutils (system/core/libcutils/include/cutils/trace.h, trace-dev.inc)::
+
+    B|pid|name   E|pid   begins and ends a range on the writing thread; ranges nest
+    S|pid|name|cookie   F|pid|name|cookie   a range that may end on another thread
+    G|pid|track|name|cookie   H|pid|track|cookie   the same on a named track
+    C|pid|name|value   a reading of a counter
+    I|pid|name   N|pid|track|name   an instant
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import polars as pl
+
+from tracelib.sources.ftrace.nesting import NO_RANGES, matched
+
+__all__ = ["Marks", "clock_tie", "nothing", "read_marks", "texts"]
+
+FIRST = r"^([BECSFGHIN])(?:\|(\d+))?(?:\|(.*))?$"
+SYNC = re.compile(r"trace_event_clock_sync: realtime_ts=(\d+)")
+
+
+class Marks(NamedTuple):
+    """What markers say."""
+
+    slices: pl.DataFrame  # thread Int32, ts_ns, dur_ns, name String
+    counters: pl.DataFrame  # ts_ns, name String, track String, value Float64
+    processes: pl.DataFrame  # tid, pid, count: processes that threads gave as their own
+    open_at_end: int  # ranges that did not end: cut at the trace's last event
+    without_start: int  # ends of ranges that began before the trace
+
+
+def nothing() -> Marks:
+    """Return what a trace without markers says."""
+    counters = pl.DataFrame(
+        schema={"ts_ns": pl.Int64, "name": pl.String, "track": pl.String, "value": pl.Float64}
+    )
+    processes = pl.DataFrame(schema={"tid": pl.Int64, "pid": pl.Int64, "count": pl.UInt32})
+    return Marks(NO_RANGES, counters, processes, 0, 0)
+
+
+def texts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return marker rows with `text`: the fields without the address or function that trace_printk writes before it."""
+    args = pl.col("args")
+    own = args.str.strip_prefix("tracing_mark_write:").str.strip_chars_start(" ")
+    printed = args.str.replace(r"^(?:0x[0-9a-f]+s?|\w[\w.+/]*): ", "")
+    return rows.with_columns(
+        text=pl.when(pl.col("event").is_in(["bprint", "bputs"])).then(printed).otherwise(own)
+    )
+
+
+def clock_tie(rows: pl.DataFrame) -> int | None:
+    """Return wall time − trace time in ns as atrace's clock_sync mark declares it (to 1 ms), None if there is none."""
+    for ts_ns, text in (
+        rows.filter(pl.col("text").str.starts_with("trace_event_clock_sync: re"))
+        .select("ts_ns", "text")
+        .iter_rows()
+    ):
+        if found := SYNC.match(text):
+            return int(found[1]) * 1_000_000 - int(ts_ns)
+    return None
+
+
+def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
+    """Turn texts into slices and counters.
+
+    Parameters
+    ----------
+    rows
+        index, ts_ns, thread Int32 (null or negative = idle or unknown), tid Int64, text: one row per text.
+    last_ns
+        Where ranges that do not end are cut.
+
+    """
+    parts = pl.col("text").str.extract_groups(FIRST).struct.rename_fields(["mark", "pid", "more"])
+    rows = rows.with_columns(parts.struct.unnest()).with_columns(pl.col("pid").cast(pl.Int64, strict=False))
+    mark = pl.col("mark")
+    whole = {"B": pl.col("more").is_not_null(), "C": pl.col("more").str.contains(r"\|-?[\d.]+$")}
+    is_mark = mark.is_not_null() & pl.when(mark == "B").then(whole["B"]).when(mark == "C").then(whole["C"]).when(
+        mark == "E").then(pl.lit(value=True)).otherwise(pl.col("more").is_not_null() & pl.col("pid").is_not_null())  # fmt: skip
+    rows = rows.with_columns(mark=pl.when(is_mark).then(mark))
+    ranges, open_ranges, stray = matched(_nested(rows), last_ns)
+    apart, open_apart, stray_apart = matched(_apart(rows), last_ns)
+    plain = rows.filter(mark.is_null() | mark.is_in(["I", "N"])).select(
+        "thread",
+        "ts_ns",
+        pl.lit(0, pl.Int64).alias("dur_ns"),
+        pl.coalesce(pl.when(mark.is_not_null()).then("more"), "text").alias("name"),
+    )
+    slices = pl.concat([ranges, apart, plain]).filter(pl.col("thread") >= 0)
+    own = rows.filter(mark.is_in(["B", "E"]) & (pl.col("pid") > 0))
+    return Marks(
+        slices, _counters(rows), own.group_by("tid", "pid").agg(pl.len().alias("count")).select("tid", "pid", "count"),
+        open_ranges + open_apart, stray + stray_apart,
+    )  # fmt: skip
+
+
+def _nested(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return begins and ends on threads, keyed by thread and depth."""
+    ends = pl.col("mark") == "E"
+    on = rows.filter(pl.col("mark").is_in(["B", "E"]) & (pl.col("thread") >= 0)).sort(
+        "thread", "ts_ns", "index"
+    )
+    depth = pl.when(ends).then(-1).otherwise(1).cum_sum().over("thread")
+    level = pl.when(ends).then(depth).otherwise(depth - 1)
+    return on.select("index", "ts_ns", "thread", pl.col("more").alias("name"), ends.alias("ends"),
+                     pl.struct("thread", level.alias("level")).alias("key"))  # fmt: skip
+
+
+def _apart(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return begins and ends of async ranges, keyed by process, name and cookie (or track and cookie)."""
+    mark = pl.col("mark")
+    parts = pl.col("more").str.split("|")
+    cookie, first = parts.list.last(), parts.list.first()
+    name = pl.when(mark == "G").then(parts.list.get(1, null_on_oob=True)).otherwise(first)
+    on = rows.filter(mark.is_in(["S", "F", "G", "H"])).sort("ts_ns", "index")
+    return on.select("index", "ts_ns", "thread", name.alias("name"), mark.is_in(["F", "H"]).alias("ends"),
+                     pl.struct("pid", first.alias("first"), cookie.alias("cookie")).alias("key"))  # fmt: skip
+
+
+def _counters(rows: pl.DataFrame) -> pl.DataFrame:
+    more = pl.col("more")
+    return rows.filter(pl.col("mark") == "C").select(
+        "ts_ns",
+        more.str.replace(r"\|[^|]*$", "").alias("name"),
+        pl.format("process {}", "pid").alias("track"),
+        more.str.extract(r"\|([^|]*)$").cast(pl.Float64, strict=False).alias("value"),
+    )

@@ -1,0 +1,151 @@
+"""Scheduler events: their fields in each spelling, the frame `sched`, and what is missing from it.
+
+Spellings: the kernel's own (include/trace/events/sched.h), the plugin of libtraceevent that trace-cmd uses
+(plugins/plugin_sched_switch.c), and trace-cmd with `-R`, where the state is a number.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
+
+__all__ = ["cuts", "frame", "missing_switches", "nothing", "parse_fields", "states"]
+
+SWITCH = (
+    r"^prev_comm=(?P<prev_name>.*) prev_pid=(?P<prev>\d+) prev_prio=-?\d+ prev_state=(?P<state>\S+) "
+    r"(?:==> )?next_comm=(?P<next_name>.*) next_pid=(?P<next>\d+) next_prio=-?\d+"
+)
+SWITCH_PLUGIN = (
+    r"^(?P<prev_name>.*):(?P<prev>\d+) \[-?\d+\] (?P<state>\S+) ==> (?P<next_name>.*):(?P<next>\d+) \[-?\d+\]"
+)
+WAKE = r"^comm=(?P<next_name>.*) pid=(?P<next>\d+) prio=-?\d+(?: success=\d)?(?: target_cpu=(?P<cpu>\d+))?"
+WAKE_PLUGIN = r"^(?P<next_name>.*):(?P<next>\d+) \[-?\d+\](?: success=\d)?(?: CPU:(?P<cpu>\d+))?"
+FIELDS = ("prev_name", "prev", "state", "next_name", "next", "cpu")
+
+#: Letters that older kernels print: x dead; K (wakekill), W (waking), N (no load) only beside others.
+LETTERS = {"x": "X", "K": "other", "W": "other", "N": "other"}
+#: Bits of a numeric state since Linux 4.14 (include/linux/sched.h, TASK_REPORT) and before.
+BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "X", 32: "Z", 64: "P", 128: "I"}
+OLD_BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "Z", 32: "X", 64: "X", 128: "other", 256: "other", 512: "P"}
+
+
+def parse_fields(fields: pl.Series) -> pl.DataFrame:
+    """Return one row per distinct text of fields: code UInt32, those of FIELDS (ids Int64, else String), ok Boolean.
+
+    For wake-ups `next` is the thread woken and `prev` null. `ok` says that a spelling fits.
+    """
+    distinct = fields.unique()
+    text = pl.DataFrame({"text": distinct.cast(pl.String), "code": distinct.to_physical().cast(pl.UInt32)})
+    of = pl.col("text").str.extract_groups
+    tried = text.select(
+        "code", a=of(SWITCH), b=of(SWITCH_PLUGIN), c=of(WAKE), d=of(WAKE_PLUGIN),
+    )  # fmt: skip
+    read = tried.select("code", *(pl.coalesce(_sources(name)).alias(name) for name in FIELDS))
+    number = pl.col("prev", "next", "cpu").cast(pl.Int64, strict=False)
+    return read.with_columns(number).with_columns(ok=pl.col("next").is_not_null())
+
+
+def _sources(name: str) -> list[pl.Expr]:
+    groups = {"a": SWITCH, "b": SWITCH_PLUGIN, "c": WAKE, "d": WAKE_PLUGIN}
+    return [pl.col(column).struct.field(name) for column, pattern in groups.items() if f"<{name}>" in pattern]
+
+
+def states(fields: pl.DataFrame) -> pl.DataFrame:
+    """Replace `state` by the letter of THREAD_STATE.
+
+    Numbers differ by kernel, and the text does not name it. A bit above 256 is set only before 4.14. Linux 4.14 and
+    4.15 wrote every state shifted by one, so that even the idle task left its CPU in state 1 (fixed by 3f5fe9fef5b2).
+    """
+    numeric = fields["state"].str.contains(r"^(0x[0-9a-f]+|\d+)$").fill_null(value=False)
+    value = {text: int(text, 0) for text in fields.filter(numeric)["state"].unique()}
+    idle = fields.filter(numeric & (fields["prev"] == 0))["state"].unique().to_list()
+    shifted = any(value[text] == 1 for text in idle)
+    old = not shifted and any(number & 0x3FF >= 0x200 or number >= 0x400 for number in value.values())
+    bits = OLD_BITS if old else BITS
+    letters = {text: _letter(number >> shifted, bits) for text, number in value.items()}
+    for text in fields.filter(~numeric)["state"].drop_nulls().unique():
+        letters[text] = LETTERS.get(text[0], text[0] if text[0] in THREAD_STATE.categories else "other")
+    state = pl.col("state").replace_strict(letters, default=None, return_dtype=pl.String)
+    return fields.with_columns(state.cast(THREAD_STATE))
+
+
+def _letter(number: int, bits: dict[int, str]) -> str:
+    return next((letter for bit, letter in bits.items() if number & bit), "R")
+
+
+def frame(rows: pl.DataFrame, fields: pl.DataFrame, wakers: pl.DataFrame, ids: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame `sched` with the column `index` beside it, in the order of the file.
+
+    Parameters
+    ----------
+    rows
+        index, ts_ns, cpu, task UInt32, event, args UInt32: one row per scheduler event.
+    fields
+        Result of :func:`parse_fields` and :func:`states`.
+    wakers
+        code, tid: the threads of the task column.
+    ids
+        tid, thread.
+
+    """
+    thread = dict(zip(ids["tid"], ids["thread"], strict=True))
+
+    def of(column: str) -> pl.Expr:
+        return pl.col(column).replace_strict(thread, default=None, return_dtype=pl.Int32)
+
+    known = fields.filter("ok").select(
+        "code", of("prev"), "state", of("next"), pl.col("cpu").alias("target").cast(pl.Int32)
+    )
+    waker = wakers.select(pl.col("code").alias("task"), of("tid").alias("waker"))
+    joined = rows.join(known, left_on="args", right_on="code", maintain_order="left").join(
+        waker, on="task", how="left", maintain_order="left"
+    )
+    switch = pl.col("event") == "sched_switch"
+    return joined.select(
+        "index",
+        pl.lit(0, pl.Int32).alias("source"),
+        "ts_ns",
+        pl.when(switch).then("cpu").otherwise(pl.coalesce("target", "cpu")).alias("cpu"),
+        pl.col("event").str.strip_prefix("sched_").cast(SCHED_EVENT),
+        pl.when(switch).then("prev").otherwise("waker").alias("prev"),
+        pl.col("state").alias("prev_state"),
+        "next",
+    )
+
+
+def nothing() -> pl.DataFrame:
+    """Return the frame `sched`, with index, of a trace that has no scheduler event."""
+    return pl.DataFrame(schema={"index": pl.UInt32, **SCHED})
+
+
+def cuts(lost: pl.DataFrame) -> pl.DataFrame:
+    """Return a switch from nothing known to nothing known per loss mark, where its CPU's events go on.
+
+    Whoever builds intervals closes the one before it, and starts the next, as unknown.
+    """
+    blank = {
+        name: pl.lit(None, dtype) for name, dtype in SCHED.items() if name in {"prev", "prev_state", "next"}
+    }
+    return lost.select(
+        "index",
+        pl.lit(0, pl.Int32).alias("source"),
+        pl.col("cut_ns").alias("ts_ns"),
+        "cpu",
+        pl.lit("switch").cast(SCHED_EVENT).alias("event"),
+        **blank,
+    )
+
+
+def missing_switches(sched: pl.DataFrame) -> tuple[int, int]:
+    """Return how many switches are proven to be missing, and how many of them are from idle to a thread.
+
+    On one CPU the thread that a switch brings is the thread that the next switch takes away; where it is not, at least
+    one switch between them was not recorded. Loss marks are not counted again.
+    """
+    switches = sched.filter(pl.col("event") == "switch").sort("ts_ns", maintain_order=True)
+    pairs = switches.select(
+        pl.col("next").shift(1).over("cpu").alias("came"), pl.col("prev").alias("left")
+    ).drop_nulls()
+    broken = pairs.filter(pl.col("came") != pl.col("left"))
+    return broken.height, broken.filter(pl.col("came") == IDLE).height

@@ -1,0 +1,50 @@
+"""Linux `perf`: the text of `perf script`, its JSON form, and `perf.data` by way of an installed perf."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tracelib.sources.perf.patterns import HEAD, NO_TIME_HEAD
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelib.trace import Trace
+
+__all__ = ["read", "sniff"]
+
+#: The first bytes of perf.data: version 2 (either byte order), version 1.
+BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
+JSON_MARK = b'"linux-perf-json-version"'
+LOOKED_AT = 200
+
+
+def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides)
+    """Say whether a file that starts with `head` is perf's: binary, JSON, or the text of `perf script`."""
+    if head.startswith(BINARY) or (head.lstrip().startswith(b"{") and JSON_MARK in head):
+        return True
+    text = head.decode(errors="replace")
+    if "# perf version :" in text or "# captured on    :" in text:
+        return True
+    lines = [
+        line.rstrip("\r") for line in text.split("\n") if line.strip() and not line.startswith(("#", "\t"))
+    ]
+    if any(re.match(HEAD, line) for line in lines[:LOOKED_AT]):
+        return True
+    chain = re.search(r"(?m)^\t *[0-9a-f]+ .*\)\r?$", text)
+    return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines[:LOOKED_AT])
+
+
+def read(path: Path) -> Trace:
+    """Return the trace in the file at `path`.
+
+    Raises
+    ------
+    BadTrace
+        The file holds no event with a time; or it is a perf.data that no installed perf can read.
+
+    """
+    from tracelib.sources.perf.script import read_text  # noqa: PLC0415  (polars only when a file is read)
+
+    return read_text(path)

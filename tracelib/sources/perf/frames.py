@@ -1,0 +1,105 @@
+"""Call chains: each distinct line parsed once, each distinct chain stored once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tracelib.schema import STACKS
+from tracelib.sources.perf.patterns import FRAME, INLINE_FRAME
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["inline_frames", "intern", "parse"]
+
+#: perf marks a function that the compiler inlined with this in place of the library.
+INLINED = "inlined"
+
+
+def parse(lines: pl.Series, pattern: str = FRAME) -> pl.DataFrame:
+    """Return one row per line: `symbol` and `library` (String).
+
+    A line that is no frame gives two nulls; one without a symbol gives "[unknown]". The offset in the function is left
+    out, so that samples at two instructions of a function share a chain. An inlined function has no library of its own:
+    null.
+    """
+    parts = pl.DataFrame({"line": lines}).select(pl.col("line").str.extract_groups(pattern).struct.unnest())
+    is_frame = pl.col("address").is_not_null()
+    library = pl.col("library").str.replace(r"\+0x[0-9a-f]+$", "")  # -F +dsoff
+    return parts.select(
+        pl.when(is_frame).then(pl.col("symbol").fill_null("[unknown]")).alias("symbol"),
+        pl.when(is_frame & (library != INLINED)).then(library).alias("library"),
+    )
+
+
+def inline_frames(says: pl.Series) -> pl.DataFrame:
+    """Return the frame on each head's own line (recorded without call chains), nulls where there is none."""
+    return parse(says, INLINE_FRAME)
+
+
+def intern(
+    event: NDArray[np.int64], frame: NDArray[np.int64], events: int
+) -> tuple[NDArray[np.int32], pl.DataFrame]:
+    """Return each event's stack (-1 = no chain) and the distinct stacks.
+
+    `event` (ascending) and `frame` hold one entry per frame, innermost first. The stacks come back as `stack` (Int32, in
+    the order of first use), `depth` (Int16) and `frame` (Int64), one row per frame.
+
+    Chains are told apart by a 64-bit hash of their frames and places; the outcome is compared frame by frame, and made
+    again with another hash should two chains ever share one.
+    """
+    start = np.flatnonzero(np.diff(event, prepend=-1))
+    length = np.diff(np.append(start, len(event)))
+    place = np.arange(len(event)) - np.repeat(start, length)
+    for salt in range(1, 100):
+        model = _first_alike(_hashes(frame, place, start, salt))
+        alike = (
+            frame == frame[np.repeat(start[model], length) + place]
+            if _fits(length, model)
+            else np.array([False])
+        )
+        if alike.all():
+            break
+    firsts, stack = np.unique(model, return_inverse=True)
+    of_event = np.full(events, -1, dtype=np.int32)
+    of_event[event[start]] = stack
+    rows = (
+        np.concatenate([np.arange(start[i], start[i] + length[i]) for i in firsts]) if len(firsts) else start
+    )
+    stacks = pl.DataFrame(
+        {
+            "stack": np.repeat(np.arange(len(firsts), dtype=np.int32), length[firsts]),
+            "depth": np.minimum(place[rows], np.iinfo(np.int16).max).astype(np.int16),
+            "frame": frame[rows],
+        }
+    )
+    return of_event, stacks.match_to_schema(
+        {"stack": STACKS["stack"], "depth": STACKS["depth"], "frame": pl.Int64}
+    )
+
+
+def _fits(length: NDArray[np.int64], model: NDArray[np.int64]) -> bool:
+    return bool((length == length[model]).all())
+
+
+def _hashes(
+    frame: NDArray[np.int64], place: NDArray[np.int64], start: NDArray[np.int64], salt: int
+) -> NDArray[np.uint64]:
+    """Return one hash per chain: the sum of a mix of each frame with its place."""
+    if not len(start):
+        return np.zeros(0, dtype=np.uint64)
+    mixed = (frame.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0xBF58476D1CE4E5B9) | np.uint64(1)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    return np.add.reduceat(mixed, start)
+
+
+def _first_alike(value: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return for each value the place where it occurs first."""
+    _, first, group = np.unique(value, return_index=True, return_inverse=True)
+    return first[group]

@@ -1,0 +1,102 @@
+"""What `perf script --header` says of the recording: host, CPUs, clock, and how each event was sampled.
+
+The keys are those of tools/perf/util/header.c.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelib.sources.perf.patterns import MODIFIERS, TRACEPOINT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Header", "of_lines"]
+
+#: perf's name of a clock -> ours; raw and TAI time have none there, but may still be tied to wall time.
+CLOCKS = {"monotonic": "monotonic", "realtime": "realtime", "boottime": "boottime"}
+REFERENCE = re.compile(r"= (-?\d+)\.(\d+) \(TOD\) = (-?\d+)\.(\d+) \(")
+SYSTEM_WIDE = re.compile(r"\s(?:-\w*a\w*|--all-cpus|-C|--cpu)(?:\s|=|\d|$)")
+
+
+@dataclass(frozen=True)
+class Header:
+    """`clock` as in `tracelib.schema.SOURCES`; `wall_offset_ns` None where the file does not tie it to wall time."""
+
+    present: bool = False
+    host: str | None = None
+    cpus: int | None = None
+    recorder: str | None = None
+    architecture: str | None = None
+    clock: str = "unknown"
+    wall_offset_ns: int | None = None
+    subsampled: tuple[str, ...] = ()  # tracepoints of which not every event was recorded
+    system_wide: bool | None = None  # None: not known
+
+
+def of_lines(lines: Iterable[str]) -> Header:
+    """Return what the comment lines of a text say; every absent line leaves its field at "not recorded"."""
+    values: dict[str, str] = {}
+    subsampled: list[str] = []
+    for line in lines:
+        key, _, value = line.lstrip("# ").partition(":")
+        if key.strip() == "event":
+            subsampled += _subsampled(value)
+        else:
+            values.setdefault(key.strip(), value.strip())
+    if not values.keys() & {
+        "hostname",
+        "perf version",
+        "captured on",
+        "cmdline",
+        "clockid",
+        "header version",
+    }:
+        return Header()
+    cpus = values.get("nrcpus online", "")
+    return Header(
+        present=True,
+        host=values.get("hostname"),
+        cpus=int(cpus) if cpus.isdecimal() else None,
+        recorder=f"perf {values['perf version']}" if "perf version" in values else None,
+        architecture=values.get("arch"),
+        clock=_clock(values.get("clockid")),
+        wall_offset_ns=_wall_offset(values),
+        subsampled=tuple(subsampled),
+        system_wide=bool(SYSTEM_WIDE.search(values["cmdline"])) if "cmdline" in values else None,
+    )
+
+
+def _clock(clockid: str | None) -> str:
+    """Return the clock's name; a recording without -k uses the scheduler's clock of that host, "local"."""
+    return "local" if clockid is None else CLOCKS.get(clockid.partition(" ")[0], "unknown")
+
+
+def _wall_offset(values: dict[str, str]) -> int | None:
+    """Return wall time minus the recording's clock, from the pair that perf took at its start; exact integers."""
+    if _clock(values.get("clockid")) == "realtime":
+        return 0
+    pair = REFERENCE.search(values.get("reference time", ""))
+    if pair is None:
+        return None
+    wall_s, wall_fraction, clock_s, clock_fraction = pair.groups()
+    return _nanoseconds(wall_s, wall_fraction) - _nanoseconds(clock_s, clock_fraction)
+
+
+def _nanoseconds(seconds: str, fraction: str) -> int:
+    return int(seconds) * 10**9 + int(fraction[:9].ljust(9, "0"))
+
+
+def _subsampled(event: str) -> list[str]:
+    """Return the event's name if it is a tracepoint recorded by frequency or with a period above 1."""
+    name = re.search(r"name = (\S+?),?\s", event)
+    if name is None or not re.match(TRACEPOINT, name[1]) or re.match(MODIFIERS, name[1]):
+        return []
+    if (kind := re.search(r"\btype = (\d+)", event)) and kind[1] != "2":
+        return []
+    period = re.search(r"\{ sample_period, sample_freq \} = (\d+)", event)
+    sparse = re.search(r"[ ,]freq = 1\b", event) or (period and int(period[1]) > 1)
+    return [name[1]] if sparse else []

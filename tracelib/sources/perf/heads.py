@@ -1,0 +1,69 @@
+"""The distinct parts of event heads: who and where (before the time), what (behind it)."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.sources.perf.patterns import EVENT, LATENCY_PREFIX, MODIFIERS, PREFIX, TRACEPOINT
+
+__all__ = ["KIND", "events", "prefixes"]
+
+#: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own.
+KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoint", "record"])
+SCHEDULER = {
+    "sched:sched_switch": "switch", "sched:sched_wakeup": "wakeup", "sched:sched_waking": "waking",
+    "sched:sched_wakeup_new": "wakeup_new", "sched_switch": "switch", "sched_wakeup": "wakeup",
+    "sched_waking": "waking", "sched_wakeup_new": "wakeup_new",
+}  # fmt: skip
+
+
+def prefixes(base: pl.Series) -> pl.DataFrame:
+    """Return one row per `base`, the text before a time's point.
+
+    Columns: `comm` (String, null = not printed), `pid` and `tid` (Int64, null = not printed; a single number is the
+    tid), `cpu` (Int32), `seconds` (Int64), `known` (Boolean: the text has a layout that perf prints).
+    """
+    cut = pl.DataFrame({"base": base}).select(
+        pl.col("base").str.extract(r"(\d+)$").cast(pl.Int64, strict=False).alias("seconds"),
+        pl.col("base").str.replace(r"\d+$", "").str.strip_chars_end(" \t").alias("prefix"),
+    )
+    parts = [
+        pl.col("prefix").str.extract_groups(pattern).struct.rename_fields(["comm", "thread", "cpu"])
+        for pattern in (LATENCY_PREFIX, *PREFIX)
+    ]
+    chosen = pl.coalesce(pl.when(part.struct.field("thread").is_not_null()).then(part) for part in parts)
+    ids = pl.col("thread").str.strip_chars().str.splitn("/", 2).struct.rename_fields(["first", "second"])
+    return (
+        cut.with_columns(chosen.struct.unnest())
+        .with_columns(ids.struct.unnest())
+        .select(
+            pl.col("comm").str.strip_chars().replace("", None),
+            pl.when(pl.col("second").is_not_null())
+            .then(pl.col("first"))
+            .cast(pl.Int64, strict=False)
+            .alias("pid"),
+            pl.coalesce("second", "first").cast(pl.Int64, strict=False).alias("tid"),
+            pl.col("cpu").str.strip_chars().cast(pl.Int32, strict=False),
+            "seconds",
+            (pl.col("thread").is_not_null() & pl.col("seconds").is_not_null()).alias("known"),
+        )
+    )
+
+
+def events(says: pl.Series) -> pl.DataFrame:
+    """Return one row per `says`, the text behind a time: `period` (Int64), `event`, `rest` (String), `kind`."""
+    parts = pl.DataFrame({"says": says}).select(pl.col("says").str.extract_groups(EVENT).struct.unnest())
+    name = pl.coalesce("event", "branch")
+    tracepoint = name.str.contains(TRACEPOINT) & ~name.str.contains(MODIFIERS)
+    kind = (
+        pl.when(name.str.starts_with("PERF_RECORD_")).then(pl.lit("record"))
+        .when(name.is_in(list(SCHEDULER))).then(name.replace(SCHEDULER))
+        .when(tracepoint).then(pl.lit("tracepoint"))
+        .otherwise(pl.lit("sample"))
+    )  # fmt: skip
+    return parts.select(
+        pl.col("period").cast(pl.Int64, strict=False),
+        name.alias("event"),
+        "rest",
+        kind.cast(KIND).alias("kind"),
+    )

@@ -1,0 +1,117 @@
+"""Remarks on a recording: what is missing, by whose word, and how to record it better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.schema import HEALTH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelib.sources.perf.ending import Ending
+    from tracelib.sources.perf.header import Header
+
+__all__ = ["Remarks"]
+
+RECORD = "perf record -k mono -a -g -e cpu-clock/freq=199/ -e sched:sched_switch -e sched:sched_wakeup"
+SHOWN = 3
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+class Remarks:
+    """The `health` rows of one file, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, str, str, str]] = []
+
+    def add(self, level: str, message: str, fix: str = "") -> None:
+        """Add a row."""
+        self._rows.append((0, level, message, fix))
+
+    def frame(self) -> pl.DataFrame:
+        """Return the rows as the `health` frame."""
+        return pl.DataFrame(self._rows, schema=HEALTH, orient="row")
+
+    def clock(self, header: Header) -> None:
+        """Remark on times that cannot be compared with other files."""
+        if not header.present:
+            self.add("warning", "the text has no header: host, CPUs and clock are not known",
+                     "perf script --header --ns, after perf record -k mono")  # fmt: skip
+        elif header.clock == "local":
+            self.add(
+                "warning",
+                "recorded on the scheduler's own clock, which no other trace shares",
+                "perf record -k mono",
+            )
+        elif header.wall_offset_ns is None:
+            self.add(
+                "warning",
+                f"the header does not tie the clock ({header.clock}) to wall time",
+                "perf record -k mono",
+            )
+
+    def subsampled(self, header: Header) -> None:
+        """Remark on tracepoints that a global -F or -c thinned out."""
+        if header.subsampled:
+            self.add(
+                "error",
+                f"only some events of {', '.join(header.subsampled)} were recorded (sampled by frequency or period)",
+                f"give the rate to the CPU samples alone, in place of -F: {RECORD}",
+            )
+
+    def missing_switches(self, counts: Mapping[str, int], *, system_wide: bool) -> int:
+        """Remark on switches proven missing, and return how many at least."""
+        if not counts["breaks"]:
+            return 0
+        if not system_wide:
+            self.add(
+                "info",
+                "recorded for some processes only: switches of other processes are not in the file",
+                f"{RECORD}",
+            )
+            return 0
+        self.add(
+            "warning",
+            f"at least {_plural(counts['breaks'], 'switch event')} missing: {counts['breaks']:,} of {counts['switches']:,} "
+            f"times the next switch on that CPU leaves another thread than the one that came; "
+            f"{counts['to_idle']:,} switches to idle, {counts['from_idle']:,} from idle",
+            "check the kernel's tracepoints, enlarge the buffer (-m 4096); intervals at the gaps are rebuilt or unknown",
+        )
+        return counts["breaks"]
+
+    def unread(self, count: int, size: int, examples: list[str]) -> None:
+        """Remark on lines that are none of perf's."""
+        if count:
+            shown = "; ".join(repr(line[:80]) for line in examples[:SHOWN])
+            self.add("warning", f"{_plural(count, 'line')} ({size:,} bytes) not understood, e.g. {shown}",
+                     "keep perf's messages apart: perf script 2> errors.txt > perf.txt")  # fmt: skip
+
+    def ending(self, ending: Ending, damage: str | None) -> None:
+        """Remark on a text that ends early."""
+        if damage:
+            self.add(
+                "error", f"the file is damaged: {damage}; what came before is read", "copy or record it again"
+            )
+        if ending.dropped_bytes:
+            self.add("warning", f"the text ends inside an event, which is left out: {ending.dropped[-80:]!r}",
+                     "let perf script finish before copying its output")  # fmt: skip
+        elif ending.open_chain:
+            self.add("info", "no empty line closes the last call chain: it may lack its outer frames")
+
+    def lost(self, events: int, messages: int) -> None:
+        """Remark on what the recorder says it lost."""
+        if messages:
+            self.add("error", f"perf says that events were lost: {_plural(events, 'event')} in {_plural(messages, 'message')}",
+                     "enlarge the buffer (-m 4096), sample less often, record less long")  # fmt: skip
+
+    def counted(self, what: str, names: pl.DataFrame) -> None:
+        """Remark on events that have no frame: `names` has `event` and `len`."""
+        if names.height:
+            listed = ", ".join(f"{name} ({count:,})" for name, count in names.head(8).iter_rows())
+            self.add("info", f"{what}: {listed}{', …' if names.height > 8 else ''}")

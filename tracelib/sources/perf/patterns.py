@@ -1,0 +1,69 @@
+"""How `perf script` spells a line, as regular expressions in the syntax that Polars and Python share.
+
+From tools/perf/builtin-script.c (`perf_sample__fprintf_start`, `process_event`) and tools/perf/util/evsel_fprintf.c::
+
+    comm  pid/tid  [cpu] misc  seconds.fraction:  period  event: what the event says
+    <tab>             ip symbol+0xoffset (library)
+
+Every part of the first line is optional (`-F`). A thread's name has at most 15 bytes and may hold anything: blanks,
+brackets, colons, digits. So the head is anchored on the right-most `tid [cpu] seconds.fraction:` that leaves a name of
+at most 16 characters before it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "COMM_RECORD", "EVENT", "FRAME", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
+    "MODIFIERS", "NAME_HOLDS_HEAD", "NO_TIME_HEAD", "PREFIX", "SOURCE_LINE", "TRACEPOINT",
+]  # fmt: skip
+
+_THREAD = r"-?\d+(?:/-?\d+)?"
+_CPU = r"\[-?\d+\]"
+
+#: Right end of what stands before the first ": " of a head in the usual layout.
+HEAD_TAIL = rf"(?:^|\s){_THREAD}\s+(?:{_CPU}\s+)?\d+\.\d{{6,9}}$"
+#: What follows the first ": " still looks like a head: the name itself holds ": ", take the careful way.
+NAME_HOLDS_HEAD = rf"^.{{0,15}}\s{_THREAD}\s+(?:{_CPU}\s+)?\d+\.\d{{1,9}}:"
+#: A whole head: all before the seconds' point, the fraction, all behind the colon.
+HEAD = (
+    rf"^(?P<base>\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\S+\s+){{0,2}}?\d+)"
+    r"\.(?P<fraction>\d{1,9}):(?:\s(?P<says>.*))?$"
+)
+#: A head without a thread, or with an overlong name.
+LOOSE_HEAD = r"^(?P<base>(?:.*?\s)?\d+)\.(?P<fraction>\d{1,9}):(?:\s(?P<says>.*))?$"
+#: The same without a time: good only to say so.
+NO_TIME_HEAD = rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\d+\s+)?[\w/=,.-]+(?::[\w-]+)*:\s"
+
+#: `-F …` layouts of what stands before the time, tried in turn.
+PREFIX = (
+    rf"^\s*(?P<comm>\S.{{0,15}}|\S)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?(?:\s+\D\S*(?:\s+[\d:.]+)?)?$",
+    rf"^\s*(?P<comm>\S.*?)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?(?:\s+\D\S*)?$",
+    rf"^\s*(?P<comm>)(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?(?:\s+\D\S*)?$",
+    r"^\s*(?P<comm>\S.{0,15}?)?(?P<thread>)\s*(?:\[(?P<cpu>-?\d+)\])?$",
+)
+#: `-L` (latency format): name cut to 8, cpu without brackets, all in fixed columns.
+LATENCY_PREFIX = r"^(?P<comm>.{8}) (?P<thread>[ \d]{6}\d) (?P<cpu>[ \d]{2}\d)$"
+
+#: Behind the time: period, event, the rest. Branch traces may name a kind of branch in place of an event.
+EVENT = (
+    r"^\s*(?:(?P<period>\d+)\s+)?(?:(?P<event>\S+?):(?:\s+|$)"
+    r"|(?P<branch>PERF_RECORD_\w+|call|return|jmp|jcc|int|iret|syscall|sysret|async|hw|tx|tr|vmentry|vmexit)\s+)?(?P<rest>.*)$"
+)
+#: `system:name`, as opposed to `cycles:u`, whose part behind the colon holds only modifiers.
+TRACEPOINT = r"^[A-Za-z_][\w.-]*:[A-Za-z_]\w*$"
+MODIFIERS = r"^[\w/=,.-]*:[ukhIGHpPSDeWb]+$"
+
+_LIBRARY = r"\((?P<library>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
+_OFFSET = r"(?:\+0x[0-9a-f]+)?"
+#: One line of a call chain; the library may hold blanks and one or two levels of brackets ("/memfd:x (deleted)").
+FRAME = rf"^\s*(?P<address>[0-9a-f]+)(?:\s+(?P<symbol>\S.*?)??{_OFFSET})?(?:\s+{_LIBRARY})?\s*$"
+#: The instruction pointer on the head's line (no call chain), maybe after flags, maybe before a branch's target.
+INLINE_FRAME = (
+    rf"^(?:.*?\s)??(?P<address>[0-9a-f]+)\s+(?:[0-9a-f]{{6,16}}\s+)?(?P<symbol>\S.*?){_OFFSET}(?:\s+{_LIBRARY})?"
+    r"(?:\s+=>.*)?(?:\s+0x[0-9a-f]+(?:\([^)]*\))?/0x.*)?\s*$"
+)
+
+#: Lines that are neither heads nor frames, yet known.
+SOURCE_LINE = r"^  \S.*:\d+\s*$"
+LOSS = r"(?i)\blost\D{0,20}?(\d+)|\blost (?:trace|chunk|event|sample)|instruction trace error"
+COMM_RECORD = r"^(?:exec: )?(?P<comm>.*):(?P<pid>\d+)/(?P<tid>\d+)$"

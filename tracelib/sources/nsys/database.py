@@ -9,6 +9,7 @@ and `immutable`, so that no journal or lock file appears beside it.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -19,6 +20,7 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
+from tracelib.sources.nsys.pages import Pages, Unusual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,66 +32,100 @@ CHUNK = 1 << 16
 #: Longer texts are cut: a name of this length is an attack or an accident, and each distinct one is kept in memory.
 LONGEST_NAME = 1 << 16
 _PLAIN_TABLE = "CREATE TABLE"
+#: A header may promise anything: what is filled up takes no room on disk, but SQLite walks through it.
+_LARGEST_GAP = 1 << 40
 
 
 class Database:
     """The tables of one open export.
 
-    `tables` maps each table's name to its columns. `damage` grows while tables are read: what could not be, in words.
+    `tables` maps each table's name to its columns. `damage` grows while tables are read: what could not be, in words;
+    `lost_bytes` counts the bytes of the file that hold it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.path = path
+    def __init__(self, connection: sqlite3.Connection, pages: Pages | None) -> None:
         self.damage: list[str] = []
         self.lost_bytes = 0
         self._connection = connection
+        self._pages = pages
         connection.text_factory = lambda text: text[:LONGEST_NAME].decode("utf-8", "replace")
         connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA mmap_size = 8589934592")
-        self.tables = {name: self._columns(name) for name in self._table_names()}
+        self._roots = dict(self._plain_tables())
+        self._definitions = {name: self._definition(name) for name in self._roots}
+        self.tables = {name: tuple(column for column, _ in rows) for name, rows in self._definitions.items()}
 
-    def _table_names(self) -> list[str]:
-        rows = self._connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-        return [
-            name
-            for name, sql in rows
-            if isinstance(name, str)
-            and isinstance(sql, str)
-            and sql[: len(_PLAIN_TABLE)].upper() == _PLAIN_TABLE
-        ]
+    def _plain_tables(self) -> Iterator[tuple[str, int]]:
+        rows = self._connection.execute(
+            "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table'"
+        ).fetchall()
+        for name, sql, root in rows:
+            if (
+                isinstance(name, str)
+                and isinstance(sql, str)
+                and sql[: len(_PLAIN_TABLE)].upper() == _PLAIN_TABLE
+            ):
+                yield name, root if isinstance(root, int) else 0
 
-    def _columns(self, table: str) -> tuple[str, ...]:
+    def _definition(self, table: str) -> list[tuple[str, bool]]:
+        """Return the table's columns, and for each whether it is another name of the row's id."""
         try:
-            return tuple(row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})"))
+            rows = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
         except sqlite3.DatabaseError as error:
             self.damage.append(f"table {table}: {error}")
-            return ()
+            return []
+        return [(row[1], bool(row[5]) and str(row[2]).upper() == "INTEGER") for row in rows]
 
     def has(self, table: str, *columns: str) -> bool:
         """Say whether `table` is there and has all `columns`."""
-        return set(columns) <= set(self.tables.get(table, ())) and table in self.tables
+        return table in self.tables and set(columns) <= set(self.tables[table])
 
     def read(self, table: str, columns: Mapping[str, Any]) -> pl.DataFrame:
         """Return `columns` (name to dtype: Int64, Float64 or String) of `table`, in the file's order.
 
-        A value of another type than asked for is null. Rows behind a damaged page are read from the table's other end;
-        what stays unread is told in `damage`.
+        A value of another type than asked for is null. What a damaged page holds is left out and told in `damage`.
         """
-        wanted = [name for name in columns if name in self.tables.get(table, ())]
-        if not wanted:
+        schema = {name: columns[name] for name in columns if self.has(table, name)}
+        if not schema:
             return pl.DataFrame(schema=dict(columns))
-        schema = {name: columns[name] for name in wanted}
-        parts, error = self._scan(table, schema, "")
-        if error is not None:
-            rest, _ = self._scan(table, schema, "ORDER BY rowid DESC")
-            read = sum(part.height for part in parts) + sum(part.height for part in rest)
-            self.damage.append(f"table {table}: {error}; {read} rows around the damage were read")
-            parts += [part.reverse() for part in reversed(rest)]
-        frame = pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+        frame = self._by_page(table, schema)
+        if frame is None:
+            frame = self._by_query(table, schema)
         absent = [
             pl.lit(None, dtype=dtype).alias(name) for name, dtype in columns.items() if name not in schema
         ]
         return frame.with_columns(absent).select(list(columns))
+
+    def _by_page(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame | None:
+        """Return the columns by the fast path, None where it does not fit."""
+        definition = self._definitions[table]
+        aliases = {name for name, is_alias in definition if is_alias}
+        if (
+            self._pages is None
+            or aliases & set(schema)
+            or any(dtype != pl.Int64 for dtype in schema.values())
+        ):
+            return None
+        places = [self.tables[table].index(name) for name in schema]
+        try:
+            frame, damaged = self._pages.read(self._roots[table], places, list(schema))
+        except Unusual:
+            return None
+        if damaged:
+            self.lost_bytes += damaged * self._pages.size
+            self.damage.append(
+                f"table {table}: {damaged} pages of {self._pages.size} bytes cannot be read; the other rows were"
+            )
+        return frame
+
+    def _by_query(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame:
+        """Return the columns as SQLite gives them: up to the damage, if there is some, and behind it from the other end."""
+        parts, error = self._scan(table, schema, "")
+        if error is not None:
+            rest, _ = self._scan(table, schema, "ORDER BY rowid DESC")
+            read = sum(part.height for part in parts) + sum(part.height for part in rest)
+            self.damage.append(f"table {table}: {error}; {read} rows before and behind that were read")
+            parts += [part.reverse() for part in reversed(rest)]
+        return pl.concat([pl.DataFrame(schema=dict(schema)), *parts])
 
     def _scan(
         self, table: str, schema: Mapping[str, Any], order: str
@@ -107,12 +143,11 @@ class Database:
         return parts, None
 
     def _last_rows(self, query: str, schema: Mapping[str, Any], after: int) -> list[pl.DataFrame]:
-        """Return the whole rows after the first `after` up to the damage: `fetchmany` drops those of the chunk it fails in."""
+        """Return the whole rows behind the first `after` up to the damage: `fetchmany` drops those of its last chunk."""
         rows: list[tuple[Any, ...]] = []
-        with contextlib.suppress(
-            sqlite3.Error
-        ):  # the very error that ended the scan, which the caller reports
-            rows.extend(self._connection.execute(f"{query} LIMIT {CHUNK} OFFSET {after}"))
+        with contextlib.suppress(sqlite3.Error):  # the error that ended the scan: the caller reports it
+            for row in self._connection.execute(f"{query} LIMIT {CHUNK} OFFSET {after}"):
+                rows.append(row)  # noqa: PERF402  (rows that came before the error must stay)
         return [_frame(rows, schema)] if rows else []
 
 
@@ -132,9 +167,10 @@ def _quoted(name: str) -> str:
 
 @contextlib.contextmanager
 def open_database(path: Path) -> Iterator[Database]:
-    """Open the export at `path`, compressed or not.
+    """Open the export at `path`, compressed or not, whole or cut short.
 
-    A compressed one is unpacked into a private temporary file, which is removed afterwards.
+    A compressed or shortened one is copied into a private temporary folder, which is removed afterwards; nothing is ever
+    written beside the input.
 
     Raises
     ------
@@ -143,24 +179,47 @@ def open_database(path: Path) -> Iterator[Database]:
 
     """
     with contextlib.ExitStack() as cleanup:
-        plain, damage, lost = path, None, 0
-        with path.open("rb") as file:
-            is_plain = file.read(len(SQLITE)) == SQLITE
-        if not is_plain:
-            folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="tracelib-nsys-")))
-            plain = folder / "export.sqlite"
-            with open_stream(path) as stream, plain.open("wb") as unpacked:
-                shutil.copyfileobj(stream, unpacked, 1 << 20)
-                damage, lost = stream.damage, stream.lost_bytes
+        plain, lost, damage = _plain_file(path, cleanup)
+        descriptor = os.open(plain, os.O_RDONLY)
+        cleanup.callback(os.close, descriptor)
         connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         cleanup.callback(connection.close)
         try:
-            database = Database(connection, path)
-        except sqlite3.Error as error:
-            raise BadTrace(
-                path, "nsys", "its schema", str(error), advice=" Export it again from the .nsys-rep."
-            ) from error
+            database = Database(connection, Pages.of(descriptor))
+        except (sqlite3.Error, Unusual) as error:
+            reason = str(error) or "the header makes no sense"
+            advice = " Export it again from its .nsys-rep: nsys export -t sqlite."
+            raise BadTrace(path, "nsys", "the schema", reason, advice=advice) from error
         if damage:
             database.damage.append(damage)
-            database.lost_bytes = lost
+            database.lost_bytes += lost
         yield database
+
+
+def _plain_file(path: Path, cleanup: contextlib.ExitStack) -> tuple[Path, int, str | None]:
+    """Return the file to open in place of `path`, how many bytes of it are lost, and why."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    damage, lost = None, 0
+    compressed = not head.startswith(SQLITE)
+    if not compressed and _missing_bytes(head, path) <= 0:
+        return path, 0, None
+    copy = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="tracelib-nsys-"))) / "export.sqlite"
+    with open_stream(path) as stream, copy.open("wb") as unpacked:
+        shutil.copyfileobj(stream, unpacked, 1 << 20)
+        damage, lost = stream.damage, stream.lost_bytes
+    with copy.open("rb") as file:
+        missing = _missing_bytes(file.read(100), copy)
+    if missing > 0:  # SQLite refuses a file that is shorter than its header says: fill it up with empty pages
+        size = copy.stat().st_size
+        os.truncate(copy, size + missing)
+        damage = damage or f"the file ends after {size} of {size + missing} bytes"
+        lost = lost if compressed else missing
+    return copy, lost, damage
+
+
+def _missing_bytes(head: bytes, path: Path) -> int:
+    """Return how many bytes the database's header promises beyond the file's end."""
+    size = int.from_bytes(head[16:18], "big")
+    promised = int.from_bytes(head[28:32], "big") * (65536 if size == 1 else size)
+    return min(promised - path.stat().st_size, _LARGEST_GAP)

@@ -1,0 +1,210 @@
+"""Integer columns straight from the pages of an SQLite file: the fast path of :mod:`tracelib.sources.nsys.database`.
+
+Python's `sqlite3` makes an object of every value, which takes ten times as long as SQLite's own scan. The file format is
+simple and frozen (https://www.sqlite.org/fileformat2.html, sections 1.5 to 2.1), so here numpy decodes thousands of rows
+at once: find a table's leaf pages from its root, each row's place from the page's pointers, each value's width from the
+row's header, then read the values of a column with one gather.
+
+Only what nsys writes is decoded: integers and NULLs in rows that fit into their page. Anything else raises `Unusual`, and
+the caller reads that table through `sqlite3`. A damaged page costs its own rows only; it is counted.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Pages", "Unusual"]
+
+_Integers: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+_Bytes: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint8]]"
+
+_INTERIOR, _LEAF = 0x05, 0x0D
+_BATCH = 1024
+#: Bytes behind the last page, so that reading 8 bytes at any value's place stays inside.
+_PAD = 16
+#: Serial types: 0 NULL, 1-6 big-endian integers of these widths, 7 a float, 8 and 9 the integers 0 and 1, 10 and 11 not
+#: in use, from 12 on blobs and texts of (type - 12) // 2 bytes.
+_WIDTH = np.array(
+    [0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((t - 12) // 2 for t in range(12, 128))], dtype=np.int64
+)
+_SHIFT = np.array([63, 56, 48, 40, 32, 16, 0, *[63] * 121], dtype=np.int64)
+_INTEGER = np.array([t <= 6 or t in (8, 9) for t in range(128)])
+
+
+class Unusual(Exception):  # noqa: N818  (not an error: the caller has another way)
+    """The table holds something that this module does not decode."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The pages of one SQLite file, open for reading as `descriptor`."""
+
+    descriptor: int
+    size: int
+    usable: int
+    count: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Pages:
+        """Return the pages of the open file, by its 100-byte header."""
+        head = os.pread(descriptor, 100, 0)
+        size = int.from_bytes(head[16:18], "big")
+        size = 65536 if size == 1 else size
+        if len(head) < 100 or size < 512 or size & (size - 1):
+            raise Unusual
+        return cls(descriptor, size, size - head[20], os.fstat(descriptor).st_size // size)
+
+    def read(self, root: int, columns: Sequence[int], names: Sequence[str]) -> tuple[pl.DataFrame, int]:
+        """Return the integer `columns` (places in the table's definition) of the table at `root`, and the damaged pages.
+
+        Raises
+        ------
+        Unusual
+            A value is no integer, a row does not fit into its page, or the table has no rows of its own.
+
+        """
+        leaves, damaged = self._leaves(root)
+        batches = [leaves[start : start + _BATCH] for start in range(0, len(leaves), _BATCH)]
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            parts = list(pool.map(lambda batch: self._decode(batch, columns, names), batches))
+        frames = [frame for frame, _ in parts]
+        empty = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+        return pl.concat([empty, *frames]), damaged + sum(bad for _, bad in parts)
+
+    def _leaves(self, root: int) -> tuple[_Integers, int]:
+        """Return the numbers of the leaf pages below `root` in the table's order, and how many pages were damaged."""
+        leaves: list[int] = []
+        seen: set[int] = set()
+        waiting, damaged = [root], 0
+        while waiting:
+            number = waiting.pop()
+            if number in seen or not 1 < number <= self.count:
+                damaged += 1
+                continue
+            seen.add(number)
+            head = os.pread(self.descriptor, 1, (number - 1) * self.size)
+            if head[0] == _LEAF or (number != root and head[0] != _INTERIOR):
+                leaves.append(number)  # a page of no known kind is found out when it is decoded
+            elif head[0] == _INTERIOR:
+                waiting += reversed(self._children(number))
+            else:
+                raise Unusual
+        return np.array(leaves, dtype=np.int64), damaged
+
+    def _children(self, number: int) -> list[int]:
+        page = os.pread(self.descriptor, self.size, (number - 1) * self.size)
+        cells = int.from_bytes(page[3:5], "big")
+        places = np.frombuffer(page[12 : 12 + 2 * cells], dtype=">u2").tolist()
+        return [int.from_bytes(page[at : at + 4], "big") for at in [*places, 8]]
+
+    def _decode(
+        self, numbers: _Integers, columns: Sequence[int], names: Sequence[str]
+    ) -> tuple[pl.DataFrame, int]:
+        """Return the `columns` of the rows on the leaf pages `numbers`, and how many of these pages were damaged."""
+        data = self._bytes(numbers)
+        rows, ends, damaged = self._rows(data, len(numbers))
+        payload, at = _varint(data, rows)
+        _, at = _varint(data, at)  # the row's id
+        if (payload > self.usable - 35).any():
+            raise Unusual
+        whole = at + payload <= ends
+        if not whole.all():
+            damaged += len(np.unique(ends[~whole]))
+            at, payload = at[whole], payload[whole]
+        if not len(at):
+            return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64)), damaged
+        try:
+            return pl.DataFrame(_columns(data, at, payload, columns, names)), damaged
+        except IndexError as error:  # a damaged header points out of the file
+            raise Unusual from error
+
+    def _bytes(self, numbers: _Integers) -> _Bytes:
+        """Return the pages' bytes, one after the other: read in one go if they lie close together."""
+        data = np.empty(len(numbers) * self.size + _PAD, dtype=np.uint8)
+        data[-_PAD:] = 0
+        pages = data[:-_PAD].reshape(len(numbers), self.size)
+        first, last = int(numbers.min()), int(numbers.max())
+        if last - first < 4 * len(numbers):
+            span = os.pread(self.descriptor, (last - first + 1) * self.size, (first - 1) * self.size)
+            pages[:] = np.frombuffer(span, dtype=np.uint8).reshape(-1, self.size)[numbers - first]
+        else:
+            for page, number in zip(pages, numbers.tolist(), strict=True):
+                page[:] = np.frombuffer(
+                    os.pread(self.descriptor, self.size, (number - 1) * self.size), dtype=np.uint8
+                )
+        return data
+
+    def _rows(self, data: _Bytes, pages: int) -> tuple[_Integers, _Integers, int]:
+        """Return where each row starts, where its page ends, and how many pages have no sound list of rows."""
+        start = np.arange(pages, dtype=np.int64) * self.size
+        cells = data[start + 3].astype(np.int64) * 256 + data[start + 4]
+        sound = (data[start] == _LEAF) & (8 + 2 * cells <= self.usable)
+        cells[~sound] = 0
+        page = np.repeat(start, cells)
+        first = np.repeat(np.cumsum(cells) - cells, cells)
+        entry = page + 8 + 2 * (np.arange(len(page)) - first)
+        place = data[entry].astype(np.int64) * 256 + data[entry + 1]
+        inside = (place >= 8) & (place <= self.usable - 4)
+        bad = len(np.unique(page[~inside])) + int((~sound).sum())
+        return page[inside] + place[inside], page[inside] + self.usable, bad
+
+
+def _varint(data: _Bytes, at: _Integers) -> tuple[_Integers, _Integers]:
+    """Return the variable-length integers at `at` (7 bits a byte, high bit = more follow), and the places behind them."""
+    byte = data[at].astype(np.int64)
+    value, at, more = byte & 0x7F, at + 1, byte >= 0x80
+    for _ in range(7):
+        if not more.any():
+            break
+        byte = data[at].astype(np.int64)
+        value = np.where(more, value << 7 | byte & 0x7F, value)
+        at = at + more
+        more &= byte >= 0x80
+    if more.any():
+        raise Unusual  # nine bytes: an id or length of 2^56 and more
+    return value, at
+
+
+def _columns(
+    data: _Bytes, at: _Integers, payload: _Integers, columns: Sequence[int], names: Sequence[str]
+) -> list[pl.Series]:
+    """Return the values of `columns`, given where each row's header starts."""
+    header, types = _varint(data, at)
+    body, limit = at + header, at + payload
+    words = np.ndarray((len(data) - 7,), dtype=np.int64, buffer=data.data, strides=(1,))
+    wanted = dict(zip(columns, names, strict=True))
+    found: dict[str, pl.Series] = {}
+    for column in range(max(columns) + 1):
+        kind, types = _varint(data, types)
+        width = (
+            _WIDTH[kind] if (kind < 128).all() else np.where(kind < 128, _WIDTH[kind & 127], (kind - 12) >> 1)
+        )
+        if column in wanted:
+            found[wanted[column]] = _values(words, kind, body, wanted[column])
+        body = body + width
+    if (types > at + header).any() or (body > limit).any():
+        raise Unusual  # rows written before a column was added, or a damaged header
+    return [found[name] for name in names]
+
+
+def _values(words: _Integers, kind: _Integers, at: _Integers, name: str) -> pl.Series:
+    if (kind >= 128).any() or not _INTEGER[kind].all():
+        raise Unusual
+    values = words[np.minimum(at, len(words) - 1)].byteswap() >> _SHIFT[kind]
+    null = kind == 0
+    small = kind >= 8
+    if small.any():
+        values[small] = kind[small] - 8
+    series = pl.Series(name, values)
+    if not null.any():
+        return series
+    return pl.DataFrame({name: series, "null": null}).select(pl.when(~pl.col("null")).then(name)).to_series()

@@ -84,21 +84,20 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     """
     extra = [column for column in timeline.columns if column not in (on, "ts_ns", "dur_ns")]
     left = pieces.filter(pl.col("dur_ns") > 0).with_row_index("_piece")
-    if timeline.is_empty() or left.is_empty():
-        nulls = [pl.lit(None, timeline.schema[c]).alias(c) for c in extra]
-        return left.drop("_piece").with_columns(nulls)
     keys = left[on].drop_nulls().unique().sort()
+    if timeline.is_empty() or keys.is_empty():
+        return left.drop("_piece").with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
     low = min(left["ts_ns"].min(), timeline["ts_ns"].min())  # type: ignore[type-var]
     high = max(_end(left), _end(timeline))
-    whole = fill(timeline.with_columns(_at=pl.int_range(pl.len(), dtype=pl.Int64)), on, keys.to_list(), low, high)  # type: ignore[arg-type]
+    whole = fill(timeline.with_columns(_at=pl.int_range(pl.len(), dtype=pl.UInt32)), on, keys.to_list(), low, high)  # type: ignore[arg-type]
     known = left.filter(pl.col(on).is_not_null())
     pairs = _range_join(known, whole, on, keys)
-    parts = known.select(pl.exclude("ts_ns", "dur_ns"))[pairs["left"]].with_columns(
-        ts_ns=pairs["ts_ns"], dur_ns=pairs["dur_ns"], _at=whole["_at"][pairs["right"]]
+    parts = known.select(pl.exclude("ts_ns", "dur_ns").gather(pairs["left"])).with_columns(
+        ts_ns=pairs["ts_ns"], dur_ns=pairs["dur_ns"], _at=whole["_at"].gather(pairs["right"])
     )
-    rest = left.filter(pl.col(on).is_null()).with_columns(_at=pl.lit(None, pl.Int64))
+    rest = left.filter(pl.col(on).is_null()).with_columns(_at=pl.lit(None, pl.UInt32))
     joined = pl.concat([parts, rest], how="diagonal").sort("_piece", "ts_ns")
-    added = timeline.select(extra)[joined["_at"]] if extra else pl.DataFrame()
+    added = timeline.select(pl.col(extra).gather(joined["_at"])) if extra else pl.DataFrame()
     return pl.concat([joined.select(pieces.columns), added], how="horizontal")
 
 

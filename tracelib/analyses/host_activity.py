@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.classify import slice_causes, stack_causes
+from tracelib.classify import slice_meaning, stack_causes
 from tracelib.intervals import clip, fill, innermost, overlay
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ HOST_ACTIVITY = pl.Schema({
     "sub_cause": pl.String, "waits_for": pl.String, "seen_by": pl.String,
 })  # fmt: skip
 
-#: A slice that may hide a wait is one when it lasts this many times the median of its name, and at least `LONG_NS`.
+#: A slice that may hide a wait is taken for one when it lasts this many times the median of its name, and `LONG_NS`.
 OUTLIER = 10
 LONG_NS = 1_000_000
 
@@ -34,27 +34,43 @@ LONG_NS = 1_000_000
 def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame) -> pl.DataFrame:
     """Return what each thread did over time.
 
-    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name, the symbol
-    of a sample is not kept: null), `cause`, `sub_cause` (String), `waits_for` (String: the role whose work this thread
-    waits for, null = it does not wait), `seen_by` (String: slice or sample). Moments without slice or sample have no row.
-    Sorted by `thread`, `ts_ns`.
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name; null for a
+    sample), `cause`, `sub_cause` (String), `waits_for` (String: the role whose work this thread waits for, "upstream" =
+    the one before its own; null = it does not wait), `seen_by` (String: slice or sample). Moments without slice or sample
+    have no row. Sorted by `thread`, `ts_ns`.
 
     Source of the definitions: ATTRIBUTION.md, Ledger 2; the rules are data (`tracelib/rules.toml`).
     """
-    meaning = slice_causes(trace.slices, rules)
-    known = (
-        _threads_of_overhead(trace)
-        .join(meaning, on=["name", "category"], how="inner", maintain_order="left")
-        .filter(pl.col("cause").is_not_null())
-    )
-    known = clip(known.with_columns(whole_ns="dur_ns"), window.start_ns, window.end_ns)
-    at = innermost(known, "thread")
-    told = known.select(
-        "name", "cause", "sub_cause", "waits_for", "may_wait_for", "whole_ns"
-    )[at["row"]]  # fmt: skip
-    slices = pl.concat([at.drop("row"), told], how="horizontal")
-    decided = _hidden_waits(slices, thread_states).with_columns(seen_by=pl.lit("slice"))
-    return _with_samples(decided.select(list(HOST_ACTIVITY)), trace, window, rules)
+    host = clip(_threads_of_overhead(trace).with_columns(whole_ns="dur_ns"), window.start_ns, window.end_ns)
+    meaning = slice_meaning(host.with_columns(dur_ns="whole_ns"), rules)
+    known = pl.concat([host.select("thread", "ts_ns", "dur_ns", "name", "whole_ns"), meaning], how="horizontal")
+    known = known.filter(pl.col("cause").is_not_null())
+    strong = _timeline(known.filter(~pl.col("weak")), thread_states)
+    weak = _timeline(known.filter("weak"), thread_states)
+    return _filled(_filled(strong, weak, window), _sampled(trace, window, rules), window)
+
+
+def _timeline(slices: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    at = innermost(slices, "thread")
+    told = slices.drop("thread", "ts_ns", "dur_ns").select(pl.all().gather(at["row"]))
+    decided = _waits(pl.concat([at.drop("row"), told], how="horizontal"), thread_states)
+    return decided.with_columns(seen_by=pl.lit("slice")).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)
+
+
+def _waits(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Decide about slices that may wait inside (an engine's scheduler polling for requests): asleep = it waits.
+
+    Where no scheduler event tells, a slice is a wait if it lasts many times the median of its name.
+    """
+    maybe = stretches.filter(pl.col("may_wait_for").is_not_null())
+    typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
+    cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
+    cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
+    outlier = (pl.col("whole_ns") >= LONG_NS) & (pl.col("whole_ns") > OUTLIER * pl.col("median_ns"))
+    state = pl.col("state").cast(pl.String).fill_null("unknown")
+    asleep = (state == "blocked") | ((state == "unknown") & outlier)
+    decided = cut.with_columns(waits_for=pl.when(asleep).then("may_wait_for").otherwise("waits_for"))
+    return pl.concat([stretches.filter(pl.col("may_wait_for").is_null()), decided.select(stretches.columns)])
 
 
 def _threads_of_overhead(trace: Trace) -> pl.DataFrame:
@@ -77,48 +93,33 @@ def _threads_of_overhead(trace: Trace) -> pl.DataFrame:
     return pl.concat([host.filter(pl.col("thread").is_not_null()), found])
 
 
-def _hidden_waits(slices: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Decide about slices that may wait inside (an engine's scheduler polling for requests): asleep = it waits.
-
-    Where no scheduler event tells, a stretch is a wait if its slice lasts many times the median of its name.
-    """
-    maybe = slices.filter(pl.col("may_wait_for").is_not_null())
-    if maybe.is_empty():
-        return slices
-    typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
-    cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
-    cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
-    outlier = (pl.col("whole_ns") >= LONG_NS) & (pl.col("whole_ns") > OUTLIER * pl.col("median_ns"))
-    state = pl.col("state").cast(pl.String)
-    waits = (state == "blocked") | ((state.is_null() | (state == "unknown")) & outlier)
-    decided = cut.with_columns(waits_for=pl.when(waits).then("may_wait_for").otherwise("waits_for"))
-    sure = slices.filter(pl.col("may_wait_for").is_null())
-    return pl.concat([sure, decided.select(slices.columns)]).sort("thread", "ts_ns")
-
-
-def _with_samples(slices: pl.DataFrame, trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
-    """Fill the stretches that no slice covers with what CPU samples say."""
-    sampled = _sampled(trace, window, rules)
-    if sampled.is_empty():
-        return slices.match_to_schema(HOST_ACTIVITY).sort("thread", "ts_ns")
-    threads = sampled["thread"].unique().to_list()
-    spans = fill(slices, "thread", threads, window.start_ns, window.end_ns)
+def _filled(first: pl.DataFrame, second: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Return `first`, and `second` at the moments that it does not cover."""
+    threads = second["thread"].drop_nulls().unique().to_list()
+    spans = fill(first, "thread", threads, window.start_ns, window.end_ns)
     gaps = spans.filter(pl.col("seen_by").is_null()).select("thread", "ts_ns", "dur_ns")
-    filled = overlay(gaps, sampled, "thread").filter(pl.col("seen_by").is_not_null())
-    return pl.concat([slices, filled], how="diagonal").match_to_schema(HOST_ACTIVITY).sort("thread", "ts_ns")
+    added = overlay(gaps, second, "thread").filter(pl.col("seen_by").is_not_null())
+    return pl.concat([first, added.select(first.columns)]).sort("thread", "ts_ns")
 
 
 def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
-    """Return the samples of time-based events as stretches: thread, ts_ns, dur_ns, cause, sub_cause, seen_by."""
-    by_time = trace.samples.filter(pl.col("event").cast(pl.String).str.contains(r"^(?:cpu|task)-clock") & (pl.col("period") > 0))
-    if by_time.is_empty():
-        return pl.DataFrame(schema=HOST_ACTIVITY)
-    meaning = stack_causes(trace.stacks, rules).select("stack", "cause", "sub_cause")
-    told = by_time.join(meaning, on="stack", how="inner").filter(pl.col("cause").is_not_null()).sort("thread", "ts_ns")
+    """Return the samples of time-based events as stretches, one sampling period at most each."""
+    by_clock = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
+    meaning = stack_causes(trace.stacks, rules)
+    told = (
+        trace.samples.filter(by_clock)
+        .join(meaning, on="stack", how="inner")
+        .join(trace.threads.select("thread", "role"), on="thread", how="left")
+        .sort("thread", "ts_ns")
+    )
+    on_worker = (pl.col("role") == "worker").fill_null(value=False)
     before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
     start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("period"))
-    stretches = told.select(
-        "thread", "cause", "sub_cause", ts_ns=start, dur_ns=pl.col("ts_ns") - start, name=pl.lit(None, pl.Categorical()),
+    stretches = told.with_columns(
+        cause=pl.when(on_worker).then("worker_cause").otherwise("cause"),
+        sub_cause=pl.when(on_worker).then("worker_sub_cause").otherwise("sub_cause"),
+        ts_ns=start, dur_ns=pl.col("ts_ns") - start, name=pl.lit(None, pl.Categorical()),
         waits_for=pl.lit(None, pl.String), seen_by=pl.lit("sample"),
     )  # fmt: skip
-    return clip(stretches, window.start_ns, window.end_ns).match_to_schema(HOST_ACTIVITY, missing_columns="raise")
+    named = stretches.filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
+    return clip(named, window.start_ns, window.end_ns).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)

@@ -91,9 +91,9 @@ def _parts(launched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataF
     return before, call, after
 
 
-def _named(pieces: pl.DataFrame, cause: str, sub_cause: str) -> pl.DataFrame:
+def _named(pieces: pl.DataFrame, cause: str, sub_cause: str | None) -> pl.DataFrame:
     return pieces.select(
-        "gpu", "ts_ns", "dur_ns", "thread", cause=pl.lit(cause), sub_cause=pl.lit(sub_cause), what=pl.lit(None, pl.Categorical())
+        "gpu", "ts_ns", "dur_ns", "thread", cause=pl.lit(cause), sub_cause=pl.lit(sub_cause, pl.String), what=pl.lit(None, pl.Categorical())
     )
 
 
@@ -115,7 +115,7 @@ def _collective_wait(states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.D
     columns = ["gpu", "ts_ns", "dur_ns", *_TOLD]
     return pl.concat([
         told.drop("gpu").rename({"waiter": "gpu"}).select(columns),
-        _named(busy.drop("gpu").rename({"waiter": "gpu"}), "imbalance", ""),
+        _named(busy.drop("gpu").rename({"waiter": "gpu"}), "imbalance", None),
         _named(other.drop("gpu").rename({"waiter": "gpu"}), "unattributed", "straggler waits in another collective"),
     ])  # fmt: skip
 

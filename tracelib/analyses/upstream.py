@@ -148,11 +148,9 @@ class Upstream:
     def _decide(self, role: str, answer: pl.DataFrame) -> pl.DataFrame:
         """Give a cause to the pieces that end here."""
         silent = pl.col("cause").is_null()
-        if role == ENTRANCE:
-            proves = self._annotates(role)
-            nothing_to_do = silent & ((pl.col("sub_cause") == "asleep") | (pl.lit(proves) & ~pl.col("sub_cause").is_in(["running", "runnable", "throttled"])))
-        else:
-            nothing_to_do = pl.lit(value=False)
+        known = pl.col("sub_cause").fill_null("unknown")  # of a silent piece: what the scheduler saw
+        idle = (known == "asleep") | (pl.lit(self._annotates(role)) & (known == "unknown"))
+        nothing_to_do = silent & idle if role == ENTRANCE else pl.lit(value=False)
         return answer.with_columns(
             cause=pl.when(nothing_to_do).then(pl.lit("no_work")).when(silent).then(pl.lit("ipc")).otherwise("cause"),
             sub_cause=pl.when(nothing_to_do).then(None).when(silent).then(pl.lit("wait")).otherwise("sub_cause"),

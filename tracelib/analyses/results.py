@@ -63,11 +63,13 @@ def analyse(
     window_seconds: tuple[float, float] | None = None,
     window_of: str | None = None,
     rules_path: Path | None = None,
+    requests_log: pl.DataFrame | None = None,
 ) -> Results:
     """Return every analysis of `trace` in its window.
 
     `window_seconds` and `window_of` choose the window as in :func:`tracelib.analyses.window.window`; `rules_path` names a
-    file with rules of the user's own, which come before ours.
+    file with rules of the user's own, which come before ours; `requests_log` is a log as of
+    :func:`tracelib.analyses.requests.request_log`, on the trace's timeline.
 
     Raises
     ------
@@ -87,7 +89,7 @@ def analyse(
         "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": met,
         "host_activity": activity, "lost": pieces, "causes": causes(pieces), "host_time": host_time(activity, pieces),
         "thread_states": running, "scheduling": scheduling(trace, running), "cpu_time": cpu_time(trace, over, running, rules),
-        "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(trace, over, rules),
+        "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(requests_log, over, states),
     }  # fmt: skip
     missing = {name: reason for name, reason in _NEEDS.items() if frames[name].is_empty()}
     return Results(trace=trace, window=over, missing=missing, **frames)
@@ -103,5 +105,5 @@ _NEEDS = {
     "demand": "no scheduler events (sched_switch, sched_wakeup) were recorded",
     "cpu_time": "no CPU samples were recorded",
     "ipc": "no range of a message queue was recorded (annotations such as shm_broadcast.dequeue)",
-    "requests": "no annotation with request ids and no request log",
+    "requests": "no request log was given (columns id, arrived, tokenize_start, tokenize_end, first_token in ns)",
 }

@@ -1,0 +1,86 @@
+"""Ledger 4: where a request's time to first token went (ATTRIBUTION.md).
+
+Requests are told apart by a request log, or not at all: a trace without ids cannot say which tokenization belongs to
+which first token.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.errors import BadTrace
+from tracelib.intervals import overlay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelib.analyses.window import Window
+
+__all__ = ["REQUESTS", "REQUEST_LOG", "request_log", "requests"]
+
+REQUEST_LOG = ("id", "arrived", "tokenize_start", "tokenize_end", "first_token")
+
+REQUESTS = pl.Schema({
+    "id": pl.String, "arrived_ns": pl.Int64, "first_token_ns": pl.Int64, "ttft_ns": pl.Int64, "before_tokenize_ns": pl.Int64,
+    "tokenize_ns": pl.Int64, "gpu_useful_ns": pl.Int64, "gpu_wait_ns": pl.Int64, "gpu_idle_ns": pl.Int64, "unknown_ns": pl.Int64,
+})  # fmt: skip
+
+
+def request_log(path: Path) -> pl.DataFrame:
+    """Return a request log (JSON lines): columns `id`, `arrived`, `tokenize_start`, `tokenize_end`, `first_token` in ns.
+
+    Raises
+    ------
+    BadTrace
+        A line is no JSON, or a column is missing; the message names the line.
+
+    """
+    rows: list[dict[str, object]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            rows.append({"id": str(record["id"]), **{name: int(record[name]) for name in REQUEST_LOG[1:]}})
+        except (ValueError, TypeError) as error:
+            raise BadTrace(path, "request log", f"line {number}", str(error), line) from error
+        except KeyError as error:
+            columns = ", ".join(REQUEST_LOG)
+            raise BadTrace(path, "request log", f"line {number}", f"no column {error}", line, f"It needs {columns}, in ns.") from error
+    return pl.DataFrame(rows, schema={"id": pl.String, **dict.fromkeys(REQUEST_LOG[1:], pl.Int64)})
+
+
+def requests(log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame) -> pl.DataFrame:
+    """Return the time to first token of each request that lies in the window, split into parts that add up to it.
+
+    Takes a log on the aligned timeline (None = there is none) and the frame `gpu_states`; of several GPUs the first
+    stands for all, since they work in step.
+
+    One row per request: `id` (String), `arrived_ns`, `first_token_ns`, `ttft_ns` (Int64), then the parts in ns:
+    `before_tokenize_ns` (arrival to tokenizer), `tokenize_ns`, and from there to the first token the GPU's time in
+    `gpu_useful_ns`, `gpu_wait_ns` (waiting in a collective), `gpu_idle_ns`, `unknown_ns` (collectives whose waiting cannot
+    be told). Sorted by `arrived_ns`.
+    """
+    if log is None or log.is_empty():
+        return pl.DataFrame(schema=REQUESTS)
+    inside = log.filter((pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns))
+    gpu = gpu_states.filter(pl.col("gpu") == gpu_states["gpu"].min())
+    after = inside.select("id", ts_ns="tokenize_end", dur_ns=pl.col("first_token") - pl.col("tokenize_end"), gpu=pl.lit(gpu_states["gpu"].min(), pl.Int32))
+    spent = overlay(after, gpu, "gpu").with_columns(part=_part_of(pl.col("state").cast(pl.String)))
+    parts = spent.group_by("id").agg(
+        pl.col("dur_ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in ("gpu_useful", "gpu_wait", "gpu_idle", "unknown")
+    )
+    made = inside.select(
+        "id", arrived_ns="arrived", first_token_ns="first_token", ttft_ns=pl.col("first_token") - pl.col("arrived"),
+        before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"), tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
+    ).join(parts, on="id", how="left")  # fmt: skip
+    return made.select(list(REQUESTS)).match_to_schema(REQUESTS).sort("arrived_ns")
+
+
+def _part_of(state: pl.Expr) -> pl.Expr:
+    useful = state.is_in(["compute", "copy", "collective_transfer"])
+    return (
+        pl.when(useful).then(pl.lit("gpu_useful")).when(state == "collective_wait").then(pl.lit("gpu_wait"))
+        .when(state == "idle").then(pl.lit("gpu_idle")).otherwise(pl.lit("unknown"))
+    )  # fmt: skip

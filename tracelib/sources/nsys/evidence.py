@@ -52,7 +52,6 @@ def add_missing(
 
 
 def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Notes) -> None:
-    names = slices.filter(pl.col("category").is_in(["runtime", "driver"]))["name"]
     if count.get("kernel"):
         return
     if count.get("graph"):
@@ -62,11 +61,13 @@ def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Notes) -> None:
             f"{_AGAIN} --cuda-graph-trace=node",
         )
         return
-    launches = int(names.cast(pl.String).str.contains(_LAUNCH).sum())
-    if launches or len(names):
+    names = slices.filter(pl.col("category").is_in(["runtime", "driver"]))["name"].value_counts()
+    calls = int(names["count"].sum())
+    launches = int(names.filter(pl.col("name").cast(pl.String).str.contains(_LAUNCH))["count"].sum())
+    if calls:
         notes.add(
             "warning",
-            f"{len(names)} CUDA calls ({launches} launches), but no kernel: GPU activity was not recorded (no permission "
+            f"{calls} CUDA calls ({launches} launches), but no kernel: GPU activity was not recorded (no permission "
             "for CUPTI, a virtual machine or WSL without support, or the program ended before the buffers were flushed)",
             "Let the program end by itself, or record with: nsys profile --cuda-flush-interval=100",
         )

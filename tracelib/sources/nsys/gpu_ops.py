@@ -91,7 +91,7 @@ def _names(rows: pl.DataFrame, kind: str, texts: pl.DataFrame, memory: dict[int,
         name = looked_up(rows["demangledName"], texts)
         return looked_up(rows["shortName"], texts) if name.null_count() == len(name) else name
     if kind == "graph":
-        parts = [("CUDA graph ", "graphId", {})]
+        parts: list[tuple[str, str, dict[int, str]]] = [("CUDA graph ", "graphId", {})]
     elif kind == "memset":
         parts = [("Memset (", "memKind", memory)]
     else:

@@ -179,32 +179,35 @@ def _columns(
 ) -> list[pl.Series]:
     """Return the values of `columns`, given where each row's header starts."""
     header, types = _varint(data, at)
-    body, limit = at + header, at + payload
     words = np.ndarray((len(data) - 7,), dtype=np.int64, buffer=data.data, strides=(1,))
-    wanted = dict(zip(columns, names, strict=True))
-    found: dict[str, pl.Series] = {}
-    for column in range(max(columns) + 1):
-        kind, types = _varint(data, types)
-        width = (
-            _WIDTH[kind] if (kind < 128).all() else np.where(kind < 128, _WIDTH[kind & 127], (kind - 12) >> 1)
-        )
-        if column in wanted:
-            found[wanted[column]] = _values(words, kind, body, wanted[column])
-        body = body + width
-    if (types > at + header).any() or (body > limit).any():
-        raise Unusual  # rows written before a column was added, or a damaged header
-    return [found[name] for name in names]
-
-
-def _values(words: _Integers, kind: _Integers, at: _Integers, name: str) -> pl.Series:
-    if (kind >= 128).any() or not _INTEGER[kind].all():
+    count = max(columns) + 1
+    if (header - (types - at) < count).any():
+        raise Unusual  # rows written before a column was added
+    groups = [words[types + eight] for eight in range(0, count, 8)]
+    kinds = np.stack(groups, axis=1).view(np.uint8)[:, :count]
+    if (kinds >= 128).any():
+        raise Unusual  # a text of more than 57 bytes before the last wanted column
+    ends = np.cumsum(_WIDTH[kinds], axis=1, dtype=np.uint16)
+    if (header + ends[:, -1] > payload).any():
         raise Unusual
-    values = words[np.minimum(at, len(words) - 1)].byteswap() >> _SHIFT[kind]
-    null = kind == 0
+    body = at + header
+    return [
+        _values(words, kinds[:, column], body + ends[:, column], name)
+        for column, name in zip(columns, names, strict=True)
+    ]
+
+
+def _values(words: _Integers, kind: _Bytes, end: _Integers, name: str) -> pl.Series:
+    """Return the integers of the serial types `kind` that end at `end`."""
+    if not _INTEGER[kind].all():
+        raise Unusual
+    values = words[end - _WIDTH[kind]].byteswap(inplace=True)
+    values >>= _SHIFT[kind]
     small = kind >= 8
     if small.any():
         values[small] = kind[small] - 8
     series = pl.Series(name, values)
+    null = kind == 0
     if not null.any():
         return series
     return pl.DataFrame({name: series, "null": null}).select(pl.when(~pl.col("null")).then(name)).to_series()

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.schema import FRAMES, IDLE
+from tracelib.schema import FRAMES, IDLE, SORT
 from tracelib.sources.files import sha256
 from tracelib.sources.nsys import counters, evidence, gpu_ops, samples, sched, session, slices, threads
 from tracelib.sources.nsys.names import string_ids
 from tracelib.sources.nsys.notes import Notes
-from tracelib.trace import Trace
+from tracelib.trace import Trace, ordered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,33 +55,52 @@ def trace_of(database: Database, path: Path) -> Trace:
 def _numbered(
     database: Database, texts: pl.DataFrame, read: dict[str, pl.DataFrame], last: int, notes: Notes
 ) -> dict[str, pl.DataFrame]:
-    """Return the frames with the numbers of threads, GPUs and stacks in place of nsys's ids."""
-    host, switches, cpu_samples = read["slices"], read["sched"], read["samples"]
-    ids = [host["globalTid"], cpu_samples["globalTid"], switches["prev"], switches["next"]]
+    """Return the frames with the numbers of threads, GPUs and stacks in place of nsys's ids.
+
+    Takes the frames out of `read`, so that each one's memory is free again once it has been rewritten.
+    """
+    ids = [
+        read["slices"]["globalTid"],
+        read["samples"]["globalTid"],
+        read["sched"]["prev"],
+        read["sched"]["next"],
+    ]
     used = pl.concat([column.drop_nulls().unique().alias("globalTid") for column in ids])
     known = threads.threads(database, texts, used.filter(used != IDLE))
-    gpus, gpu = threads.gpus(database, read["gpu_ops"])
-    stacks, stack_of = samples.call_chains(database, texts)
-    return {
-        "slices": _slices(host, known, last, notes),
-        "gpu_ops": _operations(read["gpu_ops"], gpu, notes),
-        "samples": _framed("samples", cpu_samples.join(stack_of, on="id", how="left", maintain_order="left").with_columns(
-            thread=threads.numbered(cpu_samples["globalTid"], known))),
-        "stacks": stacks,
-        "sched": _framed("sched", switches.with_columns(
-            prev=_thread_or_idle(switches["prev"], known), next=_thread_or_idle(switches["next"], known))),
-        "counters": read["counters"],
-        "threads": known.drop("globalTid"),
-        "gpus": gpus,
-    }  # fmt: skip
+    frames = {"threads": known.drop("globalTid"), "counters": read.pop("counters")}
+    frames["gpus"], gpu = threads.gpus(database, read["gpu_ops"])
+    frames["gpu_ops"] = _operations(read.pop("gpu_ops"), gpu, notes)
+    del gpu
+    frames["slices"] = _slices(read.pop("slices"), known, last, notes)
+    frames["stacks"], stack_of = samples.call_chains(database, texts)
+    frames["samples"] = _samples(read.pop("samples"), known, stack_of)
+    frames["sched"] = _switches(read.pop("sched"), known)
+    return frames
 
 
 def _framed(frame: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return `rows` with exactly the columns of `frame`, those that nsys does not know null."""
+    """Return `rows` in order, with exactly the columns of `frame`; those that nsys does not know are null.
+
+    Columns without a value are left out of the sort: with millions of rows they would take as much memory as the others.
+    """
     schema = FRAMES[frame]
-    given = rows.with_columns(source=pl.lit(0, pl.Int32))
-    absent = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if name not in given.columns]
-    return given.with_columns(absent).select(schema.names()).match_to_schema(schema)
+    nulls = [name for name in schema if name not in rows.columns or rows[name].null_count() == rows.height]
+    filled = rows.select(
+        name for name in schema if name not in nulls or (name in SORT[frame] and name in rows.columns)
+    )
+    absent = [pl.lit(None, schema[name]).alias(name) for name in nulls if name not in filled.columns]
+    whole = ordered(frame, filled).with_columns(absent).with_columns(source=pl.lit(0, pl.Int32))
+    return whole.select(schema.names()).match_to_schema(schema)
+
+
+def _samples(rows: pl.DataFrame, known: pl.DataFrame, stack_of: pl.DataFrame) -> pl.DataFrame:
+    rows = rows.with_columns(thread=threads.numbered(rows["globalTid"], known))
+    return _framed("samples", rows.join(stack_of, on="id", how="left", maintain_order="left"))
+
+
+def _switches(rows: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    prev, next_ = _thread_or_idle(rows["prev"], known), _thread_or_idle(rows["next"], known)
+    return _framed("sched", rows.with_columns(prev=prev, next=next_))
 
 
 def _thread_or_idle(column: pl.Series, known: pl.DataFrame) -> pl.Series:

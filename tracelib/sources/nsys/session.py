@@ -42,7 +42,8 @@ def exported(database: Database) -> dict[str, str]:
 def option(database: Database, name: str) -> str | None:
     """Return the value of the recording's option `name` (a key of OPTIONS), None if it is not noted."""
     rows = database.read("META_DATA_CAPTURE", _NAME_VALUE).filter(pl.col("name").str.contains(OPTIONS[name]))
-    return rows["value"].drop_nulls().first() if rows.height else None
+    values: list[str] = rows["value"].drop_nulls().to_list()
+    return values[0] if values else None
 
 
 def recorder(notes_of_export: Mapping[str, str]) -> str | None:

@@ -2,8 +2,8 @@
 
 Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference". `CUPTI_ACTIVITY_KIND_SYNCHRONIZATION`
 holds host waits (CUPTI's start and end of the synchronizing call), but only their process: their thread is that of the
-CUDA call of the same correlation. Its "stream wait" rows tell that one stream waits for another's event, which takes no
-host time, and are left out.
+CUDA call of the same correlation. Two kinds of its rows are no host waits and are left out: "stream wait" (one stream
+waits for another's event) and what a query (``cudaEventQuery``) leaves, which only asks and returns at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import polars as pl
 
 from tracelib.schema import SLICE_CATEGORY
 from tracelib.sources.nsys.names import enumeration, looked_up, without_version
+from tracelib.sources.nsys.threads import process
 
 if TYPE_CHECKING:
     from tracelib.sources.nsys.database import Database
@@ -41,6 +42,7 @@ MARK, PUSH_POP, START_END = 34, 59, 60
 #: ENUM_CUPTI_SYNC_TYPE.
 _SYNC = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAITS = 2
+_QUERY = "Query"
 
 
 def host_slices(database: Database, texts: pl.DataFrame, notes: Notes) -> pl.DataFrame:
@@ -88,29 +90,30 @@ def _slices(rows: pl.DataFrame, name: pl.Series, category: pl.Expr | pl.Series) 
 def _waits(database: Database, runtime: pl.DataFrame | None, notes: Notes) -> pl.DataFrame:
     columns = ("start", "end", "globalPid", "correlationId", "syncType")
     rows = database.read(SYNCHRONIZATION, dict.fromkeys(columns, pl.Int64))
-    rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS)).with_columns(
-        pid=pl.col("globalPid") // (1 << 24)
-    )
+    rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS)).with_columns(key=process("globalPid"))
     if runtime is None:
-        runtime = pl.DataFrame(schema={"globalTid": pl.Int64, "correlation": pl.Int64})
+        runtime = pl.DataFrame(
+            schema={"globalTid": pl.Int64, "correlation": pl.Int64, "name": pl.Categorical()}
+        )
     caller = (
         runtime.lazy()
         .filter(pl.col("correlation").is_in(rows["correlationId"].unique().implode()))
-        .select("globalTid", pid=pl.col("globalTid") // (1 << 24), correlationId="correlation")
-        .unique(["pid", "correlationId"], keep="first", maintain_order=True)
+        .select(
+            "globalTid",
+            key=process("globalTid"),
+            correlationId="correlation",
+            call=pl.col("name").cast(pl.String),
+        )
+        .unique(["key", "correlationId"], keep="first", maintain_order=True)
         .collect()
     )
-    known = rows.join(caller, on=["pid", "correlationId"], how="inner", maintain_order="left")
-    notes.count(
-        rows.height - known.height, "synchronization records left out: their CUDA call is not in the file"
-    )
+    known = rows.join(caller, on=["key", "correlationId"], how="inner", maintain_order="left")
+    lost = rows.height - known.height
+    notes.count(lost, "synchronization records left out: their CUDA call is not in the file")
+    known = known.filter(~pl.col("call").str.contains(_QUERY))
     label = enumeration(database, "ENUM_CUPTI_SYNC_TYPE", _SYNC)
-    name = (
-        known["syncType"]
-        .replace_strict(label, default="Unknown", return_dtype=pl.String)
-        .cast(pl.Categorical())
-    )
-    return _slices(known, name, pl.lit("sync", SLICE_CATEGORY))
+    name = known["syncType"].replace_strict(label, default="Unknown", return_dtype=pl.String)
+    return _slices(known, name.cast(pl.Categorical()), pl.lit("sync", SLICE_CATEGORY))
 
 
 def _nvtx(database: Database, texts: pl.DataFrame) -> pl.DataFrame:

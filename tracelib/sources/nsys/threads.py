@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["gpus", "numbered", "pid", "process", "threads", "tid"]
 
 _FIELD = 1 << 24
+_DEVICES = 1 << 31
 _NVTX_THREAD_NAME = 39
 
 
@@ -92,29 +93,33 @@ def gpus(database: Database, operations: pl.DataFrame) -> tuple[pl.DataFrame, pl
     """Return the GPUs that ran `operations` or that the export lists, and the GPU of each operation.
 
     A process counts the devices that it may use from 0; `TARGET_INFO_CUDA_DEVICE` says which GPU each of them is. A
-    process that it does not list is taken to see the GPUs as the machine numbers them.
+    process that it does not list is taken to see the GPUs as the machine numbers them. An operation whose device number
+    makes no sense has no GPU.
     """
-    devices = database.read("TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64))
-    devices = devices.drop_nulls().unique(["pid", "cudaId"], keep="first", maintain_order=True)
-    seen = operations.select("deviceId", pid=pid("globalPid")).unique()
-    seen = seen.join(devices, left_on=["pid", "deviceId"], right_on=["pid", "cudaId"], how="left")
-    seen = seen.with_columns(device=pl.coalesce("gpuId", "deviceId").fill_null(0))
-    models = database.read("TARGET_INFO_GPU", {"id": pl.Int64, "name": pl.String})
-    models = models.drop_nulls("id").unique("id", keep="first").rename({"id": "device"})
-    known = pl.concat([seen.select("device"), models.select("device")]).unique().sort("device")
-    known = known.filter(pl.col("device").is_between(0, 2**31 - 1)).with_row_index("gpu")
-    known = known.join(models, on="device", how="left", maintain_order="left")
-    frame = known.select(
-        "gpu", host=pl.lit(None, pl.String), device="device", rank=pl.lit(None, pl.Int32), name="name"
-    ).cast(dict(FRAMES["gpus"]))
-    numbers = seen.join(known, on="device", how="left").select(
-        "pid", "deviceId", pl.col("gpu").cast(pl.Int32)
+    listed = database.read("TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64))
+    listed = (
+        listed.select(key=_device(pl.col("pid"), "cudaId"), gpuId="gpuId")
+        .drop_nulls()
+        .unique("key", keep="first")
     )
-    rows = operations.select("deviceId", pid=pid("globalPid"))
-    gpu = rows.join(numbers, on=["pid", "deviceId"], how="left", nulls_equal=True, maintain_order="left")[
-        "gpu"
-    ]
-    return frame, gpu
+    devices = operations.select(key=_device(pid("globalPid"), "deviceId"))
+    seen = devices.unique().drop_nulls().join(listed, on="key", how="left")
+    seen = seen.with_columns(device=pl.coalesce("gpuId", pl.col("key") % _DEVICES))
+    models = database.read("TARGET_INFO_GPU", {"id": pl.Int64, "name": pl.String})
+    models = models.select(device="id", name="name").drop_nulls("device").unique("device", keep="first")
+    known = pl.concat([seen.select("device"), models.select("device")]).unique().sort("device")
+    known = known.filter(pl.col("device").is_between(0, _DEVICES - 1)).with_row_index("gpu")
+    known = known.join(models, on="device", how="left", maintain_order="left")
+    numbers = seen.join(known, on="device", how="left").select("key", pl.col("gpu").cast(pl.Int32))
+    gpu = devices.join(numbers, on="key", how="left", maintain_order="left")["gpu"]
+    frame = known.with_columns(host=pl.lit(None, pl.String), rank=pl.lit(None, pl.Int32))
+    return frame.select(FRAMES["gpus"].names()).cast(FRAMES["gpus"]), gpu
+
+
+def _device(process_id: pl.Expr, device: str) -> pl.Expr:
+    """Return one number for a process's device; null where the device's own number makes no sense."""
+    sound = pl.col(device).fill_null(0).is_between(0, _DEVICES - 1)
+    return pl.when(sound).then(process_id.fill_null(0) % _FIELD * _DEVICES + pl.col(device).fill_null(0))
 
 
 def numbered(column: pl.Series, known: pl.DataFrame) -> pl.Series:

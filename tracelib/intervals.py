@@ -53,7 +53,11 @@ def union(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     return (
         ends.with_columns(stretch=new.fill_null(value=True).cum_sum())
         .group_by("stretch", maintain_order=True)
-        .agg(pl.col(by).first(), pl.col("ts_ns").first(), dur_ns=pl.col("reach").last() - pl.col("ts_ns").first())
+        .agg(
+            pl.col(by).first(),
+            pl.col("ts_ns").first(),
+            dur_ns=pl.col("reach").last() - pl.col("ts_ns").first(),
+        )
         .drop("stretch")
     )
 
@@ -89,7 +93,9 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
         return left.drop("_piece").with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
     low = min(left["ts_ns"].min(), timeline["ts_ns"].min())  # type: ignore[type-var]
     high = max(_end(left), _end(timeline))
-    whole = fill(timeline.with_columns(_at=pl.int_range(pl.len(), dtype=pl.UInt32)), on, keys.to_list(), low, high)  # type: ignore[arg-type]
+    whole = fill(
+        timeline.with_columns(_at=pl.int_range(pl.len(), dtype=pl.UInt32)), on, keys.to_list(), low, high
+    )  # type: ignore[arg-type]
     known = left.filter(pl.col(on).is_not_null())
     pairs = _range_join(known, whole, on, keys)
     parts = known.select(pl.exclude("ts_ns", "dur_ns").gather(pairs["left"])).with_columns(
@@ -130,7 +136,14 @@ def _shift(key: pl.Series, keys: pl.Series, span: int, first: int) -> Ints:
     return shift
 
 
-def layered(layers: Sequence[tuple[str, pl.DataFrame]], by: str, keys: Sequence[int], start_ns: int, end_ns: int, rest: str) -> pl.DataFrame:
+def layered(
+    layers: Sequence[tuple[str, pl.DataFrame]],
+    by: str,
+    keys: Sequence[int],
+    start_ns: int,
+    end_ns: int,
+    rest: str,
+) -> pl.DataFrame:
     """Return one timeline in which an earlier layer hides the later ones, and `rest` is what no layer covers.
 
     Each layer is a name and a frame with `by`, `ts_ns`, `dur_ns`. One row per stretch: `by`, `ts_ns`, `dur_ns`, `state`
@@ -138,11 +151,17 @@ def layered(layers: Sequence[tuple[str, pl.DataFrame]], by: str, keys: Sequence[
     """
     schema = {by: layers[0][1].schema[by], "ts_ns": pl.Int64, "dur_ns": pl.Int64}
     pieces = pl.DataFrame(
-        {by: list(keys), "ts_ns": [start_ns] * len(keys), "dur_ns": [end_ns - start_ns] * len(keys)}, schema=schema
+        {by: list(keys), "ts_ns": [start_ns] * len(keys), "dur_ns": [end_ns - start_ns] * len(keys)},
+        schema=schema,
     ).with_columns(state=pl.lit(None, pl.String))
     for name, frame in layers:
-        cover = union(clip(frame, start_ns, end_ns).select(by, "ts_ns", "dur_ns"), by).with_columns(_layer=pl.lit(name))
-        open_, decided = pieces.filter(pl.col("state").is_null()), pieces.filter(pl.col("state").is_not_null())
+        cover = union(clip(frame, start_ns, end_ns).select(by, "ts_ns", "dur_ns"), by).with_columns(
+            _layer=pl.lit(name)
+        )
+        open_, decided = (
+            pieces.filter(pl.col("state").is_null()),
+            pieces.filter(pl.col("state").is_not_null()),
+        )
         cut = overlay(open_, cover, by).with_columns(state=pl.col("_layer")).drop("_layer")
         pieces = pl.concat([decided, cut])
     return merge_equal(pieces.with_columns(pl.col("state").fill_null(rest)).sort(by, "ts_ns"), [by, "state"])
@@ -198,7 +217,9 @@ def _tops(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     ends = end[by_end]
     times = np.empty(2 * n, np.int64)
     tops = np.empty(2 * n, np.int64)
-    place_of_start = np.arange(n) + np.searchsorted(ends, start, side="right")  # equal times: ends before begins
+    place_of_start = np.arange(n) + np.searchsorted(
+        ends, start, side="right"
+    )  # equal times: ends before begins
     place_of_end = np.arange(n) + np.searchsorted(start, ends, side="left")
     times[place_of_start], tops[place_of_start] = start, np.arange(n)
     times[place_of_end], tops[place_of_end] = ends, parent[by_end]

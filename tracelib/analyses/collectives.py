@@ -79,12 +79,18 @@ def _shifted(ordered: pl.DataFrame, reference: int, rank: int) -> pl.DataFrame:
     base, other = (ordered.filter(pl.col("gpu") == r) for r in (reference, rank))
     if rank == reference or base.is_empty() or other.is_empty():
         return other
-    (a, sizes_a), (b, sizes_b) = ((_spans(rows), rows["elements"].fill_null(0).to_numpy()) for rows in (base, other))
+    (a, sizes_a), (b, sizes_b) = (
+        (_spans(rows), rows["elements"].fill_null(0).to_numpy()) for rows in (base, other)
+    )
     best, score = 0, -1.0
     for shift in _candidates(a, b):
         first, last = max(0, shift), min(len(a), len(b) + shift)
         x, y = a[first:last], b[first - shift : last - shift]
-        fits = (x[:, 0] < y[:, 1]) & (y[:, 0] < x[:, 1]) & (sizes_a[first:last] == sizes_b[first - shift : last - shift])
+        fits = (
+            (x[:, 0] < y[:, 1])
+            & (y[:, 0] < x[:, 1])
+            & (sizes_a[first:last] == sizes_b[first - shift : last - shift])
+        )
         if len(fits) and fits.mean() * len(fits) > score:
             best, score = shift, float(fits.mean() * len(fits))
     return other.with_columns(_k=pl.col("_k") + best)

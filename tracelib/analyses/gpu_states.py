@@ -32,7 +32,9 @@ def gpu_states(trace: Trace, window: Window) -> pl.DataFrame:
     meetings = collectives(trace, window)
     known = meetings.filter("matched")
     wait = known.select("gpu", "ts_ns", dur_ns="wait_ns")
-    transfer = known.select("gpu", ts_ns=pl.col("ts_ns") + pl.col("wait_ns"), dur_ns=pl.col("dur_ns") - pl.col("wait_ns"))
+    transfer = known.select(
+        "gpu", ts_ns=pl.col("ts_ns") + pl.col("wait_ns"), dur_ns=pl.col("dur_ns") - pl.col("wait_ns")
+    )
     layers = [
         ("compute", plain.filter(pl.col("kind").is_in(["kernel", "graph"]))),
         ("copy", plain.filter(pl.col("kind").is_in(["memcpy", "memset"]))),
@@ -51,6 +53,14 @@ def gpu_time(states: pl.DataFrame) -> pl.DataFrame:
     One row per GPU and state, states that did not occur included: `gpu` (Int32), `state` (Enum), `ns` (Int64). Per GPU,
     `ns` adds up to the window exactly.
     """
-    grid = states.select("gpu").unique().join(pl.DataFrame({"state": GPU_STATE.categories}, schema={"state": GPU_STATE}), how="cross")
+    grid = (
+        states.select("gpu")
+        .unique()
+        .join(pl.DataFrame({"state": GPU_STATE.categories}, schema={"state": GPU_STATE}), how="cross")
+    )
     spent = states.group_by("gpu", "state").agg(ns=pl.col("dur_ns").sum())
-    return grid.join(spent, on=["gpu", "state"], how="left").with_columns(pl.col("ns").fill_null(0)).sort("gpu", "state")
+    return (
+        grid.join(spent, on=["gpu", "state"], how="left")
+        .with_columns(pl.col("ns").fill_null(0))
+        .sort("gpu", "state")
+    )

@@ -43,7 +43,9 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     """
     host = clip(_threads_of_overhead(trace).with_columns(whole_ns="dur_ns"), window.start_ns, window.end_ns)
     meaning = slice_meaning(host.with_columns(dur_ns="whole_ns"), rules)
-    known = pl.concat([host.select("thread", "ts_ns", "dur_ns", "name", "whole_ns"), meaning], how="horizontal")
+    known = pl.concat(
+        [host.select("thread", "ts_ns", "dur_ns", "name", "whole_ns"), meaning], how="horizontal"
+    )
     known = known.filter(pl.col("cause").is_not_null())
     strong = _timeline(known.filter(~pl.col("weak")), thread_states)
     weak = _timeline(known.filter("weak"), thread_states)
@@ -54,7 +56,11 @@ def _timeline(slices: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame
     at = innermost(slices, "thread")
     told = slices.drop("thread", "ts_ns", "dur_ns").select(pl.all().gather(at["row"]))
     decided = _waits(pl.concat([at.drop("row"), told], how="horizontal"), thread_states)
-    return decided.with_columns(seen_by=pl.lit("slice")).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)
+    return (
+        decided.with_columns(seen_by=pl.lit("slice"))
+        .select(list(HOST_ACTIVITY))
+        .match_to_schema(HOST_ACTIVITY)
+    )
 
 
 def _waits(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -122,4 +128,6 @@ def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
         waits_for=pl.lit(None, pl.String), seen_by=pl.lit("sample"),
     )  # fmt: skip
     named = stretches.filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
-    return clip(named, window.start_ns, window.end_ns).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)
+    return (
+        clip(named, window.start_ns, window.end_ns).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)
+    )

@@ -27,11 +27,21 @@ def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
     told = activity.filter(pl.col("cause").is_not_null())
     total = told.group_by(key).agg(total_ns=pl.col("dur_ns").sum(), count=pl.len().cast(pl.Int64))
     named = told.with_columns(_key=pl.struct(key).rank("dense").cast(pl.Int64))
-    covered = union(named.select("_key", "ts_ns", "dur_ns"), "_key").group_by("_key").agg(union_ns=pl.col("dur_ns").sum())
+    covered = (
+        union(named.select("_key", "ts_ns", "dur_ns"), "_key")
+        .group_by("_key")
+        .agg(union_ns=pl.col("dur_ns").sum())
+    )
     covered = named.select("_key", *key).unique().join(covered, on="_key", how="left").drop("_key")
     exposed = lost.group_by(key).agg(exposed_ns=pl.col("dur_ns").sum())
     joined = total.join(covered, on=key, how="left", nulls_equal=True).join(
         exposed, on=key, how="full", nulls_equal=True, coalesce=True
     )
-    filled = joined.with_columns(pl.col("exposed_ns").fill_null(0)).select(list(HOST_TIME)).match_to_schema(HOST_TIME)
-    return filled.sort("exposed_ns", "total_ns", "cause", "sub_cause", descending=[True, True, False, False], nulls_last=True)
+    filled = (
+        joined.with_columns(pl.col("exposed_ns").fill_null(0))
+        .select(list(HOST_TIME))
+        .match_to_schema(HOST_TIME)
+    )
+    return filled.sort(
+        "exposed_ns", "total_ns", "cause", "sub_cause", descending=[True, True, False, False], nulls_last=True
+    )

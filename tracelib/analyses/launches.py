@@ -32,11 +32,25 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
     began. Sorted by `gpu`, `ts_ns`, `stream`.
     """
     calls = _calls(trace)
-    ops = trace.gpu_ops.select("source", "pid", "correlation", "gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective")
+    ops = trace.gpu_ops.select(
+        "source",
+        "pid",
+        "correlation",
+        "gpu",
+        "stream",
+        "ts_ns",
+        "dur_ns",
+        "name",
+        "kind",
+        "graph",
+        "collective",
+    )
     joined = ops.join(calls, on=KEY, how="left", maintain_order="left").drop(KEY)
     begin, returned = pl.col("call_ts_ns"), pl.col("call_ts_ns") + pl.col("call_dur_ns")
     timed = joined.with_columns(
-        api_ns=pl.col("call_dur_ns"), launch_to_start_ns=pl.col("ts_ns") - begin, return_to_start_ns=pl.col("ts_ns") - returned
+        api_ns=pl.col("call_dur_ns"),
+        launch_to_start_ns=pl.col("ts_ns") - begin,
+        return_to_start_ns=pl.col("ts_ns") - returned,
     )
     inside = timed.filter(pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left"))
     return _with_late(inside, trace.gpu_ops).sort("gpu", "ts_ns", "stream")
@@ -44,10 +58,12 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
 
 def _calls(trace: Trace) -> pl.DataFrame:
     """One row per launch call: the key, then call_thread, call_ts_ns, call_dur_ns, call_name."""
-    api = trace.slices.filter(pl.col("correlation").is_not_null() & pl.col("category").is_in(["runtime", "driver"]))
-    named = api.join(trace.threads.select("thread", "pid"), on="thread", how="left", maintain_order="left").select(
-        *KEY, call_thread="thread", call_ts_ns="ts_ns", call_dur_ns="dur_ns", call_name="name"
+    api = trace.slices.filter(
+        pl.col("correlation").is_not_null() & pl.col("category").is_in(["runtime", "driver"])
     )
+    named = api.join(
+        trace.threads.select("thread", "pid"), on="thread", how="left", maintain_order="left"
+    ).select(*KEY, call_thread="thread", call_ts_ns="ts_ns", call_dur_ns="dur_ns", call_name="name")
     outermost = named.sort("call_ts_ns", "call_dur_ns", descending=[False, True])
     return outermost.unique(KEY, keep="first", maintain_order=True)
 

@@ -33,7 +33,11 @@ _TOLD = ["thread", "cause", "sub_cause", "what"]
 
 
 def lost(
-    states: pl.DataFrame, launches: pl.DataFrame, collectives: pl.DataFrame, upstream: Upstream, thread_states: pl.DataFrame
+    states: pl.DataFrame,
+    launches: pl.DataFrame,
+    collectives: pl.DataFrame,
+    upstream: Upstream,
+    thread_states: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return every piece of lost GPU time with its cause.
 
@@ -49,16 +53,26 @@ def lost(
     pieces = pl.concat([
         idle.with_columns(lost=pl.lit("idle", LOST_KIND)), waiting.with_columns(lost=pl.lit("collective_wait", LOST_KIND)),
     ])  # fmt: skip
-    cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state=pl.col("state").cast(pl.String).cast(CPU_STATE))
+    cpu = thread_states.select(
+        "thread", "ts_ns", "dur_ns", cpu_state=pl.col("state").cast(pl.String).cast(CPU_STATE)
+    )
     crossed = overlay(pieces, cpu, "thread").with_columns(pl.col("cpu_state").fill_null("unknown"))
     return crossed.select(list(LOST_FRAME)).match_to_schema(LOST_FRAME).sort("gpu", "ts_ns")
 
 
 def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> pl.DataFrame:
-    gaps = states.filter(pl.col("state") == "idle").select("gpu", "ts_ns", "dur_ns", g1=pl.col("ts_ns") + pl.col("dur_ns"))
+    gaps = states.filter(pl.col("state") == "idle").select(
+        "gpu", "ts_ns", "dur_ns", g1=pl.col("ts_ns") + pl.col("dur_ns")
+    )
     # Several operations may start together at the gap's end: the one launched first had the gap to itself.
-    first = launches.sort("gpu", "ts_ns", "call_ts_ns", nulls_last=True).unique(["gpu", "ts_ns"], keep="first", maintain_order=True)
-    ended = gaps.join(first.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", g1="ts_ns", op=pl.lit(1)), on=["gpu", "g1"], how="left")
+    first = launches.sort("gpu", "ts_ns", "call_ts_ns", nulls_last=True).unique(
+        ["gpu", "ts_ns"], keep="first", maintain_order=True
+    )
+    ended = gaps.join(
+        first.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", g1="ts_ns", op=pl.lit(1)),
+        on=["gpu", "g1"],
+        how="left",
+    )
     main = _main_thread(launches)
     edge = ended.filter(pl.col("op").is_null()).join(main, on="gpu", how="left").with_columns(thread="main")
     launched = ended.filter(pl.col("call_ts_ns").is_not_null()).with_columns(thread="call_thread")
@@ -76,7 +90,11 @@ def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> p
 def _main_thread(launches: pl.DataFrame) -> pl.DataFrame:
     """Return per GPU the thread that launched most on it: gpu, main."""
     counted = launches.drop_nulls("call_thread").group_by("gpu", main="call_thread").len()
-    return counted.sort("gpu", "len", "main").unique("gpu", keep="last", maintain_order=True).select("gpu", "main")
+    return (
+        counted.sort("gpu", "len", "main")
+        .unique("gpu", keep="last", maintain_order=True)
+        .select("gpu", "main")
+    )
 
 
 def _parts(launched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -93,7 +111,13 @@ def _parts(launched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataF
 
 def _named(pieces: pl.DataFrame, cause: str, sub_cause: str | None) -> pl.DataFrame:
     return pieces.select(
-        "gpu", "ts_ns", "dur_ns", "thread", cause=pl.lit(cause), sub_cause=pl.lit(sub_cause, pl.String), what=pl.lit(None, pl.Categorical())
+        "gpu",
+        "ts_ns",
+        "dur_ns",
+        "thread",
+        cause=pl.lit(cause),
+        sub_cause=pl.lit(sub_cause, pl.String),
+        what=pl.lit(None, pl.Categorical()),
     )
 
 
@@ -109,7 +133,9 @@ def _collective_wait(states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.D
     asked = overlay(pieces, states.select("gpu", "ts_ns", "dur_ns", "state"), "gpu")
     at_idle = asked.filter(pl.col("state") == "idle").drop("state")
     told = overlay(at_idle, idle.select("gpu", "ts_ns", "dur_ns", *_TOLD).sort("gpu", "ts_ns"), "gpu")
-    busy = asked.filter(pl.col("state").is_in([*USEFUL, "collective"])).with_columns(thread=pl.lit(None, pl.Int32))
+    busy = asked.filter(pl.col("state").is_in([*USEFUL, "collective"])).with_columns(
+        thread=pl.lit(None, pl.Int32)
+    )
     other = asked.filter(pl.col("state").is_null() | (pl.col("state") == "collective_wait"))
     other = other.with_columns(thread=pl.lit(None, pl.Int32))
     columns = ["gpu", "ts_ns", "dur_ns", *_TOLD]
@@ -123,13 +149,21 @@ def _collective_wait(states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.D
 def _disjoint(waits: pl.DataFrame) -> pl.DataFrame:
     """Cut a wait where the next one on the same GPU begins, so that they form a timeline."""
     until = pl.col("ts_ns").shift(-1).over("gpu", order_by="ts_ns")
-    return waits.with_columns(dur_ns=pl.min_horizontal("dur_ns", until - pl.col("ts_ns"))).filter(pl.col("dur_ns") > 0)
+    return waits.with_columns(dur_ns=pl.min_horizontal("dur_ns", until - pl.col("ts_ns"))).filter(
+        pl.col("dur_ns") > 0
+    )
 
 
-def causes(pieces: pl.DataFrame, by: Sequence[str] = ("gpu", "cause", "sub_cause", "cpu_state")) -> pl.DataFrame:
+def causes(
+    pieces: pl.DataFrame, by: Sequence[str] = ("gpu", "cause", "sub_cause", "cpu_state")
+) -> pl.DataFrame:
     """Return `lost` summed up.
 
     One row per distinct combination of `by`: those columns and `ns` (Int64). Adds up to `lost`. Sorted by GPU, then
     largest first.
     """
-    return pieces.group_by(*by).agg(ns=pl.col("dur_ns").sum()).sort("gpu", "ns", *by[1:], descending=[False, True, *[False] * (len(by) - 1)])
+    return (
+        pieces.group_by(*by)
+        .agg(ns=pl.col("dur_ns").sum())
+        .sort("gpu", "ns", *by[1:], descending=[False, True, *[False] * (len(by) - 1)])
+    )

@@ -47,7 +47,14 @@ def request_log(path: Path) -> pl.DataFrame:
             raise BadTrace(path, "request log", f"line {number}", str(error), line) from error
         except KeyError as error:
             columns = ", ".join(REQUEST_LOG)
-            raise BadTrace(path, "request log", f"line {number}", f"no column {error}", line, f"It needs {columns}, in ns.") from error
+            raise BadTrace(
+                path,
+                "request log",
+                f"line {number}",
+                f"no column {error}",
+                line,
+                f"It needs {columns}, in ns.",
+            ) from error
     return pl.DataFrame(rows, schema={"id": pl.String, **dict.fromkeys(REQUEST_LOG[1:], pl.Int64)})
 
 
@@ -66,10 +73,16 @@ def requests(log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame)
         return pl.DataFrame(schema=REQUESTS)
     inside = log.filter((pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns))
     gpu = gpu_states.filter(pl.col("gpu") == gpu_states["gpu"].min())
-    after = inside.select("id", ts_ns="tokenize_end", dur_ns=pl.col("first_token") - pl.col("tokenize_end"), gpu=pl.lit(gpu_states["gpu"].min(), pl.Int32))
+    after = inside.select(
+        "id",
+        ts_ns="tokenize_end",
+        dur_ns=pl.col("first_token") - pl.col("tokenize_end"),
+        gpu=pl.lit(gpu_states["gpu"].min(), pl.Int32),
+    )
     spent = overlay(after, gpu, "gpu").with_columns(part=_part_of(pl.col("state").cast(pl.String)))
     parts = spent.group_by("id").agg(
-        pl.col("dur_ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in ("gpu_useful", "gpu_wait", "gpu_idle", "unknown")
+        pl.col("dur_ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns")
+        for part in ("gpu_useful", "gpu_wait", "gpu_idle", "unknown")
     )
     made = inside.select(
         "id", arrived_ns="arrived", first_token_ns="first_token", ttft_ns=pl.col("first_token") - pl.col("arrived"),

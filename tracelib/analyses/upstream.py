@@ -63,12 +63,16 @@ class Upstream:
         if asking.height:  # everybody waits for everybody: a message is on its way
             done.append(asking.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit("wait")))
         columns = [*keep, "thread", "cause", "sub_cause", "what"]
-        return pl.concat([frame.select(columns) for frame in done]).sort(*[c for c in ("gpu", "ts_ns") if c in columns])
+        return pl.concat([frame.select(columns) for frame in done]).sort(
+            *[c for c in ("gpu", "ts_ns") if c in columns]
+        )
 
     def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Say what a launch call spent its time on: `api`, or a more exact sub-cause of kernel_launch or profiler."""
         told = overlay(pieces, self.activity, "thread").rename({"name": "what"})
-        exact = (pl.col("cause") == "profiler") | ((pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") != "dispatch"))
+        exact = (pl.col("cause") == "profiler") | (
+            (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") != "dispatch")
+        )
         return told.with_columns(
             cause=pl.when(exact).then("cause").otherwise(pl.lit("kernel_launch")),
             sub_cause=pl.when(exact).then("sub_cause").otherwise(pl.lit("api")),
@@ -99,7 +103,12 @@ class Upstream:
 
     def _recorded(self) -> set[str]:
         """Roles of which any source recorded what they did."""
-        seen = [self.trace.slices["thread"], self.trace.samples["thread"], self.trace.sched["prev"], self.trace.sched["next"]]
+        seen = [
+            self.trace.slices["thread"],
+            self.trace.samples["thread"],
+            self.trace.sched["prev"],
+            self.trace.sched["next"],
+        ]
         threads = pl.concat([column.drop_nulls().unique() for column in seen]).unique()
         known = self.trace.threads.filter(pl.col("thread").is_in(threads.implode()))
         return set(known["role"].drop_nulls().to_list())
@@ -109,7 +118,11 @@ class Upstream:
         own = pieces.drop("thread", "cause", "sub_cause", "what", "waits_for").rename({"asked": "_role"})
         line = self._role_timeline(role)
         key = own.with_columns(_role=pl.lit(0, pl.Int32))
-        cut = overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role").drop("_role").rename({"name": "what"})
+        cut = (
+            overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role")
+            .drop("_role")
+            .rename({"name": "what"})
+        )
         return self._asleep(role, cut)
 
     def _role_timeline(self, role: str) -> pl.DataFrame:
@@ -130,7 +143,8 @@ class Upstream:
         asleep = pl.col("state").cast(pl.String).fill_null("unknown") == "blocked"
         upstream = pl.lit("upstream" if role in UPSTREAM else None, pl.String)
         marked = crossed.with_columns(
-            waits_for=pl.when(asleep).then(upstream), sub_cause=pl.when(asleep).then(pl.lit("asleep")).otherwise(pl.col("state").cast(pl.String))
+            waits_for=pl.when(asleep).then(upstream),
+            sub_cause=pl.when(asleep).then(pl.lit("asleep")).otherwise(pl.col("state").cast(pl.String)),
         ).drop("state")
         return pl.concat([told, marked.select(told.columns)])
 
@@ -152,14 +166,24 @@ class Upstream:
         idle = (known == "asleep") | (pl.lit(self._annotates(role)) & (known == "unknown"))
         nothing_to_do = silent & idle if role == ENTRANCE else pl.lit(value=False)
         return answer.with_columns(
-            cause=pl.when(nothing_to_do).then(pl.lit("no_work")).when(silent).then(pl.lit("ipc")).otherwise("cause"),
-            sub_cause=pl.when(nothing_to_do).then(None).when(silent).then(pl.lit("wait")).otherwise("sub_cause"),
+            cause=pl.when(nothing_to_do)
+            .then(pl.lit("no_work"))
+            .when(silent)
+            .then(pl.lit("ipc"))
+            .otherwise("cause"),
+            sub_cause=pl.when(nothing_to_do)
+            .then(None)
+            .when(silent)
+            .then(pl.lit("wait"))
+            .otherwise("sub_cause"),
         )
 
     def _annotates(self, role: str) -> bool:
         """Whether a profiler recorded named ranges of the role, so that silence means it had none open."""
         threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
-        ranges = self.trace.slices.filter(pl.col("thread").is_in(threads.implode()) & (pl.col("category") == "annotation"))
+        ranges = self.trace.slices.filter(
+            pl.col("thread").is_in(threads.implode()) & (pl.col("category") == "annotation")
+        )
         return ranges.height > 0
 
 
@@ -168,7 +192,13 @@ def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
     rows = pl.concat([layer.with_columns(_layer=pl.lit(n)) for n, layer in enumerate(layers)])
     if rows.is_empty():
         return rows.drop("_layer")
-    whole = pl.DataFrame({"_key": [0], "ts_ns": [rows["ts_ns"].min()], "dur_ns": [int((rows["ts_ns"] + rows["dur_ns"]).max()) - int(rows["ts_ns"].min())]})  # type: ignore[arg-type]
+    whole = pl.DataFrame(
+        {
+            "_key": [0],
+            "ts_ns": [rows["ts_ns"].min()],
+            "dur_ns": [int((rows["ts_ns"] + rows["dur_ns"]).max()) - int(rows["ts_ns"].min())],
+        }
+    )  # type: ignore[arg-type]
     out: list[pl.DataFrame] = []
     for layer in layers:
         keyed = layer.with_columns(_key=pl.lit(0, pl.Int64))

@@ -55,7 +55,9 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     )
     start, end = int(cover["first"].max()), int(cover["last"].min())  # type: ignore[arg-type]
     if start >= end:
-        raise MissingEvents("GPU recordings that overlap in time", _found(trace), RECORD_GPU + ", all at the same time")
+        raise MissingEvents(
+            "GPU recordings that overlap in time", _found(trace), RECORD_GPU + ", all at the same time"
+        )
     devices = f"{cover.height} GPUs" if cover.height > 1 else "the GPU"
     common = f"from the latest first to the earliest last GPU operation of {devices}"
     if of is not None:
@@ -70,7 +72,9 @@ def _part(whole: Window, spec: tuple[float, float]) -> Window:
     start, end = max(low, whole.start_ns), min(high, whole.end_ns)
     if start >= end:
         raise BadParameter("window", f"{spec[0]}:{spec[1]}", [f"0:{whole.duration_ns / 1e9:.3f}"])
-    return Window(start, end, f"given: {spec[0]:g} s to {spec[1]:g} s after the start of the common GPU recording")
+    return Window(
+        start, end, f"given: {spec[0]:g} s to {spec[1]:g} s after the start of the common GPU recording"
+    )
 
 
 def _of_annotation(trace: Trace, of: str) -> Window:
@@ -85,7 +89,11 @@ def _of_annotation(trace: Trace, of: str) -> Window:
 
 
 def _found(trace: Trace) -> list[str]:
-    return [f"{frame.height} {name}" for name, frame in trace.frames().items() if frame.height and name in _COUNTED]
+    return [
+        f"{frame.height} {name}"
+        for name, frame in trace.frames().items()
+        if frame.height and name in _COUNTED
+    ]
 
 
 _COUNTED = ("slices", "gpu_ops", "samples", "sched")

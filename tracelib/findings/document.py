@@ -1,0 +1,258 @@
+"""`findings.json`: the run's whole outcome as one plain document (FINDINGS.md holds the contract)."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelib import __version__
+from tracelib.findings.finding import Abstained, Finding
+from tracelib.findings.rules import RULES
+from tracelib.findings.verdict import Thresholds, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelib.analyses.results import Results
+
+__all__ = ["SCHEMA", "diagnose"]
+
+SCHEMA = "tracelib.findings/1"
+
+#: What to record for a part that could not be computed.
+RECORD_WITH = {
+    "launches": "torch.profiler with CPU and CUDA activities, or nsys profile -t cuda,nvtx",
+    "collectives": "the profiler on every rank at the same time",
+    "scheduling": "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, then perf script --header --ns -F +pid",
+    "cpu_time": "perf record -k mono -a -g -e cpu-clock/freq=499/, then perf script --header --ns -F +pid",
+    "ipc": "annotations around the engine's message queue (vLLM's torch profiler records them), or with_stack=True",
+    "requests": "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
+}  # fmt: skip
+
+
+def diagnose(
+    results: Results,
+    *,
+    title: str = "",
+    ticket: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    thresholds: Thresholds | None = None,
+    generated: datetime | None = None,
+) -> dict[str, Any]:
+    """Return the content of `findings.json` for `results`.
+
+    A part that cannot be computed is None and stands in `abstained`; it is never 0. Texts from the traces are as recorded:
+    whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
+    """
+    outcomes = [rule(results) for rule in RULES]
+    found = sorted((o for o in outcomes if isinstance(o, Finding)), key=lambda f: -f.exposed_ns)
+    parts: dict[str, Any] = {
+        "launches": _launches(results), "collectives": _collectives(results), "ipc": _ipc(results), "scheduling": _scheduling(results),
+        "requests": _requests(results), "cpu_time": _rows(results.cpu_time) if results.cpu_time.height else None,
+    }  # fmt: skip
+    abstained = [
+        Abstained(part, results.missing.get(part, "no event of this kind in the window"), RECORD_WITH[part])
+        for part, value in parts.items()
+        if value is None
+    ] + [o for o in outcomes if isinstance(o, Abstained)]
+    now = generated or datetime.now(UTC)
+    window = results.window
+    return {
+        "schema": SCHEMA, "tool": {"name": "tracelib", "version": __version__}, "generated_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "title": title, "ticket": ticket, "parameters": dict(parameters or {}), "sources": _sources(results),
+        "window": {"start_ns": window.start_ns, "end_ns": window.end_ns, "duration_ns": window.duration_ns, "why": window.why},
+        "verdict": dataclasses.asdict(verdict(results, thresholds)), "devices": _devices(results), "host_time": _rows(results.host_time),
+        **parts, "capacity": _capacity(results), "findings": [dataclasses.asdict(f) for f in found],
+        "abstained": [dataclasses.asdict(a) for a in abstained], "health": _health(results),
+    }  # fmt: skip
+
+
+def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)).to_dicts()
+
+
+def _quantiles(series: pl.Series) -> dict[str, int] | None:
+    known = series.drop_nulls()
+    if known.is_empty():
+        return None
+    return {
+        name: int(known.quantile(q, "nearest")) for name, q in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
+    }  # type: ignore[arg-type]
+
+
+def _sources(results: Results) -> list[dict[str, Any]]:
+    frames = {name: getattr(results.trace, name) for name in ("slices", "gpu_ops", "samples", "sched")}
+    counts = {name: dict(frame.group_by("source").len().iter_rows()) for name, frame in frames.items()}
+    health = results.trace.health
+    kept = [
+        "file",
+        "sha256",
+        "format",
+        "recorder",
+        "clock",
+        "tied_by",
+        "offset_ns",
+        "error_ns",
+        "first_ns",
+        "last_ns",
+    ]
+    return [
+        {
+            **{key: row[key] for key in kept},
+            "rows": {name: count.get(row["source"], 0) for name, count in counts.items()},
+            "lost": {"declared": row["lost_declared"], "detected": row["lost_detected"], "skipped_bytes": row["skipped_bytes"]},
+            "notes": health.filter(pl.col("source") == row["source"])["message"].to_list(),
+        }
+        for row in results.trace.sources.iter_rows(named=True)
+    ]  # fmt: skip
+
+
+def _devices(results: Results) -> list[dict[str, Any]]:
+    out = []
+    for gpu in results.trace.gpus.filter(pl.col("gpu").is_in(results.gpu_time["gpu"].implode())).iter_rows(
+        named=True
+    ):
+        time = dict(
+            results.gpu_time.filter(pl.col("gpu") == gpu["gpu"])
+            .select(pl.col("state").cast(pl.String), "ns")
+            .iter_rows()
+        )
+        apart = time.pop("collective")
+        window = results.window.duration_ns
+        known = apart == 0
+        useful = time["compute"] + time["copy"] + time["collective_transfer"]
+        out.append({
+            "host": gpu["host"], "rank": gpu["rank"], "device": gpu["device"],
+            "gpu_time_ns": {**time, "collective": apart}, "busy_share": (window - time["idle"]) / window,
+            "useful_share": useful / window if known else None, "lost_ns": time["idle"] + time["collective_wait"],
+            "causes": _rows(results.causes.filter(pl.col("gpu") == gpu["gpu"]).drop("gpu")),
+        })  # fmt: skip
+    return out
+
+
+def _launches(results: Results) -> dict[str, Any] | None:
+    ops = results.launches
+    if ops.is_empty() or ops["call_ts_ns"].null_count() == ops.height:
+        return None
+    kernels = ops.filter(pl.col("kind").is_in(["kernel", "graph"]))
+    by_graph = kernels["graph"].is_not_null().mean()
+    return {
+        "count": ops.height, "api_ns": _quantiles(ops["api_ns"]), "launch_to_start_ns": _quantiles(ops["launch_to_start_ns"]),
+        "return_to_start_ns": _quantiles(ops["return_to_start_ns"]), "negative_returns": int((ops["return_to_start_ns"] < 0).sum() or 0),
+        "late": int(ops["late"].sum() or 0), "graph_coverage": by_graph, "unmatched_gpu_ops": ops["call_ts_ns"].null_count(),
+    }  # fmt: skip
+
+
+def _collectives(results: Results) -> dict[str, Any] | None:
+    rows = results.collectives
+    if rows.is_empty():
+        return None
+    met = rows.filter("matched")
+    events = met.unique("event").sort("event")
+    ranks = dict(results.trace.gpus.select("gpu", pl.col("rank").fill_null(pl.col("device"))).iter_rows())
+    late = met.group_by("straggler").agg(pl.col("wait_ns").sum()).sort("wait_ns")
+    waited = met.group_by("gpu").agg(pl.col("wait_ns").sum()).sort("gpu")["wait_ns"].to_list()
+    skew = int(events["skew_ns"].sum())
+    return {
+        "groups": rows["group"].n_unique(), "matched": met.height, "unmatched": rows.height - met.height,
+        "arrival_skew_ns": _quantiles(events["skew_ns"]), "transfer_ns": int((met["dur_ns"] - met["wait_ns"]).sum()), "wait_ns": waited,
+        "amplification": sum(waited) / skew if skew else None,
+        "worst_straggler_rank": ranks[late["straggler"][-1]] if late.height else None,
+    }  # fmt: skip
+
+
+def _ipc(results: Results) -> dict[str, Any] | None:
+    rows = results.ipc
+    dequeue = rows.filter((pl.col("direction") == "dequeue") & (pl.col("role") == "worker"))
+    if dequeue.is_empty():
+        return None
+    spin = (
+        results.cpu_time.filter(pl.col("cause") == "spin")["cpu_ns"].sum()
+        if results.cpu_time.height
+        else None
+    )
+    first = dequeue.filter(pl.col("thread") == dequeue["thread"][0]).sort("ts_ns")
+    step = first["ts_ns"].diff().drop_nulls()
+    over = float(first["dur_ns"].head(-1).sum() / step.sum()) if step.sum() else None
+    return {
+        "dequeue_ns": _quantiles(dequeue["dur_ns"]), "dequeue_over_step": over,
+        "enqueue_ns": _quantiles(rows.filter(pl.col("direction") == "enqueue")["dur_ns"]), "spin_cpu_ns": spin,
+    }  # fmt: skip
+
+
+def _scheduling(results: Results) -> dict[str, Any] | None:
+    if results.scheduling.is_empty():
+        return None
+    sources = results.trace.sources
+    throttled = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
+    return {
+        "threads": [
+            {"role": row["role"], **{f"{s}_ns": row[f"{s}_ns"] for s in ("running", "runnable", "throttled", "blocked", "unknown")}}
+            for row in results.scheduling.group_by("role").agg(pl.col("^.*_ns$").sum()).sort("role", nulls_last=True).iter_rows(named=True)
+        ],
+        "demand": _demand(results), "cpus_seen": results.trace.sched["cpu"].drop_nulls().n_unique(),
+        "lost_switches": int(sources["lost_detected"].sum() or 0), "throttle_gaps": throttled.height,
+    }  # fmt: skip
+
+
+def _demand(results: Results) -> dict[str, float] | None:
+    steps = results.demand.with_columns(threads=pl.col("running") + pl.col("runnable")).sort("threads")
+    if steps.is_empty():
+        return None
+    below = steps["dur_ns"].cum_sum()
+    total = int(steps["dur_ns"].sum())
+    return {
+        name: float(steps["threads"][int((below < q * total).sum())])
+        for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
+
+
+def _requests(results: Results) -> dict[str, Any] | None:
+    rows = results.requests
+    if rows.is_empty():
+        return None
+    parts = [
+        column
+        for column in rows.columns
+        if column.endswith("_ns") and column not in ("arrived_ns", "first_token_ns", "ttft_ns")
+    ]
+    return {
+        "count": rows.height, "ttft_ns": _quantiles(rows["ttft_ns"]),
+        "parts": [
+            {
+                "part": part.removesuffix("_ns"), "p50": int(rows[part].quantile(0.5, "nearest")), "p95": int(rows[part].quantile(0.95, "nearest")),  # type: ignore[arg-type]
+                "correlation_with_ttft": _correlation(rows, part),
+            }
+            for part in parts
+        ],
+    }  # fmt: skip
+
+
+def _correlation(rows: pl.DataFrame, part: str) -> float | None:
+    value = rows.select(pl.corr(part, "ttft_ns")).item()
+    return None if value is None or value != value else float(value)  # noqa: PLR0124  (NaN: the part never varies)
+
+
+def _capacity(results: Results) -> dict[str, Any]:
+    cpus = results.trace.sources["cpus"].drop_nulls()
+    gpus = results.gpu_time["gpu"].n_unique()
+    return {
+        "gpus": gpus, "cpus_of_host": int(cpus.max()) if cpus.len() else None,  # type: ignore[arg-type]
+        "demand": _demand(results), "floor_runnable_processes": gpus + 2, "band_cores": [4 * gpus, 8 * gpus],
+        "sources": {
+            "floor_runnable_processes": "GPUs + 2, arXiv 2603.22774", "band_cores": "4 to 8 cores per GPU, arXiv 2603.22774",
+            "demand": "measured: running + runnable threads of the server's roles",
+        },
+    }  # fmt: skip
+
+
+def _health(results: Results) -> list[dict[str, Any]]:
+    files = dict(results.trace.sources.select("source", "file").iter_rows())
+    rows = results.trace.health.with_columns(pl.col("level").cast(pl.String)).iter_rows(named=True)
+    return [
+        {"level": r["level"], "source": files.get(r["source"]), "message": r["message"], "fix": r["fix"]}
+        for r in rows
+    ]

@@ -1,0 +1,108 @@
+"""What a rule returns: a finding with its proof, or why it abstains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = [
+    "Abstained",
+    "Confidence",
+    "Evidence",
+    "Finding",
+    "Rule",
+    "evidence_of_lost",
+    "exposed",
+    "exposed_share",
+    "thread_name",
+]
+
+Confidence = Literal["high", "medium", "low"]
+#: Rows of evidence that a finding shows: the worst ones.
+EVIDENCE_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One row of proof: when, how long, who, what, and how much."""
+
+    ts_ns: int
+    dur_ns: int
+    who: str
+    what: str
+    value: float | int | str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim about the run, with everything that a reader needs to check it and to act on it."""
+
+    id: str
+    cause: str
+    claim: str
+    exposed_ns: int  # lost GPU time, summed over devices
+    exposed_share: float  # of the window, mean over devices
+    confidence: Confidence
+    why: str  # of the confidence
+    evidence: list[Evidence]
+    disproof: str
+    advice: list[str]
+    verify: list[str]
+
+
+@dataclass(frozen=True)
+class Abstained:
+    """A question that these files cannot answer, and how to record what would."""
+
+    id: str
+    reason: str
+    record_with: str = field(default="")
+
+
+class Rule(Protocol):
+    """What a file in `findings/rules/` holds.
+
+    - It looks at frames only, and decides by numbers that the report shows too.
+    - It returns None where there is nothing to say, `Abstained` where the files cannot tell.
+    - Its claim names an amount; lost GPU time only counts where a GPU was held up (hidden host time costs nothing).
+    """
+
+    def __call__(self, results: Results) -> Finding | Abstained | None: ...
+
+
+def exposed(results: Results, condition: pl.Expr) -> pl.DataFrame:
+    """Return the rows of `results.lost` for which `condition` holds."""
+    return results.lost.filter(condition)
+
+
+def exposed_share(results: Results, lost: pl.DataFrame) -> float:
+    """Return the time of `lost` rows as a share of the window, mean over the devices."""
+    devices = results.gpu_time["gpu"].n_unique()
+    return int(lost["dur_ns"].sum()) / (results.window.duration_ns * devices)
+
+
+def thread_name(results: Results, thread: int | None) -> str:
+    """Return how people call a thread: role or name, and thread id ("worker_TP0/767")."""
+    if thread is None:
+        return "unknown thread"
+    row = results.trace.threads.filter(pl.col("thread") == thread).row(0, named=True)
+    return f"{row['name'] or row['role'] or row['process'] or 'thread'}/{row['tid']}"
+
+
+def evidence_of_lost(results: Results, lost: pl.DataFrame, rows: int = EVIDENCE_ROWS) -> list[Evidence]:
+    """Return the longest pieces of lost time as evidence."""
+    labels = dict(results.trace.gpus.select("gpu", pl.col("rank").fill_null(pl.col("device"))).iter_rows())
+    worst = lost.sort("dur_ns", "ts_ns", "gpu", descending=[True, False, False]).head(rows)
+    return [
+        Evidence(
+            ts_ns=row["ts_ns"], dur_ns=row["dur_ns"], who=thread_name(results, row["thread"]),
+            what=f"GPU of rank {labels[row['gpu']]} {row['lost'].replace('_', ' ')} during {row['what'] or row['sub_cause'] or row['cause']}",
+            value=row["cpu_state"],
+        )
+        for row in worst.iter_rows(named=True)
+    ]  # fmt: skip

@@ -1,0 +1,57 @@
+"""Workers got their next step late: the engine's broadcast or another message between processes took long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.findings.finding import Abstained, Finding, evidence_of_lost, exposed, exposed_share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = ["ipc_stretched"]
+
+WORTH_SAYING = 0.02
+
+
+def ipc_stretched(results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time in messages between processes; where the other side was not recorded, abstain."""
+    blind = exposed(
+        results,
+        (pl.col("cause") == "ipc") & (pl.col("sub_cause") == "upstream not recorded").fill_null(value=False),
+    )
+    lost = exposed(
+        results,
+        (pl.col("cause") == "ipc") & (pl.col("sub_cause") != "upstream not recorded").fill_null(value=True),
+    )
+    share = exposed_share(results, lost)
+    if share < WORTH_SAYING:
+        if exposed_share(results, blind) < WORTH_SAYING:
+            return None
+        return Abstained(
+            "ipc_stretched", f"workers waited for their next step {100 * exposed_share(results, blind):.0f} % of the time, but no source recorded what the "
+            "engine and the API server did meanwhile; an idle server looks the same",
+            "profile the engine and the API server too (vLLM's /start_profile covers workers only), or perf record -a -g",
+        )  # fmt: skip
+    dequeue = results.ipc.filter(pl.col("direction") == "dequeue")["dur_ns"]
+    spread = (
+        f" A worker's dequeue took {dequeue.median() / 1e6:.1f} ms at the median, {dequeue.quantile(0.95) / 1e6:.1f} ms at p95."
+        if dequeue.len()
+        else ""
+    )  # type: ignore[operator]
+    return Finding(
+        id="ipc_stretched", cause="ipc",
+        claim=f"The GPUs waited for messages between the server's processes {100 * share:.1f} % of the time.{spread}",
+        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="medium",
+        why="the waiting side is recorded; that nothing else held the message up follows from the other side being busy with it or silent",
+        evidence=evidence_of_lost(results, lost),
+        disproof="If the readers get cores of their own and the dequeue times stay, the message itself is slow (size, serialisation).",
+        advice=[
+            "Give every polling reader a core: a reader that shares one waits a scheduler slice (2 to 4 ms) for each poll.",
+            "Use blocking sockets instead of polled shared memory where latency must be steady.",
+            "Send less per step: metadata only, no tensors, no pickled objects.",
+        ],
+        verify=["p95 of the dequeue time must fall to well under a step."],
+    )  # fmt: skip

@@ -1,0 +1,60 @@
+"""GPUs ran dry because the host launched kernels more slowly than they were executed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = ["launch_bound"]
+
+WORTH_SAYING = 0.05
+
+
+def launch_bound(results: Results) -> Finding | None:
+    """Report lost GPU time between launches: the calls, the framework between them, the device's own start-up."""
+    cost = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["api", "dispatch", "latency"])
+    lost = exposed(results, cost)
+    share = exposed_share(results, lost)
+    if share < WORTH_SAYING:
+        return None
+    parts = (
+        lost.group_by("sub_cause").agg(pl.col("dur_ns").sum()).sort("dur_ns", "sub_cause", descending=True)
+    )
+    total = int(lost["dur_ns"].sum())
+    split = ", ".join(f"{_WORDS[name]} {100 * ns / total:.0f} %" for name, ns in parts.iter_rows())
+    kernels = results.launches.filter(pl.col("kind").is_in(["kernel", "graph"]))
+    coverage = float(kernels["graph"].is_not_null().mean() or 0.0)  # type: ignore[arg-type]
+    late = float(results.launches["late"].mean() or 0.0)  # type: ignore[arg-type]
+    starved = exposed(results, cost & pl.col("cpu_state").is_in(["runnable", "throttled"]))
+    note = (
+        f" In {100 * int(starved['dur_ns'].sum()) / total:.0f} % of it the launching thread had no CPU."
+        if starved.height
+        else ""
+    )
+    return Finding(
+        id="launch_bound", cause="kernel_launch",
+        claim=f"The GPUs waited for the next launch {100 * share:.1f} % of the time ({split}); {100 * late:.0f} % of the launches came after the GPU had run dry, "
+        f"{100 * coverage:.0f} % of the kernels were launched by graphs.{note}",
+        exposed_ns=total, exposed_share=share, confidence="high", why="each gap is joined to the call that ended it by correlation id",
+        evidence=evidence_of_lost(results, lost),
+        disproof="If capturing the decode step into CUDA graphs leaves the gaps between kernels as they are, the launch path is not what they wait for.",
+        advice=[
+            "Capture decode steps into CUDA graphs (vLLM: no --enforce-eager; check which batch sizes are captured).",
+            "Fuse small operators (torch.compile) so that fewer launches are needed.",
+            "Keep the launching thread on a core of its own; other threads of the process contend for the interpreter lock.",
+        ],
+        verify=["Graph coverage must rise, the share of late launches fall."],
+    )  # fmt: skip
+
+
+_WORDS = {
+    "api": "the launch calls",
+    "dispatch": "Python and framework between launches",
+    "latency": "the device's own start-up",
+}

@@ -1,0 +1,50 @@
+"""A CPU quota (cgroup) stopped the server's threads while CPUs were idle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.findings.finding import Abstained, Evidence, Finding, exposed, exposed_share, thread_name
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = ["quota_throttling"]
+
+WORTH_SAYING = 0.005
+
+
+def quota_throttling(results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time in which the blamed thread was throttled.
+
+    Throttled = runnable while its CPU idles, again and again until the same period's end (ATTRIBUTION.md, "Scheduler
+    states"): only a quota does that.
+    """
+    if results.thread_states.is_empty():
+        return Abstained(
+            "quota_throttling",
+            "no scheduler events",
+            "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup; keep cpu.stat before and after",
+        )
+    gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
+    lost = exposed(results, pl.col("cpu_state") == "throttled")
+    share = exposed_share(results, lost)
+    if gaps.is_empty() or share < WORTH_SAYING:
+        return None
+    worst = gaps.sort("dur_ns", "ts_ns", descending=[True, False]).head(5)
+    return Finding(
+        id="quota_throttling", cause="scheduling",
+        claim=f"A CPU quota stopped threads that the GPUs waited for, for {100 * share:.1f} % of the time: {gaps.height} times a thread was ready, "
+        "CPUs were idle, and it ran again only when the quota's next period began.",
+        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if gaps.height >= 10 else "medium",
+        why=f"{gaps.height} gaps end on one period grid; nothing but a quota does that",
+        evidence=[Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "runnable while its CPU was idle") for r in worst.iter_rows(named=True)],
+        disproof="If cpu.stat of the container shows nr_throttled standing still during the run, it was not the quota.",
+        advice=[
+            "Raise or remove the CPU limit of the container (Kubernetes: resources.limits.cpu; Docker: --cpus); a request without a limit keeps the share without the stops.",
+            "Size thread pools to the quota, not to the host's CPU count (OMP_NUM_THREADS, RAYON_NUM_THREADS, tokenizer workers).",
+        ],
+        verify=["nr_throttled and throttled_usec in /sys/fs/cgroup/.../cpu.stat must stop growing.", "Record again: no throttled gaps."],
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""GPUs waited for a prompt to be tokenized."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = ["tokenization_exposed"]
+
+WORTH_SAYING = 0.02
+
+
+def tokenization_exposed(results: Results) -> Finding | None:
+    """Report lost GPU time that ends up at tokenization after following waits upstream."""
+    lost = exposed(results, pl.col("cause") == "tokenization")
+    share = exposed_share(results, lost)
+    if share < WORTH_SAYING:
+        return None
+    whole = results.host_time.filter(pl.col("cause") == "tokenization")
+    total, together = int(whole["total_ns"].sum()), int(whole["union_ns"].sum())
+    hidden = (
+        max(0.0, 1 - int(lost["dur_ns"].sum()) / results.gpu_time["gpu"].n_unique() / together)
+        if together
+        else 0.0
+    )
+    return Finding(
+        id="tokenization_exposed", cause="tokenization",
+        claim=f"The GPUs waited for tokenization {100 * share:.1f} % of the time: the workers waited for the engine, the engine for a request, and the "
+        f"API server was tokenizing. ({total / 1e9:.2f} s of tokenization on all threads; {100 * hidden:.0f} % of it ran while GPUs worked, and cost nothing.)",
+        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high",
+        why="the waits of worker and engine and the tokenizer's range are recorded at the same moments",
+        evidence=evidence_of_lost(results, lost),
+        disproof="If pre-tokenized prompts (token ids sent instead of text) leave these gaps as they are, the wait has another reason.",
+        advice=[
+            "Cache tokenized prefixes (system prompts, earlier turns): agents send the whole context again each turn.",
+            "Tokenize long prompts in parallel chunks; give tokenizer workers cores of their own.",
+            "Let clients send token ids, or tokenize in a separate tier in front of the server.",
+        ],
+        verify=["Record again: this share must fall and TTFT with it."],
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""The answer in one word and one sentence (ATTRIBUTION.md, "Verdict")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.analyses.gpu_states import USEFUL
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+    from tracelib.findings.finding import Confidence
+
+__all__ = ["STATES", "WORDS", "Shares", "Thresholds", "Verdict", "shares", "verdict"]
+
+STATES = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
+#: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
+NOT_HOST = ("imbalance", "no_work", "profiler", "unattributed")
+NOT_RECORDED = "upstream not recorded"
+
+WORDS = {
+    "tokenization": "tokenization", "kernel_launch": "kernel launch", "ipc": "messages between processes",
+    "scheduling": "the engine's scheduler", "sync": "synchronisation with the device", "gc": "garbage collection",
+    "gil": "waiting for the interpreter lock",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Shares of the window (`cpu_bound`, `not_cpu_bound`) and of lost time (`no_load`, `insufficient`)."""
+
+    cpu_bound: float = 0.15
+    not_cpu_bound: float = 0.10
+    no_load: float = 0.5
+    insufficient: float = 1 / 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict, its sentence, and the reasons for the confidence in it."""
+
+    state: str
+    sentence: str
+    confidence: Confidence
+    why: list[str]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the window on the median device."""
+
+    host: float  # lost to exposed host causes
+    lost: float
+    unattributed: float
+    no_work: float
+    busy: float
+    useful: float
+    starved: float  # the part of `host` in which the blamed thread wanted a CPU and had none
+    cpu_known: float  # share of `host` whose CPU state is known
+    causes: dict[str, float]  # host causes, each
+
+
+def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
+    """Return the verdict on the median device.
+
+    Two cases go beyond the definition's letter, both where it would answer a question that nobody asked: time that cannot
+    be attributed, or that had no work, makes no verdict while all lost time together stays under `not_cpu_bound`.
+    """
+    limits = thresholds or Thresholds()
+    share = shares(results)
+    state = _state(share, limits)
+    confidence, why = _confidence(results, share)
+    return Verdict(state, _sentence(state, share), confidence, why)
+
+
+def _state(share: Shares, limits: Thresholds) -> str:
+    if share.host + share.unattributed + share.no_work < limits.not_cpu_bound:
+        return "not_cpu_bound"
+    if share.unattributed > limits.insufficient * share.lost:
+        return "insufficient"
+    if share.no_work > limits.no_load * share.lost:
+        return "no_load"
+    if share.host > limits.cpu_bound and share.unattributed < max(share.causes.values(), default=0.0):
+        return "cpu_bound"
+    return "not_cpu_bound" if share.host < limits.not_cpu_bound else "mixed"
+
+
+def shares(results: Results) -> Shares:
+    """Return what the verdict stands on, on the median device."""
+    unknown = (pl.col("cause") == "unattributed") | (pl.col("sub_cause") == NOT_RECORDED).fill_null(
+        value=False
+    )
+    pieces = results.lost.with_columns(cause=pl.when(unknown).then(pl.lit("unattributed")).otherwise("cause"))
+    host = pieces.filter(~pl.col("cause").is_in(NOT_HOST))
+    starved = host.filter(pl.col("cpu_state").is_in(["runnable", "throttled"]))
+    known = host.filter(pl.col("cpu_state") != "unknown")
+    total = int(host["dur_ns"].sum())
+    time = results.gpu_time.rename({"ns": "dur_ns"})
+    return Shares(
+        host=_median(results, host), lost=_median(results, pieces),
+        unattributed=_median(results, pieces.filter(pl.col("cause") == "unattributed")),
+        no_work=_median(results, pieces.filter(pl.col("cause") == "no_work")),
+        busy=_median(results, time.filter(pl.col("state") != "idle")),
+        useful=_median(results, time.filter(pl.col("state").is_in([*USEFUL, "collective"]))),
+        starved=_median(results, starved), cpu_known=int(known["dur_ns"].sum()) / total if total else 0.0,
+        causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
+    )  # fmt: skip
+
+
+def _median(results: Results, rows: pl.DataFrame) -> float:
+    """Return the rows' time as a share of the window, on the median device."""
+    devices = results.gpu_time.select("gpu").unique()
+    spent = devices.join(rows.group_by("gpu").agg(pl.col("dur_ns").sum()), on="gpu", how="left")
+    middle = spent["dur_ns"].fill_null(0).median()
+    return float(middle) / results.window.duration_ns  # type: ignore[arg-type]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _sentence(state: str, share: Shares) -> str:
+    largest = sorted(share.causes.items(), key=lambda item: -item[1])
+    named = ", ".join(
+        f"{WORDS.get(cause, cause)} {_percent(part)}" for cause, part in largest[:3] if part >= 0.005
+    )
+    host = f"host work held the GPUs up for {_percent(share.host)} of the time" + (
+        f" ({named})" if named else ""
+    )
+    starved = (
+        f"; in {_percent(share.starved)} of the time the thread in question wanted a CPU and had none"
+        if share.starved >= 0.01
+        else ""
+    )
+    used = f"the GPUs did useful work {_percent(share.useful)} of the time"
+    return {
+        "cpu_bound": f"The CPU side is the limit: {host}{starved}.",
+        "mixed": f"The CPU side is part of it, not all: {host}{starved}; {used}.",
+        "not_cpu_bound": f"The CPU side is not the limit: {host}; {used}.",
+        "no_load": f"There was no work for {_percent(share.no_work)} of the time: no request waited anywhere; {host}.",
+        "insufficient": f"These files cannot tell: {_percent(share.unattributed)} of the time the GPUs were idle for a reason that no source recorded; {host}.",
+    }[state]
+
+
+def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]:
+    """Return how sure the verdict is, and why, weakest point first."""
+    why: list[str] = []
+    unknown = share.unattributed / share.lost if share.lost else 0.0
+    launched = results.launches["call_ts_ns"].is_not_null().mean() if results.launches.height else 0.0
+    untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
+    weak = unknown > 0.2 or float(launched or 0.0) < 0.5  # type: ignore[arg-type]
+    if unknown > 0.02:
+        why.append(f"{_percent(unknown)} of the lost time has no recorded cause")
+    why.append(f"a launch was found for {_percent(float(launched or 0.0))} of the GPU operations")  # type: ignore[arg-type]
+    why.append(
+        f"the CPU state is known for {_percent(share.cpu_known)} of the exposed host time"
+        if results.thread_states.height else "no scheduler events: how much of it is CPU shortage cannot be told"
+    )  # fmt: skip
+    if untied:
+        why.append(f"{untied} of {results.trace.sources.height} sources could not be tied to the timeline")
+    sure = not weak and unknown < 0.1 and share.cpu_known > 0.5 and not untied
+    return ("low" if weak else "high" if sure else "medium"), why

@@ -26,9 +26,11 @@ __all__ = ["Pages", "Unusual"]
 
 _Integers: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 _Bytes: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint8]]"
+_Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 _INTERIOR, _LEAF = 0x05, 0x0D
-_BATCH = 1024
+#: Pages that one thread decodes at a time: their rows and what is computed of them stay in its cache.
+_BATCH = 256
 #: Bytes behind the last page, so that reading 8 bytes at any value's place stays inside.
 _PAD = 16
 #: Serial types: 0 NULL, 1-6 big-endian integers of these widths, 7 a float, 8 and 9 the integers 0 and 1, 10 and 11 not
@@ -72,17 +74,31 @@ class Pages:
             A value is no integer, a row does not fit into its page, or the table has no rows of its own.
 
         """
-        leaves, damaged = self._leaves(root)
-        batches = [leaves[start : start + _BATCH] for start in range(0, len(leaves), _BATCH)]
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            parts = list(pool.map(lambda batch: self._decode(batch, columns, names), batches))
-        frames = [frame for frame, _ in parts]
-        empty = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-        return pl.concat([empty, *frames]), damaged + sum(bad for _, bad in parts)
+        leaves, rows, damaged = self._leaves(root)
+        starts = np.cumsum(rows) - rows
+        values = [np.empty(int(rows.sum()), dtype=np.int64) for _ in names]
+        valid = [np.ones(len(column), dtype=np.bool_) for column in values]
 
-    def _leaves(self, root: int) -> tuple[_Integers, int]:
-        """Return the numbers of the leaf pages below `root` in the table's order, and how many pages were damaged."""
+        def decode(at: int) -> tuple[slice, int]:
+            batch = slice(at, at + _BATCH)
+            begin = int(starts[at])
+            columns_of, bad = self._decode(leaves[batch], columns)
+            count = len(columns_of[0][0]) if columns_of else 0
+            whole = slice(begin, begin + count)
+            for place, (numbers, known) in enumerate(columns_of):
+                values[place][whole], valid[place][whole] = numbers, known
+            return whole, bad
+
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            done = list(pool.map(decode, range(0, len(leaves), _BATCH)))
+        kept = [whole for whole, _ in done] if any(bad for _, bad in done) else None
+        frame = pl.DataFrame([_series(name, values.pop(0), valid.pop(0), kept) for name in names])
+        return frame, damaged + sum(bad for _, bad in done)
+
+    def _leaves(self, root: int) -> tuple[_Integers, _Integers, int]:
+        """Return the leaf pages below `root` in the table's order, the rows of each, and how many pages were damaged."""
         leaves: list[int] = []
+        rows: list[int] = []
         seen: set[int] = set()
         waiting, damaged = [root], 0
         while waiting:
@@ -91,25 +107,28 @@ class Pages:
                 damaged += 1
                 continue
             seen.add(number)
-            head = os.pread(self.descriptor, 1, (number - 1) * self.size)
-            if head[0] == _LEAF or (number != root and head[0] != _INTERIOR):
-                leaves.append(number)  # a page of no known kind is found out when it is decoded
+            head = os.pread(self.descriptor, 5, (number - 1) * self.size)
+            if head[0] == _LEAF:
+                leaves.append(number)
+                rows.append(min(int.from_bytes(head[3:5], "big"), self.size // 4))
             elif head[0] == _INTERIOR:
                 waiting += reversed(self._children(number))
-            else:
+            elif number == root and head[0]:
                 raise Unusual
-        return np.array(leaves, dtype=np.int64), damaged
+            else:
+                damaged += 1
+        return np.array(leaves, dtype=np.int64), np.array(rows, dtype=np.int64), damaged
 
     def _children(self, number: int) -> list[int]:
         page = os.pread(self.descriptor, self.size, (number - 1) * self.size)
         cells = int.from_bytes(page[3:5], "big")
-        places = np.frombuffer(page[12 : 12 + 2 * cells], dtype=">u2").tolist()
+        places = np.frombuffer(page[12 : 12 + 2 * cells][: 2 * (len(page) // 2 - 6)], dtype=">u2").tolist()
         return [int.from_bytes(page[at : at + 4], "big") for at in [*places, 8]]
 
     def _decode(
-        self, numbers: _Integers, columns: Sequence[int], names: Sequence[str]
-    ) -> tuple[pl.DataFrame, int]:
-        """Return the `columns` of the rows on the leaf pages `numbers`, and how many of these pages were damaged."""
+        self, numbers: _Integers, columns: Sequence[int]
+    ) -> tuple[list[tuple[_Integers, _Flags]], int]:
+        """Return values and validity of the `columns` on the leaf pages `numbers`, and how many pages were damaged."""
         data = self._bytes(numbers)
         rows, ends, damaged = self._rows(data, len(numbers))
         payload, at = _varint(data, rows)
@@ -121,9 +140,9 @@ class Pages:
             damaged += len(np.unique(ends[~whole]))
             at, payload = at[whole], payload[whole]
         if not len(at):
-            return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64)), damaged
+            return [], damaged
         try:
-            return pl.DataFrame(_columns(data, at, payload, columns, names)), damaged
+            return _columns(data, at, payload, columns), damaged
         except IndexError as error:  # a damaged header points out of the file
             raise Unusual from error
 
@@ -175,9 +194,9 @@ def _varint(data: _Bytes, at: _Integers) -> tuple[_Integers, _Integers]:
 
 
 def _columns(
-    data: _Bytes, at: _Integers, payload: _Integers, columns: Sequence[int], names: Sequence[str]
-) -> list[pl.Series]:
-    """Return the values of `columns`, given where each row's header starts."""
+    data: _Bytes, at: _Integers, payload: _Integers, columns: Sequence[int]
+) -> list[tuple[_Integers, _Flags]]:
+    """Return the values of `columns` and which are not NULL, given where each row's header starts."""
     header, types = _varint(data, at)
     words = np.ndarray((len(data) - 7,), dtype=np.int64, buffer=data.data, strides=(1,))
     count = max(columns) + 1
@@ -191,14 +210,11 @@ def _columns(
     if (header + ends[:, -1] > payload).any():
         raise Unusual
     body = at + header
-    return [
-        _values(words, kinds[:, column], body + ends[:, column], name)
-        for column, name in zip(columns, names, strict=True)
-    ]
+    return [_values(words, kinds[:, column], body + ends[:, column]) for column in columns]
 
 
-def _values(words: _Integers, kind: _Bytes, end: _Integers, name: str) -> pl.Series:
-    """Return the integers of the serial types `kind` that end at `end`."""
+def _values(words: _Integers, kind: _Bytes, end: _Integers) -> tuple[_Integers, _Flags]:
+    """Return the integers of the serial types `kind` that end at `end`, and which of them are not NULL."""
     if not _INTEGER[kind].all():
         raise Unusual
     values = words[end - _WIDTH[kind]].byteswap(inplace=True)
@@ -206,8 +222,17 @@ def _values(words: _Integers, kind: _Bytes, end: _Integers, name: str) -> pl.Ser
     small = kind >= 8
     if small.any():
         values[small] = kind[small] - 8
+    return values, kind != 0
+
+
+def _series(name: str, values: _Integers, valid: _Flags, kept: list[slice] | None) -> pl.Series:
+    """Return a column; `kept` names the stretches that were filled, if there are others."""
+    if kept is not None:
+        values, valid = (
+            np.concatenate([values[part] for part in kept]),
+            np.concatenate([valid[part] for part in kept]),
+        )
     series = pl.Series(name, values)
-    null = kind == 0
-    if not null.any():
+    if valid.all():
         return series
-    return pl.DataFrame({name: series, "null": null}).select(pl.when(~pl.col("null")).then(name)).to_series()
+    return pl.DataFrame({name: series, "valid": valid}).select(pl.when("valid").then(name)).to_series()

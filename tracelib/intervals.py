@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["clip", "fill", "innermost", "layered", "merge_equal", "overlay", "union"]
+__all__ = ["begin", "clip", "end", "fill", "innermost", "layered", "merge_equal", "overlay", "union"]
 
 
 def _ints(series: pl.Series) -> Ints:
@@ -30,11 +30,21 @@ def _ints(series: pl.Series) -> Ints:
     return values
 
 
+def begin(frame: pl.DataFrame) -> int:
+    """Return the earliest `ts_ns` of a frame that has rows."""
+    return int(_ints(frame["ts_ns"]).min())
+
+
+def end(frame: pl.DataFrame) -> int:
+    """Return the latest `ts_ns + dur_ns` of a frame that has rows."""
+    return int(_ints(frame["ts_ns"] + frame["dur_ns"]).max())
+
+
 def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
     """Return the rows of `frame` that overlap `[start_ns, end_ns)`, cut to it; rows without length are dropped."""
-    end = (pl.col("ts_ns") + pl.col("dur_ns")).clip(upper_bound=end_ns)
     start = pl.col("ts_ns").clip(lower_bound=start_ns)
-    return frame.with_columns(ts_ns=start, dur_ns=end - start).filter(pl.col("dur_ns") > 0)
+    stop = (pl.col("ts_ns") + pl.col("dur_ns")).clip(upper_bound=end_ns)
+    return frame.with_columns(ts_ns=start, dur_ns=stop - start).filter(pl.col("dur_ns") > 0)
 
 
 def union(frame: pl.DataFrame, by: str) -> pl.DataFrame:
@@ -91,11 +101,9 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     keys = left[on].drop_nulls().unique().sort()
     if timeline.is_empty() or keys.is_empty():
         return left.drop("_piece").with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
-    low = min(left["ts_ns"].min(), timeline["ts_ns"].min())  # type: ignore[type-var]
-    high = max(_end(left), _end(timeline))
-    whole = fill(
-        timeline.with_columns(_at=pl.int_range(pl.len(), dtype=pl.UInt32)), on, keys.to_list(), low, high
-    )  # type: ignore[arg-type]
+    low, high = min(begin(left), begin(timeline)), max(end(left), end(timeline))
+    numbered = timeline.with_columns(_at=pl.int_range(pl.len(), dtype=pl.UInt32))
+    whole = fill(numbered, on, keys.to_list(), low, high)
     known = left.filter(pl.col(on).is_not_null())
     pairs = _range_join(known, whole, on, keys)
     parts = known.select(pl.exclude("ts_ns", "dur_ns").gather(pairs["left"])).with_columns(
@@ -107,15 +115,10 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     return pl.concat([joined.select(pieces.columns), added], how="horizontal")
 
 
-def _end(frame: pl.DataFrame) -> int:
-    end: int = (frame["ts_ns"] + frame["dur_ns"]).max()  # type: ignore[assignment]
-    return end
-
-
 def _range_join(left: pl.DataFrame, whole: pl.DataFrame, on: str, keys: pl.Series) -> dict[str, pl.Series]:
     """Pair rows of `left` with the rows of a complete timeline that they overlap: positions and common stretch."""
-    first: int = whole["ts_ns"].min()  # type: ignore[assignment]
-    span = _end(whole) - first + 1
+    first = begin(whole)
+    span = end(whole) - first + 1
     shift_left = _shift(left[on], keys, span, first)
     shift_whole = _shift(whole[on], keys, span, first)
     ls, ld = _ints(left["ts_ns"]) + shift_left, _ints(left["dur_ns"])
@@ -125,8 +128,8 @@ def _range_join(left: pl.DataFrame, whole: pl.DataFrame, on: str, keys: pl.Serie
     at = np.repeat(np.arange(len(ls)), count)
     right = np.arange(count.sum()) + np.repeat(low - (np.cumsum(count) - count), count)
     start = np.maximum(ls[at], ws[right])
-    end = np.minimum((ls + ld)[at], (ws + wd)[right])
-    columns = {"left": at, "right": right, "ts_ns": start - shift_left[at], "dur_ns": end - start}
+    stop = np.minimum((ls + ld)[at], (ws + wd)[right])
+    columns = {"left": at, "right": right, "ts_ns": start - shift_left[at], "dur_ns": stop - start}
     return {name: pl.Series(name, values) for name, values in columns.items()}
 
 
@@ -149,7 +152,7 @@ def layered(
     Each layer is a name and a frame with `by`, `ts_ns`, `dur_ns`. One row per stretch: `by`, `ts_ns`, `dur_ns`, `state`
     (the layer's name); per key the rows cover `[start_ns, end_ns)` without gap or overlap.
     """
-    schema = {by: layers[0][1].schema[by], "ts_ns": pl.Int64, "dur_ns": pl.Int64}
+    schema = {by: layers[0][1].schema[by], "ts_ns": pl.Int64(), "dur_ns": pl.Int64()}
     pieces = pl.DataFrame(
         {by: list(keys), "ts_ns": [start_ns] * len(keys), "dur_ns": [end_ns - start_ns] * len(keys)},
         schema=schema,
@@ -196,25 +199,24 @@ def innermost(slices: pl.DataFrame, by: str) -> pl.DataFrame:
         return rows.select(by, "ts_ns", "dur_ns", "row")
     rows = rows.sort(by, "ts_ns", "dur_ns", "row", descending=[False, False, True, False])
     keys = rows[by].unique().sort()
-    first: int = rows["ts_ns"].min()  # type: ignore[assignment]
-    shift = _shift(rows[by], keys, _end(rows) - first + 1, first)
+    first = begin(rows)
+    shift = _shift(rows[by], keys, end(rows) - first + 1, first)
     start = _ints(rows["ts_ns"]) + shift
-    end = start + _ints(rows["dur_ns"])
-    at, until, top = _tops(start, end)
+    at, until, top = _tops(start, start + _ints(rows["dur_ns"]))
     return pl.DataFrame({
         by: rows[by][top], "ts_ns": at - shift[top], "dur_ns": until - at, "row": rows["row"][top],
     })  # fmt: skip
 
 
-def _tops(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return begin, end and position of the innermost interval over time, for intervals in preorder."""
-    parent = _parents(start, end)
+def _tops(start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return begin, stop and position of the innermost interval over time, for intervals in preorder."""
+    parent = _parents(start, stop)
     nested = parent >= 0
-    if (end[nested] > end[parent[nested]]).any():
-        return _tops_one_by_one(start, end)
+    if (stop[nested] > stop[parent[nested]]).any():
+        return _tops_one_by_one(start, stop)
     n = len(start)
-    by_end = n - 1 - np.argsort(end[::-1], kind="stable")  # equal ends: the inner one ends first
-    ends = end[by_end]
+    by_end = n - 1 - np.argsort(stop[::-1], kind="stable")  # equal ends: the inner one ends first
+    ends = stop[by_end]
     times = np.empty(2 * n, np.int64)
     tops = np.empty(2 * n, np.int64)
     place_of_start = np.arange(n) + np.searchsorted(
@@ -227,12 +229,12 @@ def _tops(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return times[:-1][keep], times[1:][keep], tops[:-1][keep]
 
 
-def _parents(start: Ints, end: Ints) -> Ints:
+def _parents(start: Ints, stop: Ints) -> Ints:
     """Return the position of each interval's parent, -1 for roots; intervals in preorder, none without length.
 
     Depth = intervals begun before minus intervals ended by then; the parent is the last interval one level up.
     """
-    depth = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
+    depth = np.arange(len(start)) - np.searchsorted(np.sort(stop), start, side="right")
     parent = np.full(len(start), -1, np.int64)
     by_depth = np.argsort(depth, kind="stable")
     bounds = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2))
@@ -242,12 +244,12 @@ def _parents(start: Ints, end: Ints) -> Ints:
     return parent
 
 
-def _tops_one_by_one(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """The definition itself, row by row: for the few inputs whose intervals overlap without nesting."""
+def _tops_one_by_one(start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
+    """Apply the definition row by row: for the few inputs whose intervals overlap without nesting."""
     out: list[tuple[int, int, int]] = []
     open_: list[int] = []  # in order of begin, so the last one is innermost
     now = 0
-    ends: Any = end.tolist()
+    ends: Any = stop.tolist()
 
     def advance(until: int | None) -> int:
         at = now

@@ -1,0 +1,1 @@
+"""Analyses: frames in, frames out; one question, one file, one public function."""

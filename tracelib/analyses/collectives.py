@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["COLLECTIVES", "collectives"]
 
 COLLECTIVES = pl.Schema({
-    "event": pl.Int64, "group": pl.Categorical(), "collective": pl.Categorical(), "gpu": pl.Int32, "ts_ns": pl.Int64,
-    "dur_ns": pl.Int64, "last_start_ns": pl.Int64, "straggler": pl.Int32, "skew_ns": pl.Int64, "wait_ns": pl.Int64,
-    "matched": pl.Boolean,
+    "event": pl.Int64(), "group": pl.Categorical(), "collective": pl.Categorical(), "gpu": pl.Int32(), "ts_ns": pl.Int64(),
+    "dur_ns": pl.Int64(), "last_start_ns": pl.Int64(), "straggler": pl.Int32(), "skew_ns": pl.Int64(), "wait_ns": pl.Int64(),
+    "matched": pl.Boolean(),
 })  # fmt: skip
 
 #: Events that must overlap for an order to be believed; the rest stay unmatched one by one.

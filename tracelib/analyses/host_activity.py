@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["HOST_ACTIVITY", "host_activity"]
 
 HOST_ACTIVITY = pl.Schema({
-    "thread": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.Categorical(), "cause": pl.String,
-    "sub_cause": pl.String, "waits_for": pl.String, "seen_by": pl.String,
+    "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.Categorical(), "cause": pl.String(),
+    "sub_cause": pl.String(), "waits_for": pl.String(), "seen_by": pl.String(),
 })  # fmt: skip
 
 #: A slice that may hide a wait is taken for one when it lasts this many times the median of its name, and `LONG_NS`.

@@ -9,7 +9,7 @@ from tracelib.intervals import union
 __all__ = ["HOST_TIME", "host_time"]
 
 HOST_TIME = pl.Schema({
-    "cause": pl.String, "sub_cause": pl.String, "total_ns": pl.Int64, "union_ns": pl.Int64, "exposed_ns": pl.Int64, "count": pl.Int64,
+    "cause": pl.String(), "sub_cause": pl.String(), "total_ns": pl.Int64(), "union_ns": pl.Int64(), "exposed_ns": pl.Int64(), "count": pl.Int64(),
 })  # fmt: skip
 
 

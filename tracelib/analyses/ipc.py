@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["IPC", "ipc"]
 
 IPC = pl.Schema({
-    "thread": pl.Int32, "role": pl.String, "rank": pl.Int32, "direction": pl.String, "ts_ns": pl.Int64, "dur_ns": pl.Int64,
+    "thread": pl.Int32(), "role": pl.String(), "rank": pl.Int32(), "direction": pl.String(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(),
     "name": pl.Categorical(),
 })  # fmt: skip
 

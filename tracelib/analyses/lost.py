@@ -25,8 +25,8 @@ CPU_STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
 
 LOST_FRAME = pl.Schema({
-    "gpu": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64, "lost": LOST_KIND, "thread": pl.Int32, "cause": pl.String,
-    "sub_cause": pl.String, "cpu_state": CPU_STATE, "what": pl.Categorical(),
+    "gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "lost": LOST_KIND, "thread": pl.Int32(), "cause": pl.String(),
+    "sub_cause": pl.String(), "cpu_state": CPU_STATE, "what": pl.Categorical(),
 })  # fmt: skip
 
 _TOLD = ["thread", "cause", "sub_cause", "what"]

@@ -24,8 +24,8 @@ __all__ = ["REQUESTS", "REQUEST_LOG", "request_log", "requests"]
 REQUEST_LOG = ("id", "arrived", "tokenize_start", "tokenize_end", "first_token")
 
 REQUESTS = pl.Schema({
-    "id": pl.String, "arrived_ns": pl.Int64, "first_token_ns": pl.Int64, "ttft_ns": pl.Int64, "before_tokenize_ns": pl.Int64,
-    "tokenize_ns": pl.Int64, "gpu_useful_ns": pl.Int64, "gpu_wait_ns": pl.Int64, "gpu_idle_ns": pl.Int64, "unknown_ns": pl.Int64,
+    "id": pl.String(), "arrived_ns": pl.Int64(), "first_token_ns": pl.Int64(), "ttft_ns": pl.Int64(), "before_tokenize_ns": pl.Int64(),
+    "tokenize_ns": pl.Int64(), "gpu_useful_ns": pl.Int64(), "gpu_wait_ns": pl.Int64(), "gpu_idle_ns": pl.Int64(), "unknown_ns": pl.Int64(),
 })  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def requests(log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame)
         for part in ("gpu_useful", "gpu_wait", "gpu_idle", "unknown")
     )
     made = inside.select(
-        "id", arrived_ns="arrived", first_token_ns="first_token", ttft_ns=pl.col("first_token") - pl.col("arrived"),
+        "id", arrived_ns="arrived", first_token_ns=pl.col("first_token"), ttft_ns=pl.col("first_token") - pl.col("arrived"),
         before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"), tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
     ).join(parts, on="id", how="left")  # fmt: skip
     return made.select(list(REQUESTS)).match_to_schema(REQUESTS).sort("arrived_ns")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.intervals import innermost, overlay
+from tracelib.intervals import begin, end, innermost, overlay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ class Upstream:
         return self._asleep(role, cut)
 
     def _role_timeline(self, role: str) -> pl.DataFrame:
-        """What the processes of a role did over time: tokenizing before other work, work before waiting."""
+        """Return what the processes of a role did over time: tokenizing before other work, work before waiting."""
         threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
         rows = self.activity.filter(pl.col("thread").is_in(threads.implode())).drop("seen_by")
         works = pl.col("waits_for").is_null()
@@ -149,7 +149,7 @@ class Upstream:
         return pl.concat([told, marked.select(told.columns)])
 
     def _main_thread(self, role: str) -> int | None:
-        """The thread of the role that did most; the process's first thread where nothing was recorded of it."""
+        """Return the thread of the role that did most; the process's first thread where nothing was recorded of it."""
         threads = self.trace.threads.filter(pl.col("role") == role)
         mine = self.activity.filter(pl.col("thread").is_in(threads["thread"].implode()))
         busiest = mine.group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
@@ -192,18 +192,13 @@ def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
     rows = pl.concat([layer.with_columns(_layer=pl.lit(n)) for n, layer in enumerate(layers)])
     if rows.is_empty():
         return rows.drop("_layer")
-    whole = pl.DataFrame(
-        {
-            "_key": [0],
-            "ts_ns": [rows["ts_ns"].min()],
-            "dur_ns": [int((rows["ts_ns"] + rows["dur_ns"]).max()) - int(rows["ts_ns"].min())],
-        }
-    )  # type: ignore[arg-type]
+    first = begin(rows)
+    whole = pl.DataFrame({"_key": [0], "ts_ns": [first], "dur_ns": [end(rows) - first]})
     out: list[pl.DataFrame] = []
     for layer in layers:
         keyed = layer.with_columns(_key=pl.lit(0, pl.Int64))
         at = innermost(keyed, "_key")
-        line = pl.concat([at.drop("row"), layer.drop("ts_ns", "dur_ns")[at["row"]]], how="horizontal")
+        line = pl.concat([at.drop("row"), layer.drop("ts_ns", "dur_ns").select(pl.all().gather(at["row"]))], how="horizontal")
         cut = overlay(whole, line, "_key")
         out.append(cut.filter(pl.col("cause").is_not_null()).drop("_key"))
         whole = cut.filter(pl.col("cause").is_null()).select("_key", "ts_ns", "dur_ns")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.errors import BadParameter, MissingEvents
+from tracelib.intervals import begin, end
 
 if TYPE_CHECKING:
     from tracelib.trace import Trace
@@ -53,8 +54,8 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     cover = trace.gpu_ops.group_by("gpu").agg(
         first=pl.col("ts_ns").min(), last=(pl.col("ts_ns") + pl.col("dur_ns")).max()
     )
-    start, end = int(cover["first"].max()), int(cover["last"].min())  # type: ignore[arg-type]
-    if start >= end:
+    start, stop = int(cover["first"].to_numpy().max()), int(cover["last"].to_numpy().min())
+    if start >= stop:
         raise MissingEvents(
             "GPU recordings that overlap in time", _found(trace), RECORD_GPU + ", all at the same time"
         )
@@ -63,17 +64,17 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     if of is not None:
         return _of_annotation(trace, of)
     if spec is not None:
-        return _part(Window(start, end, common), spec)
-    return Window(start, end, common)
+        return _part(Window(start, stop, common), spec)
+    return Window(start, stop, common)
 
 
 def _part(whole: Window, spec: tuple[float, float]) -> Window:
     low, high = (whole.start_ns + round(seconds * 1e9) for seconds in spec)
-    start, end = max(low, whole.start_ns), min(high, whole.end_ns)
-    if start >= end:
+    start, stop = max(low, whole.start_ns), min(high, whole.end_ns)
+    if start >= stop:
         raise BadParameter("window", f"{spec[0]}:{spec[1]}", [f"0:{whole.duration_ns / 1e9:.3f}"])
     return Window(
-        start, end, f"given: {spec[0]:g} s to {spec[1]:g} s after the start of the common GPU recording"
+        start, stop, f"given: {spec[0]:g} s to {spec[1]:g} s after the start of the common GPU recording"
     )
 
 
@@ -84,8 +85,7 @@ def _of_annotation(trace: Trace, of: str) -> Window:
     if not wanted:
         raise BadParameter("window_of", of, sorted(names.to_list())[:20])
     chosen = named.filter(pl.col("name").cast(pl.String).is_in(wanted))
-    end = int((chosen["ts_ns"] + chosen["dur_ns"]).max())  # type: ignore[arg-type]
-    return Window(int(chosen["ts_ns"].min()), end, f"given: annotations {of!r}")  # type: ignore[arg-type]
+    return Window(begin(chosen), end(chosen), f"given: annotations {of!r}")
 
 
 def _found(trace: Trace) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelib import __version__
-from tracelib.findings.finding import Abstained, Finding
+from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, verdict
 
@@ -74,13 +74,10 @@ def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
     return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)).to_dicts()
 
 
-def _quantiles(series: pl.Series) -> dict[str, int] | None:
-    known = series.drop_nulls()
-    if known.is_empty():
+def _quantiles(series: pl.Series) -> dict[str, int | None] | None:
+    if series.null_count() == series.len():
         return None
-    return {
-        name: int(known.quantile(q, "nearest")) for name, q in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
-    }  # type: ignore[arg-type]
+    return {name: quantile(series, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
 
 
 def _sources(results: Results) -> list[dict[str, Any]]:
@@ -138,7 +135,7 @@ def _launches(results: Results) -> dict[str, Any] | None:
     if ops.is_empty() or ops["call_ts_ns"].null_count() == ops.height:
         return None
     kernels = ops.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    by_graph = kernels["graph"].is_not_null().mean()
+    by_graph = mean(kernels["graph"].is_not_null())
     return {
         "count": ops.height, "api_ns": _quantiles(ops["api_ns"]), "launch_to_start_ns": _quantiles(ops["launch_to_start_ns"]),
         "return_to_start_ns": _quantiles(ops["return_to_start_ns"]), "negative_returns": int((ops["return_to_start_ns"] < 0).sum() or 0),
@@ -176,7 +173,7 @@ def _ipc(results: Results) -> dict[str, Any] | None:
     )
     first = dequeue.filter(pl.col("thread") == dequeue["thread"][0]).sort("ts_ns")
     step = first["ts_ns"].diff().drop_nulls()
-    over = float(first["dur_ns"].head(-1).sum() / step.sum()) if step.sum() else None
+    over = int(first["dur_ns"].head(-1).sum()) / int(step.sum()) if step.len() else None
     return {
         "dequeue_ns": _quantiles(dequeue["dur_ns"]), "dequeue_over_step": over,
         "enqueue_ns": _quantiles(rows.filter(pl.col("direction") == "enqueue")["dur_ns"]), "spin_cpu_ns": spin,
@@ -223,7 +220,7 @@ def _requests(results: Results) -> dict[str, Any] | None:
         "count": rows.height, "ttft_ns": _quantiles(rows["ttft_ns"]),
         "parts": [
             {
-                "part": part.removesuffix("_ns"), "p50": int(rows[part].quantile(0.5, "nearest")), "p95": int(rows[part].quantile(0.95, "nearest")),  # type: ignore[arg-type]
+                "part": part.removesuffix("_ns"), "p50": quantile(rows[part], 0.5), "p95": quantile(rows[part], 0.95),
                 "correlation_with_ttft": _correlation(rows, part),
             }
             for part in parts
@@ -240,7 +237,7 @@ def _capacity(results: Results) -> dict[str, Any]:
     cpus = results.trace.sources["cpus"].drop_nulls()
     gpus = results.gpu_time["gpu"].n_unique()
     return {
-        "gpus": gpus, "cpus_of_host": int(cpus.max()) if cpus.len() else None,  # type: ignore[arg-type]
+        "gpus": gpus, "cpus_of_host": max(cpus.to_list(), default=None),
         "demand": _demand(results), "floor_runnable_processes": gpus + 2, "band_cores": [4 * gpus, 8 * gpus],
         "sources": {
             "floor_runnable_processes": "GPUs + 2, arXiv 2603.22774", "band_cores": "4 to 8 cores per GPU, arXiv 2603.22774",

@@ -19,6 +19,8 @@ __all__ = [
     "evidence_of_lost",
     "exposed",
     "exposed_share",
+    "mean",
+    "quantile",
     "thread_name",
 ]
 
@@ -72,7 +74,9 @@ class Rule(Protocol):
     - Its claim names an amount; lost GPU time only counts where a GPU was held up (hidden host time costs nothing).
     """
 
-    def __call__(self, results: Results) -> Finding | Abstained | None: ...
+    def __call__(self, results: Results) -> Finding | Abstained | None:
+        """Look at the run."""
+        ...
 
 
 def exposed(results: Results, condition: pl.Expr) -> pl.DataFrame:
@@ -106,3 +110,14 @@ def evidence_of_lost(results: Results, lost: pl.DataFrame, rows: int = EVIDENCE_
         )
         for row in worst.iter_rows(named=True)
     ]  # fmt: skip
+
+
+def mean(series: pl.Series) -> float:
+    """Return the mean of a series as a float, 0.0 where it has no value."""
+    return float(series.cast(pl.Float64).fill_null(0.0).to_numpy().mean()) if series.len() else 0.0
+
+
+def quantile(series: pl.Series, q: float) -> int | None:
+    """Return the nearest-rank quantile of the series' known values, None where it has none."""
+    known = series.drop_nulls().sort()
+    return int(known[round(q * (known.len() - 1))]) if known.len() else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_states import USEFUL
+from tracelib.findings.finding import mean
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -148,12 +149,12 @@ def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]
     """Return how sure the verdict is, and why, weakest point first."""
     why: list[str] = []
     unknown = share.unattributed / share.lost if share.lost else 0.0
-    launched = results.launches["call_ts_ns"].is_not_null().mean() if results.launches.height else 0.0
+    launched = mean(results.launches["call_ts_ns"].is_not_null())
     untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
-    weak = unknown > 0.2 or float(launched or 0.0) < 0.5  # type: ignore[arg-type]
+    weak = unknown > 0.2 or launched < 0.5
     if unknown > 0.02:
         why.append(f"{_percent(unknown)} of the lost time has no recorded cause")
-    why.append(f"a launch was found for {_percent(float(launched or 0.0))} of the GPU operations")  # type: ignore[arg-type]
+    why.append(f"a launch was found for {_percent(launched)} of the GPU operations")
     why.append(
         f"the CPU state is known for {_percent(share.cpu_known)} of the exposed host time"
         if results.thread_states.height else "no scheduler events: how much of it is CPU shortage cannot be told"

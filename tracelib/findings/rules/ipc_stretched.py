@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import Abstained, Finding, evidence_of_lost, exposed, exposed_share
+from tracelib.findings.finding import Abstained, Finding, evidence_of_lost, exposed, exposed_share, quantile
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -36,11 +36,10 @@ def ipc_stretched(results: Results) -> Finding | Abstained | None:
             "profile the engine and the API server too (vLLM's /start_profile covers workers only), or perf record -a -g",
         )  # fmt: skip
     dequeue = results.ipc.filter(pl.col("direction") == "dequeue")["dur_ns"]
-    spread = (
-        f" A worker's dequeue took {dequeue.median() / 1e6:.1f} ms at the median, {dequeue.quantile(0.95) / 1e6:.1f} ms at p95."
-        if dequeue.len()
-        else ""
-    )  # type: ignore[operator]
+    middle, p95 = quantile(dequeue, 0.5), quantile(dequeue, 0.95)
+    spread = ""
+    if middle is not None and p95 is not None:
+        spread = f" A worker's dequeue took {middle / 1e6:.1f} ms at the median, {p95 / 1e6:.1f} ms at p95."
     return Finding(
         id="ipc_stretched", cause="ipc",
         claim=f"The GPUs waited for messages between the server's processes {100 * share:.1f} % of the time.{spread}",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share
+from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share, mean
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -29,8 +29,8 @@ def launch_bound(results: Results) -> Finding | None:
     total = int(lost["dur_ns"].sum())
     split = ", ".join(f"{_WORDS[name]} {100 * ns / total:.0f} %" for name, ns in parts.iter_rows())
     kernels = results.launches.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    coverage = float(kernels["graph"].is_not_null().mean() or 0.0)  # type: ignore[arg-type]
-    late = float(results.launches["late"].mean() or 0.0)  # type: ignore[arg-type]
+    coverage = mean(kernels["graph"].is_not_null())
+    late = mean(results.launches["late"])
     starved = exposed(results, cost & pl.col("cpu_state").is_in(["runnable", "throttled"]))
     note = (
         f" In {100 * int(starved['dur_ns'].sum()) / total:.0f} % of it the launching thread had no CPU."

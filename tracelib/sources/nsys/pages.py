@@ -33,13 +33,14 @@ _INTERIOR, _LEAF = 0x05, 0x0D
 _BATCH = 256
 #: Bytes behind the last page, so that reading 8 bytes at any value's place stays inside.
 _PAD = 16
-#: Serial types: 0 NULL, 1-6 big-endian integers of these widths, 7 a float, 8 and 9 the integers 0 and 1, 10 and 11 not
-#: in use, from 12 on blobs and texts of (type - 12) // 2 bytes.
-_WIDTH = np.array(
-    [0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((t - 12) // 2 for t in range(12, 128))], dtype=np.int64
-)
-_SHIFT = np.array([63, 56, 48, 40, 32, 16, 0, *[63] * 121], dtype=np.int64)
-_INTEGER = np.array([t <= 6 or t in (8, 9) for t in range(128)])
+#: Serial types: 0 NULL, 1-6 big-endian integers of these widths, 7 a float, 8 and 9 the integers 0 and 1; 10 and 11 are
+#: not in use, from 12 on they are blobs and texts.
+_WIDTH = np.array([0, 1, 2, 3, 4, 6, 8, 8, *[0] * 248], dtype=np.uint8)
+#: How far to shift the 8 bytes that start with the value, to leave it alone.
+_SHIFT = np.array([63, 56, 48, 40, 32, 16, 0, 0, 63, 63], dtype=np.uint8)
+_FLOAT, _ZERO, _LAST = 7, 8, 9
+#: Multiplied by this, each byte of a word becomes the sum of itself and those before it (as long as that stays below 256).
+_RUNNING_SUM = np.uint64(0x0101010101010101)
 
 
 class Unusual(Exception):  # noqa: N818  (not an error: the caller has another way)
@@ -202,26 +203,32 @@ def _columns(
     count = max(columns) + 1
     if (header - (types - at) < count).any():
         raise Unusual  # rows written before a column was added
-    groups = [words[types + eight] for eight in range(0, count, 8)]
-    kinds = np.stack(groups, axis=1).view(np.uint8)[:, :count]
-    if (kinds >= 128).any():
-        raise Unusual  # a text of more than 57 bytes before the last wanted column
-    ends = np.cumsum(_WIDTH[kinds], axis=1, dtype=np.uint16)
-    if (header + ends[:, -1] > payload).any():
+    kinds = np.stack([words[types + eight] for eight in range(0, count, 8)], axis=1).view(np.uint8)
+    if (kinds[:, :count] > _LAST).any():
+        raise Unusual  # a text among the columns up to the last wanted one
+    widths = (np.take(_WIDTH, kinds).view(np.uint64) * _RUNNING_SUM).view(np.uint8)
+    found: dict[int, tuple[_Integers, _Flags]] = {}
+    group = at + header
+    for eight in range(0, count, 8):
+        for column in range(eight, min(eight + 8, count)):
+            if column in columns:
+                found[column] = _values(words, kinds[:, column], group + widths[:, column])
+        group = group + widths[:, min(eight + 7, count - 1)]
+    if (group > at + payload).any():
         raise Unusual
-    body = at + header
-    return [_values(words, kinds[:, column], body + ends[:, column]) for column in columns]
+    return [found[column] for column in columns]
 
 
 def _values(words: _Integers, kind: _Bytes, end: _Integers) -> tuple[_Integers, _Flags]:
     """Return the integers of the serial types `kind` that end at `end`, and which of them are not NULL."""
-    if not _INTEGER[kind].all():
-        raise Unusual
-    values = words[end - _WIDTH[kind]].byteswap(inplace=True)
-    values >>= _SHIFT[kind]
-    small = kind >= 8
+    shift = np.take(_SHIFT, kind)
+    values = words[end - np.take(_WIDTH, kind)].byteswap(inplace=True)
+    values >>= shift
+    small = kind >= _FLOAT
     if small.any():
-        values[small] = kind[small] - 8
+        if (kind == _FLOAT).any():
+            raise Unusual
+        values[small] = kind[small] - _ZERO
     return values, kind != 0
 
 

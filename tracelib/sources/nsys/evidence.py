@@ -9,6 +9,8 @@ import polars as pl
 from tracelib.sources.nsys.session import option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tracelib.sources.nsys.database import Database
     from tracelib.sources.nsys.notes import Notes
 
@@ -18,37 +20,23 @@ _AGAIN = "Record with: nsys profile"
 _LAUNCH = r"(?i)launch"
 
 
-def add_missing(
-    database: Database, slices: pl.DataFrame, operations: pl.DataFrame, found: dict[str, int], notes: Notes
-) -> None:
-    """Add a remark for each kind of evidence that the file lacks; `found` counts samples and switches."""
-    kinds = operations["kind"].cast(pl.String).value_counts()
-    _add_gpu(dict(kinds.iter_rows()), slices, notes)
-    categories = set(slices["category"].unique().cast(pl.String))
-    for category, what, flag in (
-        (
-            "annotation",
-            "NVTX ranges",
-            "-t nvtx (and a program that emits them: PyTorch's emit_nvtx, vLLM's ranges)",
-        ),
-        ("os", "libc calls (OSRT)", "-t osrt"),
-    ):
-        if category not in categories:
-            notes.add("info", f"no {what} in this file", f"{_AGAIN} {flag}")
-    if not found["switches"]:
-        notes.add(
-            "info",
-            "no context switches: when threads ran and waited for a CPU is unknown",
-            f"{_AGAIN} --cpuctxsw=system-wide (needs root)",
-        )
-    else:
+def add_missing(database: Database, read: Mapping[str, pl.DataFrame], notes: Notes) -> None:
+    """Add a remark for each kind of evidence that the frames in `read` lack."""
+    _add_gpu(dict(read["gpu_ops"]["kind"].cast(pl.String).value_counts().iter_rows()), read["slices"], notes)
+    categories = set(read["slices"]["category"].unique().cast(pl.String))
+    if "annotation" not in categories:
+        flag = "-t nvtx (and a program that emits ranges: PyTorch's emit_nvtx, a serving engine's own)"
+        notes.add("info", "no NVTX ranges in this file", f"{_AGAIN} {flag}")
+    if "os" not in categories:
+        notes.add("info", "no libc calls (OSRT) in this file", f"{_AGAIN} -t osrt")
+    if read["sched"].height:
         _add_switches(database, notes)
-    if not found["samples"]:
-        notes.add(
-            "info",
-            "no CPU samples: what threads did between traced calls is unknown",
-            f"{_AGAIN} --sample=system-wide",
-        )
+    else:
+        without = "no context switches: when threads ran and waited for a CPU is unknown"
+        notes.add("info", without, f"{_AGAIN} --cpuctxsw=system-wide (needs root)")
+    if not read["samples"].height:
+        without = "no CPU samples: what threads did between traced calls is unknown"
+        notes.add("info", without, f"{_AGAIN} --sample=system-wide")
 
 
 def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Notes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -27,29 +28,35 @@ def trace_of(database: Database, path: Path) -> Trace:
     """Return the frames of the open export `database`, which was read from `path`."""
     notes = Notes()
     texts = string_ids(database)
-    host = slices.host_slices(database, texts, notes)
-    gpu = _with_graph_launches(_with_process(gpu_ops.gpu_ops(database, texts), host, notes), host)
     reported = session.diagnostics(database)
-    cpu_samples = samples.samples(database, *samples.trigger(reported["text"]))
-    switches = sched.switches(database)
-    read = {
-        "gpu_ops": gpu,
-        "slices": host,
-        "samples": cpu_samples,
-        "sched": switches,
-        "counters": counters.gpu_metrics(database),
-    }
+    with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter: it runs while tables are decoded
+        digest = beside.submit(sha256, path)
+        read = _events(database, texts, reported, notes)
     first, last = _span(read)
-    evidence.add_missing(
-        database, host, gpu, {"samples": cpu_samples.height, "switches": switches.height}, notes
-    )
+    evidence.add_missing(database, read, notes)
     lost = session.add_diagnostics(reported, notes)
     frames = _numbered(database, texts, read, last or 0, notes)
     for damage in database.damage:
         notes.add("error", f"damaged: {damage}", "Export the file again from its .nsys-rep.")
-    frames["sources"] = _source(database, path, first, last, lost)
+    about = {"sha256": digest.result(), "first_ns": first, "last_ns": last, "lost_declared": lost}
+    frames["sources"] = _source(database, path, about)
     frames["health"] = notes.frame()
     return Trace.of(frames)
+
+
+def _events(
+    database: Database, texts: pl.DataFrame, reported: pl.DataFrame, notes: Notes
+) -> dict[str, pl.DataFrame]:
+    """Return the frames of events as the file has them: with nsys's ids, in the file's order."""
+    host = slices.host_slices(database, texts, notes)
+    operations = _with_process(gpu_ops.gpu_ops(database, texts), host, notes)
+    return {
+        "slices": host,
+        "gpu_ops": _with_graph_launches(operations, host),
+        "samples": samples.samples(database, *samples.trigger(reported["text"])),
+        "sched": sched.switches(database),
+        "counters": counters.gpu_metrics(database),
+    }
 
 
 def _numbered(
@@ -185,13 +192,12 @@ def _span(read: dict[str, pl.DataFrame]) -> tuple[int | None, int | None]:
     )
 
 
-def _source(database: Database, path: Path, first: int | None, last: int | None, lost: int) -> pl.DataFrame:
+def _source(database: Database, path: Path, about: dict[str, str | int | None]) -> pl.DataFrame:
     exported = session.exported(database)
     clock, wall_offset = session.clock(database, exported)
     row = {
-        "source": 0, "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size, "format": "nsys",
+        **about, "source": 0, "file": path.name, "bytes": path.stat().st_size, "format": "nsys",
         "recorder": session.recorder(exported), "cpus": session.cpus(database), "clock": clock,
-        "wall_offset_ns": wall_offset, "first_ns": first, "last_ns": last, "lost_declared": lost, "lost_detected": 0,
-        "skipped_bytes": database.lost_bytes,
+        "wall_offset_ns": wall_offset, "lost_detected": 0, "skipped_bytes": database.lost_bytes,
     }  # fmt: skip
     return pl.DataFrame([row], schema=FRAMES["sources"])

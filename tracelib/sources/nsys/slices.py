@@ -43,6 +43,8 @@ MARK, PUSH_POP, START_END = 34, 59, 60
 _SYNC = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAITS = 2
 _QUERY = "Query"
+#: Runtime calls are called cuda…, driver calls cu… with a capital letter behind.
+_DRIVER = "^cu[A-Z]"
 
 
 def host_slices(database: Database, texts: pl.DataFrame, notes: Notes) -> pl.DataFrame:
@@ -69,11 +71,10 @@ def _calls(database: Database, table: str, category: str, texts: pl.DataFrame) -
     if category != "runtime":
         return _slices(rows, looked_up(rows["nameId"], texts), pl.lit(category, SLICE_CATEGORY))
     name = looked_up(rows["nameId"], without_version(texts))
-    driver = name.to_frame("name").select(pl.col("name").cast(pl.String).str.contains("^cu[A-Z]"))["name"]
-    kind = pl.DataFrame({"driver": driver}).select(
-        pl.when("driver").then(pl.lit("driver", SLICE_CATEGORY)).otherwise(pl.lit("runtime", SLICE_CATEGORY))
-    )
-    return _slices(rows, name, kind.to_series())
+    distinct = name.unique()
+    drivers = distinct.filter(distinct.cast(pl.String).str.contains(_DRIVER))
+    driver, runtime = (pl.lit(kind, SLICE_CATEGORY) for kind in ("driver", "runtime"))
+    return _slices(rows, name, pl.when(name.is_in(drivers.implode())).then(driver).otherwise(runtime))
 
 
 def _slices(rows: pl.DataFrame, name: pl.Series, category: pl.Expr | pl.Series) -> pl.DataFrame:

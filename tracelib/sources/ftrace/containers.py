@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Atrace", "in_page", "is_ring_buffers", "is_trace_dat", "open_text"]
+__all__ = ["Atrace", "atrace_offset", "in_page", "is_ring_buffers", "is_trace_dat", "open_text"]
 
 TRACE_DAT = b"\x17\x08\x44tracing"
 #: `trace-cmd report` writes about 1 GB in this time; one that hangs ends.
@@ -42,7 +42,7 @@ def in_page(start: bytes) -> bool:
     return start[:512].lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
-def _atrace_offset(start: bytes) -> int | None:
+def atrace_offset(start: bytes) -> int | None:
     """Return where the zlib data of `atrace -z` begins, None if there are none."""
     for mark in (b"TRACE:\n", b"TRACE:\r\n"):
         at = start.find(mark)
@@ -63,10 +63,10 @@ class Atrace(io.RawIOBase):
         self.damage: str | None = None
         self.lost_bytes = 0
 
-    def readable(self) -> bool:
+    def readable(self) -> bool:  # noqa: D102  (of io.RawIOBase)
         return True
 
-    def readinto(self, buffer: Buffer) -> int:
+    def readinto(self, buffer: Buffer) -> int:  # noqa: D102  (of io.RawIOBase)
         view = memoryview(buffer).cast("B")
         while not self._pending and not self._decoder.eof and self.damage is None:
             block = self._packed.read(1 << 16)
@@ -102,7 +102,7 @@ def open_text(path: Path) -> Iterator[Stream | Atrace]:
         if is_trace_dat(start):
             path = held.enter_context(_reported(path))
         stream = held.enter_context(open_stream(path))
-        offset = _atrace_offset(start)
+        offset = atrace_offset(start)
         yield stream if offset is None else held.enter_context(Atrace(stream, offset))
 
 
@@ -119,7 +119,7 @@ def _reported(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tracelib-") as folder:
         data, report = path.resolve(), Path(folder) / "report.txt"
         if (
-            not path.open("rb").read(len(TRACE_DAT)) == TRACE_DAT
+            path.open("rb").read(len(TRACE_DAT)) != TRACE_DAT
         ):  # compressed as a whole: the tool wants it plain
             data = Path(folder) / "trace.dat"
             with open_stream(path) as packed, data.open("wb") as plain:

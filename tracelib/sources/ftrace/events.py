@@ -18,10 +18,29 @@ from tracelib.sources.ftrace.heads import Heads
 
 __all__ = ["Events", "Kind", "kind_of"]
 
-SCHED = {"sched_switch", "sched_wakeup", "sched_waking", "sched_wakeup_new"}
-#: Text written by programs: trace_marker (tracing_mark_write, or print in newer kernels) and trace_printk (bprint,
-#: bputs). Kernels before 3.4 print "0" for it.
-MARKERS = {"tracing_mark_write", "print", "bprint", "bputs", "0"}
+#: First words, by the group of the event that they name; the first that fits counts.
+WORDS = tuple(
+    (re.compile(pattern), group, ends, raw)
+    for pattern, group, ends, raw in (
+        (r"(sched_(?:switch|wakeup|waking|wakeup_new)):", "sched", False, False),
+        # trace_marker (tracing_mark_write, or print) and trace_printk (bprint, bputs); "0" in kernels before 3.4
+        (r"(tracing_mark_write|print|bprint|bputs|0):", "marker", False, False),
+        (r"(sys_enter):", "syscall", False, True),
+        (r"(sys_exit):", "syscall", True, True),
+        (r"sys_enter_(\w+):", "syscall", False, False),
+        (r"sys_exit_(\w+):", "syscall", True, False),
+        (r"sys_(\w+)\(.*", "syscall", False, False),
+        (
+            r"sys_(\w+)",
+            "syscall",
+            True,
+            False,
+        ),  # "sys_futex -> 0x0"; "sys_futex <-caller" is told apart by line
+        (r"(funcgraph_entry):", "graph", False, False),
+        (r"(funcgraph_exit):", "graph", True, False),
+        (r"(\S+):", "other", False, False),
+    )
+)
 #: tracefs and trace-cmd; the number is absent where the kernel does not know it.
 LOST = r"^CPU:(?P<cpu>\d+) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
 WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
@@ -43,30 +62,11 @@ class Kind(NamedTuple):
 
 
 def kind_of(word: str) -> Kind:
-    """Return what the first word of a rest says.
-
-    Raises nothing: a word without the colon of an event's name is a function of the function tracer.
-    """
-    name = word.removesuffix(":")
-    if name in SCHED:
-        return Kind("sched", name)
-    if name in MARKERS and word.endswith(":"):
-        return Kind("marker", name)
-    if name in {"sys_enter", "sys_exit"}:
-        return Kind("syscall", name, ends=name == "sys_exit", raw=True)
-    if found := re.match(r"sys_(enter|exit)_(\w+):$", word):
-        return Kind("syscall", found[2], ends=found[1] == "exit")
-    if found := re.match(r"sys_(\w+)\(", word):
-        return Kind("syscall", found[1])
-    if re.fullmatch(
-        r"sys_\w+", word
-    ):  # "sys_futex -> 0x0"; the function tracer's "sys_futex <-caller" is told apart by line
-        return Kind("syscall", name[4:], ends=True)
-    if name in {"funcgraph_entry", "funcgraph_exit"}:
-        return Kind("graph", name, ends=name == "funcgraph_exit")
-    if word.startswith("<stack"):
-        return Kind("other", "stack trace")
-    return Kind("other", name if word.endswith(":") else "function")
+    """Return what the first word of a rest says; one without the colon of an event's name is a traced function."""
+    for pattern, group, ends, raw in WORDS:
+        if found := pattern.fullmatch(word):
+            return Kind(group, found[1], ends, raw)
+    return Kind("other", "stack trace" if word.startswith("<stack") else "function")
 
 
 def _name(word: str) -> str:
@@ -165,9 +165,9 @@ class Events:
         return found.with_columns(group=pl.Series(groups[found["word"].to_physical().to_numpy()]))
 
     def _keep(self, found: pl.DataFrame) -> None:
-        times = found["ts_ns"]
-        self.first_ns = min(t for t in (self.first_ns, times.min()) if t is not None)  # type: ignore[type-var]
-        self.last_ns = max(t for t in (self.last_ns, times.max()) if t is not None)  # type: ignore[type-var]
+        first, last = found.select(first=pl.col("ts_ns").min(), last=pl.col("ts_ns").max()).row(0)
+        self.first_ns = first if self.first_ns is None else min(first, self.first_ns)
+        self.last_ns = last if self.last_ns is None else max(last, self.last_ns)
         self._part("task", found.group_by("task").agg(pl.col("index").max()))
         of = {name: found.filter(pl.col("group") == GROUPS.index(name)) for name in GROUPS if name != "other"}
         base = ["index", "ts_ns", "cpu", "task", "word"]
@@ -194,7 +194,7 @@ class Events:
         for text in others.filter(line.str.starts_with("cpus="))["line"]:
             self._header(text)
         others = others.filter(~line.str.contains(SILENT))
-        if others.height and found.height:  # the text of a marker may hold line ends
+        if others.height and found.height and not self.markup:  # the text of a marker may hold line ends
             before = others.join_asof(found.select("index", "group"), on="index")
             goes_on = (before["group"] == GROUPS.index("marker")).fill_null(value=False)
             self.continued += int(goes_on.sum())

@@ -54,7 +54,7 @@ def texts(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def clock_tie(rows: pl.DataFrame) -> int | None:
-    """Return wall time − trace time in ns as atrace's clock_sync mark declares it (to 1 ms), None if there is none."""
+    """Return what to add to the times to get wall time, in ns, as atrace's clock_sync mark declares it (to 1 ms), None if there is none."""
     for ts_ns, text in (
         rows.filter(pl.col("text").str.starts_with("trace_event_clock_sync: re"))
         .select("ts_ns", "text")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tracelib.sources.ftrace.containers import _atrace_offset, in_page, is_ring_buffers, is_trace_dat
+from tracelib.sources.ftrace.containers import atrace_offset, in_page, is_ring_buffers, is_trace_dat
 from tracelib.sources.ftrace.graph import DRAWN
 from tracelib.sources.ftrace.heads import HEAD, LATENCY
 
@@ -31,7 +31,7 @@ LOOKED_AT = 1 << 15
 
 def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides)
     """Say whether a file that starts with `head` is an ftrace text, or a trace.dat."""
-    if is_trace_dat(head) or is_ring_buffers(head) or _atrace_offset(head) is not None:
+    if is_trace_dat(head) or is_ring_buffers(head) or atrace_offset(head) is not None:
         return True
     if in_page(head):
         return any(mark in head for mark in PAGE_MARKS)

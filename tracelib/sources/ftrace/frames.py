@@ -1,0 +1,235 @@
+"""Events of one ftrace text to the frames of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.schema import COUNTERS, SLICE_CATEGORY
+from tracelib.sources.ftrace import markers, nesting, sched, syscalls
+from tracelib.sources.ftrace.graph import calls
+from tracelib.sources.ftrace.remarks import BIGGER, Remarks, counted
+from tracelib.sources.ftrace.threads import parse_tasks, thread_ids, threads_of
+
+if TYPE_CHECKING:
+    from tracelib.sources.ftrace.events import Events
+
+__all__ = ["Frames"]
+
+
+@dataclass
+class Frames:
+    """Makes the frames of one file from its events."""
+
+    events: Events
+    remarks: Remarks
+    tasks: pl.DataFrame = field(init=False)
+    fields: pl.DataFrame = field(init=False)
+    ids: pl.DataFrame = field(init=False)
+    sched_rows: pl.DataFrame | None = field(init=False)
+    first_ns: int = field(init=False)
+    last_ns: int = field(init=False)
+    wall_offset_ns: int | None = None
+    lost_declared: int = 0
+    lost_detected: int = 0
+
+    def __post_init__(self) -> None:
+        """Parse each distinct task and each distinct text of fields once."""
+        seen = self.events.table("task")
+        self.tasks = parse_tasks(_empty_code("task") if seen is None else seen["task"])
+        self.sched_rows = self.events.table("sched")
+        args = _empty_code("args") if self.sched_rows is None else self.sched_rows["args"]
+        self.fields = sched.states(sched.parse_fields(args))
+        tids = pl.concat(
+            [self.tasks["tid"], self.fields["prev"].rename("tid"), self.fields["next"].rename("tid")]
+        )
+        self.ids = thread_ids(tids)
+        self.first_ns, self.last_ns = self.events.first_ns or 0, self.events.last_ns or 0
+
+    def made(self) -> dict[str, pl.DataFrame]:
+        """Return the frames sched, slices, counters and threads; what is wrong with them becomes remarks."""
+        scheduled = self._sched()
+        self.lost_detected, from_idle = sched.missing_switches(scheduled)
+        self._of_losses(scheduled, from_idle)
+        marks = self._marks()
+        slices = pl.concat(
+            [
+                self._syscalls(scheduled).with_columns(category=pl.lit("os").cast(SLICE_CATEGORY)),
+                self._graph().with_columns(category=pl.lit("other").cast(SLICE_CATEGORY)),
+                marks.slices.with_columns(category=pl.lit("annotation").cast(SLICE_CATEGORY)),
+            ]
+        )
+        source = pl.lit(0, pl.Int32).alias("source")
+        text = pl.col("name", "track").cast(pl.Categorical())
+        return {
+            "sched": scheduled.drop("index"),
+            "slices": slices.select(
+                source, "thread", "ts_ns", "dur_ns", pl.col("name").cast(pl.Categorical()), "category",
+                pl.lit(None, pl.Int64).alias("correlation"),
+            ),
+            "counters": marks.counters.with_columns(source, text).select(COUNTERS.names()),
+            "threads": self._threads(marks.processes),
+        }  # fmt: skip
+
+    def _threads_of(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return `rows` with tid and thread of their task, and event: the name that their first word says."""
+        thread = self.tasks.select(pl.col("code").alias("task"), "tid").join(self.ids, on="tid", how="left")
+        named = pl.DataFrame(
+            [(code, kind.name, kind.ends, kind.raw) for code, kind in self.events.kinds.items()],
+            schema={"word": pl.UInt32, "event": pl.String, "ends": pl.Boolean, "raw": pl.Boolean}, orient="row",
+        )  # fmt: skip
+        return (
+            rows.with_columns(pl.col("task", "word").to_physical().cast(pl.UInt32))
+            .join(thread, on="task", how="left", maintain_order="left")
+            .join(named, on="word", how="left", maintain_order="left")
+        )
+
+    def _sched(self) -> pl.DataFrame:
+        """Return the frame `sched`, with index."""
+        parts = []
+        if self.sched_rows is not None:
+            rows = self._threads_of(self.sched_rows).with_columns(
+                pl.col("args").to_physical().cast(pl.UInt32)
+            )
+            bad = self.fields.filter(~pl.col("ok"))["code"]
+            odd = rows.filter(pl.col("args").is_in(bad.implode()))
+            if odd.height:
+                self.remarks.add("warning", f"{counted(odd.height, 'scheduler event')} with fields that are not understood, "
+                                 f"first at line {odd['index'][0]}")  # fmt: skip
+            parts.append(sched.frame(rows, self.fields, self.tasks.select("code", "tid"), self.ids))
+        marks = self._losses()
+        if marks.height:
+            parts.append(sched.cuts(marks))
+        return pl.concat(parts).sort("index", maintain_order=True) if parts else sched.nothing()
+
+    def _losses(self) -> pl.DataFrame:
+        """Return the loss marks: index, cpu, events, cut_ns."""
+        placed = self.events.table("lost")
+        waiting = self.events.waiting.with_columns(cut_ns=pl.lit(self.last_ns, pl.Int64))
+        return waiting if placed is None else pl.concat([placed, waiting])
+
+    def _of_losses(self, scheduled: pl.DataFrame, from_idle: int) -> None:
+        """Remark what the recorder says it lost, and what is proven to be missing."""
+        marks, missing = self._losses(), self.lost_detected
+        overwritten = max(0, (self.events.written or 0) - (self.events.in_buffer or 0))
+        self.lost_declared = overwritten + int(marks["events"].fill_null(1).sum())
+        if overwritten:
+            self.remarks.add("warning", f"{counted(overwritten, 'event')} overwritten before they were read: the start is missing, "
+                             "on each CPU up to another time", BIGGER)  # fmt: skip
+        if marks.height:
+            unknown = marks["events"].null_count()
+            number = f"{marks['events'].sum():,}" + (
+                f" and an unknown number at {unknown} places" if unknown else ""
+            )
+            cpus = ", ".join(str(cpu) for cpu in sorted(marks["cpu"].unique()))
+            self.remarks.add("warning", f"{number} events lost on CPU {cpus} at {counted(marks.height, 'place')}; "
+                             "what those CPUs did there is unknown", BIGGER)  # fmt: skip
+        if missing:
+            switches = scheduled.filter(pl.col("event") == "switch").height
+            self.remarks.add(
+                "warning",
+                f"at least {missing:,} switches are missing beside {switches:,} recorded ({from_idle:,} of them from idle to a thread), "
+                "although no loss is declared for them",
+                "Running time is known only where a thread's arrival was recorded; record sched_waking and sched_wakeup as well.",
+            )
+
+    def _syscalls(self, scheduled: pl.DataFrame) -> pl.DataFrame:
+        rows = self.events.table("syscall")
+        if rows is None:
+            return nesting.NO_RANGES
+        rows = self._threads_of(rows).filter(pl.col("thread") >= 0)
+        rows = self._one_spelling(rows)
+        dead = scheduled.filter(
+            pl.col("prev_state").cast(pl.String).is_in(["X", "Z"]) & (pl.col("prev") >= 0)
+        )
+        dead = dead.group_by(pl.col("prev").alias("thread")).agg(pl.col("ts_ns").max().alias("dead_ns"))
+        calls = syscalls.paired(
+            rows.select("index", "ts_ns", "thread", pl.col("event").alias("name"), "ends"),
+            self.first_ns,
+            self.last_ns,
+            dead,
+        )
+        if calls.at_edges:
+            self.remarks.add("info", f"{counted(calls.at_edges, 'system call')} began before the trace or did not end in it: "
+                             "cut at its first and last event")  # fmt: skip
+        if calls.without_end or calls.without_start:
+            self.remarks.add("warning", f"system calls with an entry or exit that is missing: {calls.without_end:,} have no length, "
+                             f"{calls.without_start:,} are left out", BIGGER)  # fmt: skip
+        return calls.slices
+
+    def _one_spelling(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Keep the named events where both they and raw_syscalls were recorded; name raw ones by their number."""
+        raw = rows.filter("raw")
+        if raw.is_empty():
+            return rows
+        if raw.height < rows.height:
+            self.remarks.add(
+                "info",
+                f"{counted(raw.height, 'raw_syscalls event')} not used: the same calls stand there by name",
+            )
+            return rows.filter(~pl.col("raw"))
+        table = syscalls.machine_of(raw["number"])
+        machine = "arm64" if table is syscalls.ARM64 else "x86-64"
+        self.remarks.add("info", f"system calls are named by number as on {machine}, judged by which numbers occur",
+                         "To be certain, record syscalls:* instead of raw_syscalls:*")  # fmt: skip
+        names = pl.col("number").replace_strict(table, default=None, return_dtype=pl.String)
+        return rows.with_columns(event=pl.coalesce(names, pl.format("syscall {}", "number")))
+
+    def _marks(self) -> markers.Marks:
+        rows = self.events.table("marker")
+        if rows is None:
+            return markers.nothing()
+        rows = markers.texts(self._threads_of(rows))
+        marks = markers.read_marks(rows, self.last_ns)
+        if marks.open_at_end or marks.without_start:
+            self.remarks.add("info", f"{counted(marks.open_at_end, 'marked range')} did not end in the trace (cut at its last event), "
+                             f"{marks.without_start:,} ended that began before it (left out)")  # fmt: skip
+        homeless = rows.filter(~(pl.col("thread") >= 0).fill_null(value=False)).height
+        if homeless:
+            self.remarks.add(
+                "info",
+                f"{counted(homeless, 'text')} written while a CPU was idle belong to no thread: left out",
+            )
+        self.wall_offset_ns = markers.clock_tie(rows)
+        if self.wall_offset_ns is not None:
+            self.remarks.add("info", "tied to wall time by atrace's clock_sync mark, to 1 ms")
+        return marks
+
+    def _graph(self) -> pl.DataFrame:
+        rows = self.events.table("graph")
+        if rows is None:
+            return nesting.NO_RANGES
+        ranges, open_at_end, without_start = calls(
+            self._threads_of(rows).filter(pl.col("thread") >= 0), self.last_ns
+        )
+        if open_at_end or without_start:
+            self.remarks.add("info", f"{counted(open_at_end, 'traced function')} did not return in the trace (cut at its last event), "
+                             f"{without_start:,} returned that were called before it (left out)")  # fmt: skip
+        return ranges
+
+    def _threads(self, marked: pl.DataFrame) -> pl.DataFrame:
+        """Return the frame `threads`: names of scheduler events are whole, the task column cuts them in latency format."""
+        seen, rows = self.events.table("task"), self.sched_rows
+        u4 = pl.col("code").to_physical().cast(pl.UInt32)
+        names, processes = [], [marked]
+        if seen is not None:
+            last = seen.group_by("task").agg(pl.col("index").max()).rename({"task": "code"}).with_columns(u4)
+            tasks = self.tasks.join(last, on="code")
+            names.append(tasks.select("tid", "name", pl.col("index").alias("last"), pl.lit(0).alias("rank")))
+            processes.append(tasks.select("tid", "pid", pl.lit(2**31, pl.UInt32).alias("count")))
+        if rows is not None:
+            last = rows.group_by("args").agg(pl.col("index").max()).rename({"args": "code"}).with_columns(u4)
+            parsed = self.fields.join(last, on="code")
+            names += [
+                parsed.select(
+                    tid=pl.col(side), name=pl.col(f"{side}_name"), last=pl.col("index"), rank=pl.lit(1)
+                )
+                for side in ("prev", "next")
+            ]
+        return threads_of(names, processes, self.ids)
+
+
+def _empty_code(name: str) -> pl.Series:
+    return pl.Series(name, [], dtype=pl.Categorical())

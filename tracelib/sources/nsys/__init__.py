@@ -1,36 +1,77 @@
-"""NVIDIA Nsight Systems: SQLite exports, and reports through an installed `nsys export`. See README.md."""
+"""NVIDIA Nsight Systems: exports to SQLite, Parquet and Arrow, and reports through `nsys export`. See README.md."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelib.errors import BadTrace
+from tracelib.sources.files import head as first_bytes
 from tracelib.sources.nsys.database import SQLITE, open_database
+from tracelib.sources.nsys.directory import ARROW, PARQUET, Directory, is_table_of_directory
 from tracelib.sources.nsys.reader import trace_of
+from tracelib.sources.nsys.report import MAGIC, exported_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracelib.sources.nsys.tables import Tables
     from tracelib.trace import Trace
 
 __all__ = ["read", "sniff"]
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
 _TABLES = (b"StringIds", b"TARGET_INFO_", b"META_DATA_EXPORT", b"EXPORT_META_DATA", b"CUPTI_ACTIVITY_KIND_")
+#: Kind of the first page when it lists where the definitions are instead of holding them; at byte 100.
+_DEFINITIONS_ELSEWHERE = b"\x05"
+_DEFINITION = b"CREATE TABLE"
+_STATS_HEADERS = (b"Time (%),Total Time (ns)", b"Start (ns),Duration (ns)")
 
 
-def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the contract of every source)
-    """Say whether a file that starts with `head` is an export of Nsight Systems."""
-    return head.startswith(SQLITE) and sum(table in head for table in _TABLES) >= 2
+def sniff(head: bytes, name: str) -> bool:
+    """Say whether a file that starts with `head` is an export, a report or a summary of Nsight Systems."""
+    if head.startswith(SQLITE):
+        elsewhere = head[100:101] == _DEFINITIONS_ELSEWHERE and _DEFINITION not in head
+        return elsewhere or sum(table in head for table in _TABLES) >= 2
+    return head.startswith((MAGIC, *_STATS_HEADERS)) or is_table_of_directory(head, name)
 
 
 def read(path: Path) -> Trace:
-    """Read the export at `path`.
+    """Read the export or report at `path`.
 
     Raises
     ------
     BadTrace
-        It cannot be opened as a database.
+        It is no export of nsys, or one without events (`nsys stats`, a recipe); it cannot be opened as a database; a
+        report without an `nsys` that could export it.
 
     """
+    head = first_bytes(path)
+    if head.startswith(MAGIC):
+        with exported_report(path) as export, open_database(export) as database:
+            database.files = [path]
+            return trace_of(_checked(database, path), path)
+    if is_table_of_directory(head, path.name):
+        return trace_of(_checked(Directory(path), path), path)
+    if not head.startswith(SQLITE):
+        raise BadTrace(
+            path, "nsys", "", _what_it_is(head), advice="Give the .nsys-rep or its export to SQLite."
+        )
     with open_database(path) as database:
-        return trace_of(database, path)
+        return trace_of(_checked(database, path), path)
+
+
+def _checked(tables: Tables, path: Path) -> Tables:
+    """Return `tables` if they are those of nsys: any SQLite file can be opened."""
+    known = [name for name in tables.tables if any(name.startswith(table.decode()) for table in _TABLES)]
+    if not known:
+        reason = f"none of its {len(tables.tables)} tables is one of Nsight Systems"
+        raise BadTrace(path, "nsys", "the schema", reason, excerpt=", ".join(tables.tables))
+    return tables
+
+
+def _what_it_is(head: bytes) -> str:
+    if head.startswith(_STATS_HEADERS):
+        return "a summary by `nsys stats`: totals per name, no events"
+    if head.startswith((PARQUET, ARROW)):
+        return "a table on its own, as nsys's recipes write it, not an export's directory of tables with its StringIds"
+    return "neither an export nor a report of Nsight Systems"

@@ -13,12 +13,12 @@ import polars as pl
 from tracelib.schema import FRAMES
 
 if TYPE_CHECKING:
-    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["gpu_metrics"]
 
 
-def gpu_metrics(database: Database) -> pl.DataFrame:
+def gpu_metrics(database: Tables) -> pl.DataFrame:
     """Return the readings of GPU counters as :data:`tracelib.schema.COUNTERS` has them (without `source`)."""
     columns = {"timestamp": pl.Int64, "typeId": pl.Int64, "metricId": pl.Int64, "value": pl.Float64}
     rows = database.read("GPU_METRICS", columns).drop_nulls(["timestamp", "value"])

@@ -39,13 +39,14 @@ _LARGEST_GAP = 1 << 40
 class Database:
     """The tables of one open export.
 
-    `tables` maps each table's name to its columns. `damage` grows while tables are read: what could not be, in words;
-    `lost_bytes` counts the bytes of the file that hold it.
+    See :class:`tracelib.sources.nsys.tables.Tables`; `cut_bytes` are missing at the file's end.
     """
 
-    def __init__(self, connection: sqlite3.Connection, pages: Pages | None) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, pages: Pages) -> None:
+        self.files = [path]
         self.damage: list[str] = []
-        self.lost_bytes = 0
+        self.cut_bytes = 0
+        self._unread_bytes = 0
         self._connection = connection
         self._pages = pages
         connection.text_factory = lambda text: text[:LONGEST_NAME].decode("utf-8", "replace")
@@ -71,9 +72,20 @@ class Database:
         try:
             rows = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
         except sqlite3.DatabaseError as error:
-            self.damage.append(f"table {table}: {error}")
+            self._note(f"table {table}: {error}")
             return []
         return [(row[1], bool(row[5]) and str(row[2]).upper() == "INTEGER") for row in rows]
+
+    @property
+    def lost_bytes(self) -> int:
+        """How many bytes of the file are missing or belong to pages that could not be read."""
+        return max(
+            self.cut_bytes, self._unread_bytes
+        )  # what is cut off is among the pages that cannot be read
+
+    def _note(self, damage: str) -> None:
+        if damage not in self.damage:  # some tables are read more than once
+            self.damage.append(damage)
 
     def has(self, table: str, *columns: str) -> bool:
         """Say whether `table` is there and has all `columns`."""
@@ -99,11 +111,7 @@ class Database:
         """Return the columns by the fast path, None where it does not fit."""
         definition = self._definitions[table]
         aliases = {name for name, is_alias in definition if is_alias}
-        if (
-            self._pages is None
-            or aliases & set(schema)
-            or any(dtype != pl.Int64 for dtype in schema.values())
-        ):
+        if aliases & set(schema) or any(dtype != pl.Int64 for dtype in schema.values()):
             return None
         places = [self.tables[table].index(name) for name in schema]
         try:
@@ -111,10 +119,9 @@ class Database:
         except Unusual:
             return None
         if damaged:
-            self.lost_bytes += damaged * self._pages.size
-            self.damage.append(
-                f"table {table}: {damaged} pages of {self._pages.size} bytes cannot be read; the other rows were"
-            )
+            self._unread_bytes += damaged * self._pages.size
+            size = self._pages.size
+            self._note(f"table {table}: {damaged} pages of {size} bytes cannot be read; the other rows were")
         return frame
 
     def _by_query(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame:
@@ -123,7 +130,7 @@ class Database:
         if error is not None:
             rest, _ = self._scan(table, schema, "ORDER BY rowid DESC")
             read = sum(part.height for part in parts) + sum(part.height for part in rest)
-            self.damage.append(f"table {table}: {error}; {read} rows before and behind that were read")
+            self._note(f"table {table}: {error}; {read} rows before and behind that were read")
             parts += [part.reverse() for part in reversed(rest)]
         return pl.concat([pl.DataFrame(schema=dict(schema)), *parts])
 
@@ -185,14 +192,14 @@ def open_database(path: Path) -> Iterator[Database]:
         connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         cleanup.callback(connection.close)
         try:
-            database = Database(connection, Pages.of(descriptor))
+            database = Database(path, connection, Pages.of(descriptor))
         except (sqlite3.Error, Unusual) as error:
             reason = str(error) or "the header makes no sense"
-            advice = " Export it again from its .nsys-rep: nsys export -t sqlite."
+            advice = "Export it again from its .nsys-rep: nsys export -t sqlite."
             raise BadTrace(path, "nsys", "the schema", reason, advice=advice) from error
         if damage:
             database.damage.append(damage)
-            database.lost_bytes += lost
+            database.cut_bytes = lost
         yield database
 
 

@@ -16,7 +16,7 @@ from tracelib.sources.collective_names import collectives_by_name
 from tracelib.sources.nsys.names import enumeration, looked_up
 
 if TYPE_CHECKING:
-    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["GPU_TABLES", "gpu_ops"]
 
@@ -50,7 +50,7 @@ _MEMORY = {
 }
 
 
-def gpu_ops(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
+def gpu_ops(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:
     """Return what ran on the GPUs, before its process and GPU got their numbers.
 
     One row per operation: `globalPid`, `deviceId`, `stream`, `ts_ns`, `end_ns` Int64, `name` Categorical, `kind`,
@@ -61,7 +61,7 @@ def gpu_ops(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([_kind(database, kind, texts, memory) for kind in GPU_TABLES])
 
 
-def _kind(database: Database, kind: str, texts: pl.DataFrame, memory: dict[int, str]) -> pl.DataFrame:
+def _kind(database: Tables, kind: str, texts: pl.DataFrame, memory: dict[int, str]) -> pl.DataFrame:
     rows = database.read(GPU_TABLES[kind], dict.fromkeys(_COLUMNS[kind], pl.Int64))
     name = _names(rows, kind, texts, memory)
     return rows.select(

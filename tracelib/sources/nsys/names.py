@@ -12,7 +12,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["enumeration", "looked_up", "string_ids", "without_version"]
 
@@ -20,7 +20,7 @@ __all__ = ["enumeration", "looked_up", "string_ids", "without_version"]
 _CUDA_RELEASE = r"_v\d{4,5}$"
 
 
-def string_ids(database: Database) -> pl.DataFrame:
+def string_ids(database: Tables) -> pl.DataFrame:
     """Return the export's texts: one row per id, `id` Int64, `value` String."""
     texts = database.read("StringIds", {"id": pl.Int64, "value": pl.String})
     return texts.drop_nulls().unique("id", keep="first", maintain_order=True)
@@ -41,7 +41,7 @@ def looked_up(ids: pl.Series, texts: pl.DataFrame) -> pl.Series:
 
 
 def enumeration(
-    database: Database, table: str, known: Mapping[int, str], column: str = "label"
+    database: Tables, table: str, known: Mapping[int, str], column: str = "label"
 ) -> dict[int, str]:
     """Return what each number of the enumeration `table` stands for; `known` where the export lacks that table."""
     rows = database.read(table, {"id": pl.Int64, column: pl.String}).drop_nulls()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -17,20 +18,20 @@ from tracelib.trace import Trace, ordered
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["trace_of"]
 
 _GRAPH_LAUNCH = "GraphLaunch"
 
 
-def trace_of(database: Database, path: Path) -> Trace:
+def trace_of(database: Tables, path: Path) -> Trace:
     """Return the frames of the open export `database`, which was read from `path`."""
     notes = Notes()
     texts = string_ids(database)
     reported = session.diagnostics(database)
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter: it runs while tables are decoded
-        digest = beside.submit(sha256, path)
+        digest = beside.submit(_digest, database.files)
         read = _events(database, texts, reported, notes)
     first, last = _span(read)
     evidence.add_missing(database, read, notes)
@@ -45,7 +46,7 @@ def trace_of(database: Database, path: Path) -> Trace:
 
 
 def _events(
-    database: Database, texts: pl.DataFrame, reported: pl.DataFrame, notes: Notes
+    database: Tables, texts: pl.DataFrame, reported: pl.DataFrame, notes: Notes
 ) -> dict[str, pl.DataFrame]:
     """Return the frames of events as the file has them: with nsys's ids, in the file's order."""
     host = slices.host_slices(database, texts, notes)
@@ -60,7 +61,7 @@ def _events(
 
 
 def _numbered(
-    database: Database, texts: pl.DataFrame, read: dict[str, pl.DataFrame], last: int, notes: Notes
+    database: Tables, texts: pl.DataFrame, read: dict[str, pl.DataFrame], last: int, notes: Notes
 ) -> dict[str, pl.DataFrame]:
     """Return the frames with the numbers of threads, GPUs and stacks in place of nsys's ids.
 
@@ -192,12 +193,19 @@ def _span(read: dict[str, pl.DataFrame]) -> tuple[int | None, int | None]:
     )
 
 
-def _source(database: Database, path: Path, about: dict[str, str | int | None]) -> pl.DataFrame:
+def _source(database: Tables, path: Path, about: dict[str, str | int | None]) -> pl.DataFrame:
     exported = session.exported(database)
     clock, wall_offset = session.clock(database, exported)
     row = {
-        **about, "source": 0, "file": path.name, "bytes": path.stat().st_size, "format": "nsys",
+        **about, "source": 0, "file": path.name, "bytes": sum(file.stat().st_size for file in database.files),
+        "format": "nsys",
         "recorder": session.recorder(exported), "cpus": session.cpus(database), "clock": clock,
         "wall_offset_ns": wall_offset, "lost_detected": 0, "skipped_bytes": database.lost_bytes,
     }  # fmt: skip
     return pl.DataFrame([row], schema=FRAMES["sources"])
+
+
+def _digest(files: list[Path]) -> str:
+    """Return the SHA-256 of the file, or that of the digests of several."""
+    digests = [sha256(file) for file in files]
+    return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()

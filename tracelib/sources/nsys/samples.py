@@ -17,7 +17,7 @@ from tracelib.sources.nsys.names import looked_up
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["TABLE", "call_chains", "samples", "trigger"]
 
@@ -36,7 +36,7 @@ def trigger(diagnostics: Iterable[str]) -> tuple[str, int | None]:
     return "cpu-sample", None
 
 
-def samples(database: Database, event: str, period: int | None) -> pl.DataFrame:
+def samples(database: Tables, event: str, period: int | None) -> pl.DataFrame:
     """Return the samples, before threads and stacks got their numbers.
 
     One row per sample: `id` and `globalTid` Int64, `ts_ns` Int64, `cpu` Int32, `event` Categorical, `period` Int64.
@@ -52,7 +52,7 @@ def samples(database: Database, event: str, period: int | None) -> pl.DataFrame:
     )
 
 
-def call_chains(database: Database, texts: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def call_chains(database: Tables, texts: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return `stacks` as :data:`tracelib.schema.STACKS` has them, and `id`, `stack`: the stack of each sample id."""
     columns = dict.fromkeys(("id", "symbol", "module", "unresolved", "stackDepth"), pl.Int64)
     rows = database.read(CHAINS, columns).drop_nulls(["id", "stackDepth"])

@@ -17,7 +17,7 @@ from tracelib.sources.nsys.names import enumeration
 from tracelib.sources.nsys.threads import pid, tid
 
 if TYPE_CHECKING:
-    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["TABLE", "switches"]
 
@@ -41,7 +41,7 @@ _LETTERS = {
 }
 
 
-def switches(database: Database) -> pl.DataFrame:
+def switches(database: Tables) -> pl.DataFrame:
     """Return the context switches, before the threads got their numbers.
 
     One row per switch: `ts_ns` Int64, `cpu` Int32, `event`, `prev` and `next` (globalTid, IDLE for the idle task, null =
@@ -72,7 +72,7 @@ def _joined(comes: pl.Expr) -> pl.Expr:
     return (~comes & comes.shift(-1) & same).fill_null(value=False)
 
 
-def _state(database: Database) -> pl.Expr:
+def _state(database: Tables) -> pl.Expr:
     states = enumeration(database, "ENUM_SAMPLING_THREAD_STATE", _STATES, column="name")
     letters = {number: _LETTERS.get(name, "other") for number, name in states.items()}
     return (

@@ -14,8 +14,8 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelib.sources.nsys.database import Database
     from tracelib.sources.nsys.notes import Notes
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["add_diagnostics", "clock", "cpus", "diagnostics", "exported", "option", "recorder"]
 
@@ -32,14 +32,14 @@ _NUMBER = re.compile(r"\d[\d,]*")
 _WARNING = 2
 
 
-def exported(database: Database) -> dict[str, str]:
+def exported(database: Tables) -> dict[str, str]:
     """Return what the exporter noted about itself, by name."""
     rows = pl.concat([database.read(table, _NAME_VALUE) for table in _EXPORT])
     rows = rows.filter(pl.col("name").str.starts_with("EXPORT_P") | pl.col("name").str.contains("TIME_SHIFT"))
     return dict(rows.drop_nulls().iter_rows())
 
 
-def option(database: Database, name: str) -> str | None:
+def option(database: Tables, name: str) -> str | None:
     """Return the value of the recording's option `name` (a key of OPTIONS), None if it is not noted."""
     rows = database.read("META_DATA_CAPTURE", _NAME_VALUE).filter(pl.col("name").str.contains(OPTIONS[name]))
     values: list[str] = rows["value"].drop_nulls().to_list()
@@ -52,7 +52,7 @@ def recorder(notes_of_export: Mapping[str, str]) -> str | None:
     return f"nsys {'.'.join(version.split('.')[:3])}" if version else None
 
 
-def clock(database: Database, notes_of_export: Mapping[str, str]) -> tuple[str, int | None]:
+def clock(database: Tables, notes_of_export: Mapping[str, str]) -> tuple[str, int | None]:
     """Return the clock of the file's times and what to add to them to get wall time, None if it does not tell.
 
     Times count from the session's start, unless the file was exported with ``--ts-normalize`` (then they are wall time);
@@ -72,14 +72,14 @@ def clock(database: Database, notes_of_export: Mapping[str, str]) -> tuple[str, 
     return "session", start[0] - shift if len(start) else None
 
 
-def cpus(database: Database) -> int | None:
+def cpus(database: Tables) -> int | None:
     """Return the number of CPUs of the machine, None if it is not noted."""
     rows = database.read("TARGET_INFO_SYSTEM_ENV", _NAME_VALUE).filter(pl.col("name") == "CpuCores")
     counts = rows["value"].cast(pl.Int32, strict=False).drop_nulls()
     return counts[0] if len(counts) else None
 
 
-def diagnostics(database: Database) -> pl.DataFrame:
+def diagnostics(database: Tables) -> pl.DataFrame:
     """Return what nsys reported while it recorded: `severity` (1 info, 2 warning, 3 error, 4 fatal), `text`, `count`."""
     rows = database.read("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
     rows = rows.with_columns(pl.col("text").str.replace_all(r"\s+", " ").str.strip_chars())

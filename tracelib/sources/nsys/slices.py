@@ -17,8 +17,8 @@ from tracelib.sources.nsys.names import enumeration, looked_up, without_version
 from tracelib.sources.nsys.threads import process
 
 if TYPE_CHECKING:
-    from tracelib.sources.nsys.database import Database
     from tracelib.sources.nsys.notes import Notes
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["RUNTIME", "SYNCHRONIZATION", "host_slices"]
 
@@ -47,7 +47,7 @@ _QUERY = "Query"
 _DRIVER = "^cu[A-Z]"
 
 
-def host_slices(database: Database, texts: pl.DataFrame, notes: Notes) -> pl.DataFrame:
+def host_slices(database: Tables, texts: pl.DataFrame, notes: Notes) -> pl.DataFrame:
     """Return what host threads did, before the threads got their numbers.
 
     One row per interval: `globalTid`, `ts_ns`, `end_ns` (null = open) Int64, `name` Categorical, `category`,
@@ -60,12 +60,12 @@ def host_slices(database: Database, texts: pl.DataFrame, notes: Notes) -> pl.Dat
     return pl.concat([*calls.values(), waits, _nvtx(database, texts)])
 
 
-def _call_tables(database: Database) -> dict[str, str]:
+def _call_tables(database: Tables) -> dict[str, str]:
     found = [name for name in database.tables if database.has(name, "start", "end", "globalTid", "nameId")]
     return {name: CALLS.get(name, "other") for name in found}
 
 
-def _calls(database: Database, table: str, category: str, texts: pl.DataFrame) -> pl.DataFrame:
+def _calls(database: Tables, table: str, category: str, texts: pl.DataFrame) -> pl.DataFrame:
     columns = ("start", "end", "globalTid", "nameId", "correlationId")
     rows = database.read(table, dict.fromkeys(columns, pl.Int64))
     if category != "runtime":
@@ -88,7 +88,7 @@ def _slices(rows: pl.DataFrame, name: pl.Series, category: pl.Expr | pl.Series) 
     )
 
 
-def _waits(database: Database, runtime: pl.DataFrame | None, notes: Notes) -> pl.DataFrame:
+def _waits(database: Tables, runtime: pl.DataFrame | None, notes: Notes) -> pl.DataFrame:
     columns = ("start", "end", "globalPid", "correlationId", "syncType")
     rows = database.read(SYNCHRONIZATION, dict.fromkeys(columns, pl.Int64))
     rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS)).with_columns(key=process("globalPid"))
@@ -117,7 +117,7 @@ def _waits(database: Database, runtime: pl.DataFrame | None, notes: Notes) -> pl
     return _slices(known, name.cast(pl.Categorical()), pl.lit("sync", SLICE_CATEGORY))
 
 
-def _nvtx(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
+def _nvtx(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:
     columns = {
         **dict.fromkeys(("start", "end", "eventType", "globalTid", "textId"), pl.Int64),
         "text": pl.String,

@@ -14,7 +14,7 @@ from tracelib.schema import FRAMES
 from tracelib.sources.nsys.names import looked_up
 
 if TYPE_CHECKING:
-    from tracelib.sources.nsys.database import Database
+    from tracelib.sources.nsys.tables import Tables
 
 __all__ = ["gpus", "numbered", "pid", "process", "threads", "tid"]
 
@@ -38,7 +38,7 @@ def tid(column: str) -> pl.Expr:
     return pl.col(column) % _FIELD
 
 
-def threads(database: Database, texts: pl.DataFrame, used: pl.Series) -> pl.DataFrame:
+def threads(database: Tables, texts: pl.DataFrame, used: pl.Series) -> pl.DataFrame:
     """Return the threads `used` (globalTid) and those that the export names in the same processes.
 
     One row per thread: `globalTid` Int64 and the columns of :data:`tracelib.schema.THREADS`.
@@ -69,7 +69,7 @@ def threads(database: Database, texts: pl.DataFrame, used: pl.Series) -> pl.Data
     )
 
 
-def _thread_names(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
+def _thread_names(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:
     """Return `globalTid`, `name`: the name the system knows, else the one given through NVTX."""
     listed = database.read("ThreadNames", dict.fromkeys(("nameId", "priority", "globalTid"), pl.Int64))
     listed = listed.sort("priority", descending=True, nulls_last=True, maintain_order=True)
@@ -81,7 +81,7 @@ def _thread_names(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([listed, given]).drop_nulls().unique("globalTid", keep="first", maintain_order=True)
 
 
-def _process_names(database: Database, named: pl.DataFrame) -> pl.DataFrame:
+def _process_names(database: Tables, named: pl.DataFrame) -> pl.DataFrame:
     """Return `key`, `process`: the process's name, else that of its main thread."""
     listed = database.read("PROCESSES", {"globalPid": pl.Int64, "name": pl.String})
     listed = listed.select(key=process("globalPid"), process="name")
@@ -89,7 +89,7 @@ def _process_names(database: Database, named: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([listed, main]).drop_nulls().unique("key", keep="first", maintain_order=True)
 
 
-def gpus(database: Database, operations: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+def gpus(database: Tables, operations: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     """Return the GPUs that ran `operations` or that the export lists, and the GPU of each operation.
 
     A process counts the devices that it may use from 0; `TARGET_INFO_CUDA_DEVICE` says which GPU each of them is. A

@@ -1,0 +1,77 @@
+"""An nsys export of one file per table: ``nsys export -t parquetdir`` or ``-t arrowdir``.
+
+The files have the names and columns of the SQLite export's tables: `CUPTI_ACTIVITY_KIND_KERNEL.parquet` or `.arrow`. The
+file `StringIds` stands for the whole directory, as every export has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["ARROW", "PARQUET", "Directory", "is_table_of_directory"]
+
+PARQUET, ARROW = b"PAR1", b"ARROW1"
+#: First bytes of an Arrow stream, which has no magic: a continuation marker, before the length of its schema.
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+_ENTRIES = ("StringIds.parquet", "StringIds.arrow")
+
+
+def is_table_of_directory(head: bytes, name: str) -> bool:
+    """Say whether a file that starts with `head` is the one that stands for an export's directory."""
+    return name in _ENTRIES and head.startswith((PARQUET, ARROW, _ARROW_STREAM))
+
+
+class Directory:
+    """The tables of the export in which the file `entry` lies; see :class:`tracelib.sources.nsys.tables.Tables`."""
+
+    def __init__(self, entry: Path) -> None:
+        self.files = sorted(file for file in entry.parent.glob(f"*{entry.suffix}") if file.is_file())
+        self.damage: list[str] = []
+        self.lost_bytes = 0
+        self._of = {file.stem: file for file in self.files}
+        self.tables = {name: self._columns(file) for name, file in self._of.items()}
+
+    def _columns(self, file: Path) -> tuple[str, ...]:
+        try:
+            return tuple(_scan(file).collect_schema().names())
+        except (pl.exceptions.PolarsError, OSError) as error:
+            self._lose(file, error)
+            return ()
+
+    def _lose(self, file: Path, error: Exception) -> None:
+        self.damage.append(f"table {file.stem}: {str(error).splitlines()[0]}")
+        self.lost_bytes += file.stat().st_size
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Say whether `table` is there and has all `columns`."""
+        return table in self.tables and set(columns) <= set(self.tables[table])
+
+    def read(self, table: str, columns: Mapping[str, Any]) -> pl.DataFrame:
+        """Return `columns` (name to dtype) of `table`; a value that cannot have its dtype is null."""
+        known = [
+            pl.col(name).cast(dtype, strict=False) for name, dtype in columns.items() if self.has(table, name)
+        ]
+        if not known:
+            return pl.DataFrame(schema=dict(columns))
+        absent = [
+            pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if not self.has(table, name)
+        ]
+        try:
+            return _scan(self._of[table]).select(known).collect().with_columns(absent).select(list(columns))
+        except (pl.exceptions.PolarsError, OSError) as error:
+            self._lose(self._of[table], error)
+            return pl.DataFrame(schema=dict(columns))
+
+
+def _scan(file: Path) -> pl.LazyFrame:
+    if file.suffix == ".parquet":
+        return pl.scan_parquet(file, glob=False)
+    with file.open("rb") as opened:
+        is_stream = opened.read(len(_ARROW_STREAM)) == _ARROW_STREAM
+    return pl.read_ipc_stream(file).lazy() if is_stream else pl.scan_ipc(file)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CHUNK", "chunks", "lines"]
+__all__ = ["CHUNK", "ahead", "chunks", "lines"]
+
+Item = TypeVar("Item")
 
 CHUNK = 16 << 20
 LONGEST = 8  # a piece without a cut grows to this many times its size, then it is handed out as it is
@@ -34,6 +37,16 @@ def chunks(stream: io.RawIOBase, size: int = CHUNK, cut: bytes = b"\n") -> Itera
     reader.detach()  # the stream stays open: its owner asks it for damage, and closes it
     if pending:
         yield pending
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield `items`, each made in another thread while the one before it is used; an error comes where its item would."""
+    nothing_more = object()
+    with ThreadPoolExecutor(1) as worker:
+        coming = worker.submit(next, items, nothing_more)
+        while (item := coming.result()) is not nothing_more:
+            coming = worker.submit(next, items, nothing_more)
+            yield item  # type: ignore[misc]  # an Item: only the end is anything else
 
 
 def lines(chunk: bytes) -> tuple[pl.Series, int]:

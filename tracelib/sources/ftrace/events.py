@@ -112,10 +112,12 @@ class Events:
         """Take the next lines of the file."""
         numbered = lines.to_frame("line").with_row_index("index", self.lines + 1)
         self.lines += numbered.height
-        comment = pl.col("line").str.starts_with("#")
-        for line in numbered.filter(comment)["line"]:
-            self._header(line)
-        found, others = self.heads.split(numbered.filter(~comment))
+        comment = lines.str.starts_with("#")
+        if comment.any():
+            for line in lines.filter(comment):
+                self._header(line)
+            numbered = numbered.filter(~comment)
+        found, others = self.heads.split(numbered)
         if others.height:
             drawn, others, no_time = graph_events(others)
             self.no_time += no_time

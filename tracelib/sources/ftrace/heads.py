@@ -43,9 +43,8 @@ class Layout:
 
     bracket: int  # "[" before the CPU
     close: int  # "]" after it
-    time: (
-        int  # first place that belongs to the time: right after the flags, or after "]" where there are none
-    )
+    flags: tuple[int, int]  # start and end; (0, 0) = no such column
+    seconds: int
     point: int  # "." of the time; equal to `colon` where the clock counts
     colon: int
 
@@ -55,32 +54,48 @@ class Layout:
         found = re.match(HEAD, line)
         if found is None:
             return None
+        flags = found.span("flags") if found["flags"] else (0, 0)
         colon = max(found.end("seconds"), found.end("fraction"))
-        time = found.end("flags") if found["flags"] else found.end("cpu") + 1
-        return cls(found.start("cpu") - 1, found.end("cpu"), time, found.end("seconds"), colon)
+        return cls(
+            found.start("cpu") - 1,
+            found.end("cpu"),
+            flags,
+            found.start("seconds"),
+            found.end("seconds"),
+            colon,
+        )
 
-    def head(self) -> list[pl.Expr]:
-        """Return the columns of a head; any of them is null in a line that has another layout."""
-        line = pl.col("line")
-        digits = self.colon - self.point - 1
-        seconds = line.str.slice(self.time, self.point - self.time).str.strip_chars_start(" ")
-        ts_ns = seconds.cast(pl.Int64, strict=False)  # takes a sign, which is no part of a time
-        fits = (line.str.slice(self.bracket - 1, 2) == " [") & (line.str.slice(self.close, 1) == "]")
-        fits &= line.str.slice(self.colon, 2) == ": "
-        fits &= ~line.str.slice(self.colon + 2, 1).is_in(["", " ", "\t", "("]) & ~seconds.str.slice(
-            0, 1
-        ).is_in(["+", "-"])
-        if digits > 0:
-            fraction = line.str.slice(self.point + 1, digits)
-            fits &= (line.str.slice(self.point, 1) == ".") & ~fraction.str.slice(0, 1).is_in(["+", "-"])
-            ts_ns = ts_ns * NS + fraction.cast(pl.Int64, strict=False) * 10 ** (9 - digits)
-        cpu = line.str.slice(self.bracket + 1, self.close - self.bracket - 1).cast(pl.Int32, strict=False)
+    def pattern(self) -> str:
+        """Return what stands between task and rest in a line of this layout."""
+        start, end = self.flags
+        flags = rf" {{{start - self.close - 1}}}[^\s\d\[\](]\S{{{end - start - 1}}}" if end else ""
+        blanks = self.seconds - (end or self.close + 1)
+        fraction = rf"\.\d{{{self.colon - self.point - 1}}}" if self.colon > self.point else ""
+        cpu, seconds = self.close - self.bracket - 1, self.point - self.seconds
+        return rf"^ \[\d{{{cpu}}}\]{flags} {{{blanks}}}\d{{{seconds}}}{fraction}: [^\s(]"
+
+    def columns(self) -> list[pl.Expr]:
+        """Return the parts of a head as slices: task, cpu, seconds, fraction, rest, and whether the layout `fits`."""
+
+        def part(name: str, start: int, end: int, dtype: pl.DataType | None = None) -> pl.Expr:
+            text = pl.col("line").str.slice(start, end - start)
+            return (text if dtype is None else text.cast(dtype, strict=False)).alias(name)
+
+        before = self.bracket - 1
         return [
-            line.str.slice(0, self.bracket - 1).alias("task"),
-            cpu.alias("cpu"),
-            pl.when(fits).then(ts_ns).alias("ts_ns"),
-            line.str.slice(self.colon + 2).alias("rest"),
+            part("task", 0, before),
+            part("cpu", self.bracket + 1, self.close, pl.Int32()),
+            part("seconds", self.seconds, self.point, pl.Int64()),
+            part("fraction", self.point + 1, self.colon, pl.Int64()),
+            pl.col("line").str.slice(self.colon + 2).alias("rest"),
+            part("middle", before, self.colon + 3).str.contains(self.pattern()).alias("fits"),
         ]
+
+    def ts_ns(self) -> pl.Expr:
+        """Return the time from `seconds` and `fraction`; a clock that counts is taken to count ns."""
+        digits = self.colon - self.point - 1
+        seconds, fraction = pl.col("seconds"), pl.col("fraction")
+        return seconds if digits < 0 else seconds * NS + fraction * 10 ** (9 - digits)
 
 
 @dataclass
@@ -102,14 +117,21 @@ class Heads:
             layout = next(known, None) or self._learn(lines)
             if layout is None or lines.is_empty():
                 break
-            tried = lines.with_columns(layout.head())
-            fits = tried["ts_ns"].is_not_null() & tried["cpu"].is_not_null()
-            found.append(tried.filter(fits).drop("line"))
+            tried = lines.with_columns(layout.columns())
+            fits = tried["fits"] & tried["cpu"].is_not_null() & tried["seconds"].is_not_null()
+            whole = bool(fits.all())
+            found.append(
+                (tried if whole else tried.filter(fits)).select(
+                    "index", "task", "cpu", layout.ts_ns().alias("ts_ns"), "rest"
+                )
+            )
             self.counting += found[-1].height if layout.point == layout.colon else 0
-            lines = lines.filter(~fits)
-        odd, lines = self._by_expression(lines)
-        events = pl.concat([*found, odd]) if found else odd
-        return (events.sort("index") if len(found) + (odd.height > 0) > 1 else events), lines
+            lines = lines.clear() if whole else lines.filter(~fits)
+        if lines.height or not found:
+            odd, lines = self._by_expression(lines)
+            found.append(odd)
+        found = [events for events in found if events.height] or found[:1]
+        return (pl.concat(found).sort("index") if len(found) > 1 else found[0]), lines
 
     def _learn(self, lines: pl.DataFrame) -> Layout | None:
         for line in lines["line"].gather_every(max(1, lines.height // EXAMPLES)):

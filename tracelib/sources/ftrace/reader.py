@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,20 @@ from tracelib.sources.ftrace.containers import in_page, is_trace_dat, open_text
 from tracelib.sources.ftrace.events import Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.remarks import Remarks, counted, of_lines, shown
-from tracelib.sources.text import CHUNK, chunks, lines
+from tracelib.sources.text import ahead, chunks, lines
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from tracelib.sources.files import Stream
+    from tracelib.sources.ftrace.containers import Atrace
 
 __all__ = ["Text", "collect", "read"]
 
+#: Measured: larger pieces leave the cache, smaller ones cost more calls.
+CHUNK = 8 << 20
 #: In the JavaScript string of old systrace pages, every line ends so.
 IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.
@@ -59,19 +66,24 @@ def collect(path: Path, chunk_size: int = CHUNK) -> Text:
     page = in_page(head(path, 1 << 10))
     text = Text(Events(markup=page))
     with open_text(path) as stream:
-        for piece in chunks(stream, chunk_size):
-            chunk = piece.replace(IN_SCRIPT, b"\n") if page else piece
-            if not chunk.endswith(b"\n") and not page:
-                chunk = _without_cut_line(chunk, text)
-            if not chunk:
-                continue
-            series, not_utf8 = lines(chunk)
+        for series, not_utf8 in ahead(_pieces(stream, text, chunk_size)):
             text.not_utf8 += not_utf8
             text.events.add(series)
         text.damage = stream.damage
         text.skipped_bytes += stream.lost_bytes
     text.skipped_bytes += text.events.unread_bytes
     return text
+
+
+def _pieces(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[tuple[pl.Series, int]]:
+    """Yield the lines of the stream, piece by piece, and how many places in each were no UTF-8."""
+    page = text.events.markup
+    for piece in chunks(stream, chunk_size):
+        chunk = piece.replace(IN_SCRIPT, b"\n") if page else piece
+        if not page and not chunk.endswith(b"\n"):
+            chunk = _without_cut_line(chunk, text)
+        if chunk:
+            yield lines(chunk)
 
 
 def _without_cut_line(chunk: bytes, text: Text) -> bytes:
@@ -95,7 +107,9 @@ def read(path: Path) -> Trace:
 
     """
     try:
-        text = collect(path)
+        with ThreadPoolExecutor(1) as worker:
+            digest = worker.submit(sha256, path)
+            text = collect(path)
     except OSError as error:
         raise BadTrace(path, "ftrace", "", f"cannot be opened ({error.strerror or error})") from error
     events = text.events
@@ -108,7 +122,7 @@ def read(path: Path) -> Trace:
     frames = Frames(events, remarks)
     made = frames.made()
     source = {
-        "source": 0, "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size, "format": "ftrace",
+        "source": 0, "file": path.name, "sha256": digest.result(), "bytes": path.stat().st_size, "format": "ftrace",
         "recorder": _recorder(path, events), "cpus": events.cpus, "clock": CLOCKS.get(events.clock or "", "unknown"),
         "wall_offset_ns": frames.wall_offset_ns, "first_ns": events.first_ns, "last_ns": events.last_ns,
         "lost_declared": frames.lost_declared, "lost_detected": frames.lost_detected, "skipped_bytes": text.skipped_bytes,

@@ -1,0 +1,48 @@
+# Two targets matter: `make report` (the main job, from nothing) and `make test`. Both build .venv when it is missing or
+# older than pyproject.toml, and find it ready the second time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SAMPLE ?= sample_traces/starved
+
+.PHONY: report test lint types layers notebooks bench fuzz clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tracelib needs Python 3.11 or newer; give one with PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast,image]' --group dev || \
+	  { $(BIN)/python -m pip install -q --disable-pip-version-check -U 'pip>=25.1' && \
+	    $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast,image]' --group dev; }
+	@touch $@
+
+report: $(READY)  ## write the report of SAMPLE (default sample_traces/starved) to reports/
+	$(BIN)/tracelib report $(SAMPLE) -o reports/$(notdir $(SAMPLE))
+
+test: $(READY) lint types layers notebooks  ## everything that CI checks
+	$(BIN)/python -m pytest -n 2 --cov=tracelib --cov-report=term:skip-covered
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+layers: $(READY)
+	$(BIN)/lint-imports
+
+notebooks: $(READY)
+	$(BIN)/nbstripout --verify --extra-keys "metadata.papermill cell.metadata.papermill" notebooks/*.ipynb
+
+bench: $(READY)  ## measure the readers and the interval algebra; prints Markdown tables
+	for each in benchmarks/*.py; do $(BIN)/python $$each; done
+
+fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS)
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} $(BIN)/python -m pytest tests/sources/test_fuzz.py -q
+
+clean:  ## remove what was built
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

@@ -33,7 +33,9 @@ CHUNK = 1 << 16
 LONGEST_NAME = 1 << 16
 _PLAIN_TABLE = "CREATE TABLE"
 #: A header may promise anything: what is filled up takes no room on disk, but SQLite walks through it.
-_LARGEST_GAP = 1 << 40
+_LARGEST_GAP = 1 << 36
+#: What goes wrong in a damaged file: SQLite says so, or its words or names are no text.
+_FAILURES = (sqlite3.Error, UnicodeError)
 
 
 class Database:
@@ -71,8 +73,8 @@ class Database:
         """Return the table's columns, and for each whether it is another name of the row's id."""
         try:
             rows = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-        except sqlite3.DatabaseError as error:
-            self._note(f"table {table}: {error}")
+        except _FAILURES as error:
+            self._note(f"table {table}: {_line(error)}")
             return []
         return [(row[1], bool(row[5]) and str(row[2]).upper() == "INTEGER") for row in rows]
 
@@ -130,13 +132,13 @@ class Database:
         if error is not None:
             rest, _ = self._scan(table, schema, "ORDER BY rowid DESC")
             read = sum(part.height for part in parts) + sum(part.height for part in rest)
-            self._note(f"table {table}: {error}; {read} rows before and behind that were read")
+            self._note(f"table {table}: {_line(error)}; {read} rows before and behind that were read")
             parts += [part.reverse() for part in reversed(rest)]
         return pl.concat([pl.DataFrame(schema=dict(schema)), *parts])
 
     def _scan(
         self, table: str, schema: Mapping[str, Any], order: str
-    ) -> tuple[list[pl.DataFrame], sqlite3.Error | None]:
+    ) -> tuple[list[pl.DataFrame], Exception | None]:
         """Return the chunks up to the table's end or up to the first error, and that error."""
         parts: list[pl.DataFrame] = []
         names = ", ".join(_quoted(name) for name in schema)
@@ -145,14 +147,14 @@ class Database:
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(CHUNK):
                 parts.append(_frame(rows, schema))
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             return [*parts, *self._last_rows(query, schema, sum(part.height for part in parts))], error
         return parts, None
 
     def _last_rows(self, query: str, schema: Mapping[str, Any], after: int) -> list[pl.DataFrame]:
         """Return the whole rows behind the first `after` up to the damage: `fetchmany` drops those of its last chunk."""
         rows: list[tuple[Any, ...]] = []
-        with contextlib.suppress(sqlite3.Error):  # the error that ended the scan: the caller reports it
+        with contextlib.suppress(*_FAILURES):  # the error that ended the scan: the caller reports it
             for row in self._connection.execute(f"{query} LIMIT {CHUNK} OFFSET {after}"):
                 rows.append(row)  # noqa: PERF402  (rows that came before the error must stay)
         return [_frame(rows, schema)] if rows else []
@@ -189,12 +191,11 @@ def open_database(path: Path) -> Iterator[Database]:
         plain, lost, damage = _plain_file(path, cleanup)
         descriptor = os.open(plain, os.O_RDONLY)
         cleanup.callback(os.close, descriptor)
-        connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-        cleanup.callback(connection.close)
         try:
-            database = Database(path, connection, Pages.of(descriptor))
-        except (sqlite3.Error, Unusual) as error:
-            reason = str(error) or "the header makes no sense"
+            pages = Pages.of(descriptor)
+            database = _tolerant(path, plain, pages, cleanup)
+        except (*_FAILURES, Unusual) as error:
+            reason = _line(error) or "the header makes no sense"
             advice = "Export it again from its .nsys-rep: nsys export -t sqlite."
             raise BadTrace(path, "nsys", "the schema", reason, advice=advice) from error
         if damage:
@@ -203,15 +204,49 @@ def open_database(path: Path) -> Iterator[Database]:
         yield database
 
 
+def _tolerant(path: Path, plain: Path, pages: Pages, cleanup: contextlib.ExitStack) -> Database:
+    """Return the open database; where a definition in it is damaged, without the tables so defined.
+
+    SQLite skips what it cannot understand of a schema only while that is declared writable; the file stays read-only.
+    """
+
+    def opened() -> sqlite3.Connection:
+        connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        cleanup.callback(connection.close)
+        return connection
+
+    try:
+        return Database(path, opened(), pages)
+    except _FAILURES as error:
+        connection = opened()
+        connection.execute("PRAGMA writable_schema = ON")
+        database = Database(path, connection, pages)
+        database.damage.append(f"the schema: {_line(error)}; tables with a damaged definition are left out")
+        return database
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of an error: SQLite quotes definitions, which have many."""
+    return next(iter(str(error).splitlines()), "")
+
+
 def _plain_file(path: Path, cleanup: contextlib.ExitStack) -> tuple[Path, int, str | None]:
     """Return the file to open in place of `path`, how many bytes of it are lost, and why."""
     with path.open("rb") as file:
         head = file.read(100)
-    damage, lost = None, 0
-    compressed = not head.startswith(SQLITE)
-    if not compressed and _missing_bytes(head, path) <= 0:
+    if head.startswith(SQLITE) and _missing_bytes(head, path) <= 0:
         return path, 0, None
     copy = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="tracelib-nsys-"))) / "export.sqlite"
+    try:
+        damage, lost = _unpacked(path, copy)
+    except OSError as error:
+        reason = f"it cannot be unpacked into {copy.parent.parent} ({error.strerror or error})"
+        raise BadTrace(path, "nsys", "", reason, advice="Set TMPDIR to a folder with room for it.") from error
+    return copy, lost, damage
+
+
+def _unpacked(path: Path, copy: Path) -> tuple[str | None, int]:
+    """Write the whole database to `copy`; return what is missing of it, in words and in bytes."""
     with open_stream(path) as stream, copy.open("wb") as unpacked:
         shutil.copyfileobj(stream, unpacked, 1 << 20)
         damage, lost = stream.damage, stream.lost_bytes
@@ -221,8 +256,8 @@ def _plain_file(path: Path, cleanup: contextlib.ExitStack) -> tuple[Path, int, s
         size = copy.stat().st_size
         os.truncate(copy, size + missing)
         damage = damage or f"the file ends after {size} of {size + missing} bytes"
-        lost = lost if compressed else missing
-    return copy, lost, damage
+        lost = lost or missing
+    return damage, lost
 
 
 def _missing_bytes(head: bytes, path: Path) -> int:

@@ -1,0 +1,216 @@
+"""Cut, broken and hostile files: what is whole is read, the rest is told; never a traceback."""
+
+import gzip
+import sqlite3
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelib.errors import BadTrace
+from tracelib.sources.nsys import read, sniff
+
+KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+
+def errors(trace):
+    return " | ".join(trace.health.filter(pl.col("level") == "error")["message"])
+
+
+@pytest.fixture
+def large(export, process):
+    """An export of some hundred pages: kernels first, calls behind."""
+    kernels = [(n * 10, n * 10 + 5, 0, 1, 7, n, process, 4, 4, None, None) for n in range(1, 6000)]
+    calls = [(n * 10 - 5, n * 10 - 3, 0, process + 100, n, 1) for n in range(1, 6000)]
+    return export({KERNELS: kernels, RUNTIME: calls})
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.95])
+def test_a_file_that_ends_early(large, share):
+    data = large.read_bytes()
+    large.write_bytes(data[: int(len(data) * share)])
+    trace = read(large)
+    whole = trace.gpu_ops.height + trace.slices.height
+    assert 0.8 * share * 11998 < whole < 11998
+    assert "the file ends after" in errors(trace)
+    assert trace.sources["skipped_bytes"].item() == pytest.approx(len(data) * (1 - share), abs=4096)
+
+
+def test_a_gzip_that_ends_early(large, tmp_path):
+    packed = tmp_path / "cut.sqlite.gz"
+    data = gzip.compress(large.read_bytes())
+    packed.write_bytes(data[: len(data) // 2])
+    trace = read(packed)
+    assert 1000 < trace.gpu_ops.height + trace.slices.height < 11998
+    assert "compressed data ends early" in errors(trace)
+
+
+def test_a_broken_page_costs_its_rows(large):
+    data = bytearray(large.read_bytes())
+    data[4096 * 30 : 4096 * 31] = b"\xff" * 4096
+    large.write_bytes(data)
+    trace = read(large)
+    assert 11800 < trace.gpu_ops.height + trace.slices.height < 11998
+    assert "pages of 4096 bytes cannot be read" in errors(trace)
+    assert trace.sources["skipped_bytes"].item() == 4096
+
+
+def test_rows_behind_a_broken_page_of_texts_are_read_from_the_other_end(export, process):
+    ranges = [(n, n + 1, 59, f"range {n}", process + 1, None, 0) for n in range(5000)]
+    path = export({"NVTX_EVENTS": ranges})
+    data = bytearray(path.read_bytes())
+    middle = 4096 * (len(data) // 4096 // 2)
+    data[middle : middle + 4096] = b"\xff" * 4096
+    path.write_bytes(data)
+    trace = read(path)
+    assert {"range 0", "range 4999"} <= set(trace.slices["name"].cast(pl.String))
+    assert 4800 < trace.slices.height < 5000
+    assert "rows before and behind that were read" in errors(trace)
+
+
+def test_only_a_header(tmp_path, large):
+    path = tmp_path / "stub.sqlite"
+    path.write_bytes(large.read_bytes()[:100])
+    with pytest.raises(BadTrace):
+        read(path)
+
+
+@pytest.mark.parametrize("size", [0, 10, 90, 3000])
+def test_less_than_a_page(tmp_path, large, size):
+    path = tmp_path / "stub.sqlite"
+    path.write_bytes(large.read_bytes()[:size])
+    with pytest.raises(BadTrace):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"CREATE VIEW {KERNELS} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS start FROM n",
+        f"CREATE VIEW {KERNELS} AS SELECT * FROM {RUNTIME}",
+        f"CREATE TABLE {KERNELS} (start INTEGER, end INTEGER AS (length(zeroblob(900000000))))",
+        f"CREATE TABLE {KERNELS} (start TEXT, end BLOB, deviceId REAL, streamId, correlationId, globalPid, demangledName)",
+        f"CREATE TABLE {KERNELS} (irrelevant)",
+        'CREATE TABLE "CUPTI_ACTIVITY_KIND_""; DROP TABLE x; --" (start, "e""nd")',
+    ],
+)
+def test_a_hostile_schema(export, process, statement):
+    path = export({RUNTIME: [(10, 15, 0, process + 7, 1, 1)]}, statements=[statement])
+    trace = read(path)
+    assert trace.gpu_ops.is_empty()
+    assert trace.slices.height == 1
+
+
+@pytest.mark.parametrize("garbage", [b"[h     INT", b"\xdb\xff\xfe    "])
+def test_a_damaged_definition_costs_its_table(export, process, garbage):
+    """Found by fuzzing: SQLite quotes the whole definition, on many lines and in bytes that are no text."""
+    path = export({RUNTIME: [(10, 15, 0, process + 7, 1, 1)], "OSRT_API": [(10, 15, process + 7, 7)]})
+    data = path.read_bytes()
+    definition = b"CREATE TABLE OSRT_API (start INTEGER"
+    assert data.count(definition) == 1
+    broken = definition[: -len(garbage)] + garbage
+    path.write_bytes(data.replace(definition, broken))
+    trace = read(path)
+    assert trace.slices.filter(pl.col("category") == "runtime").height == 1
+    if b"[" in garbage:
+        assert "tables with a damaged definition are left out" in errors(trace)
+
+
+def test_virtual_tables_are_not_touched(export):
+    path = export()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "INSERT INTO sqlite_master VALUES ('table', 'OSRT_API', 'OSRT_API', 0, 'CREATE VIRTUAL TABLE OSRT_API USING absent(x)')"
+        )
+    assert read(path).slices.is_empty()
+
+
+def test_values_that_make_no_sense(export, process):
+    kernels = [
+        (100, 50, 0, 1, 7, 1, process, 4, 4, None, None),  # ends before it starts
+        (None, 50, 0, 1, 7, 2, process, 4, 4, None, None),  # no start
+        (200, None, 0, 1, 7, 3, process, 4, 4, None, None),  # no end
+        (300, 310, -5, 1, 7, 4, process, 4, 4, None, None),  # no such GPU
+        (
+            400,
+            410,
+            0,
+            1,
+            None,
+            2**63 - 1,
+            process,
+            999,
+            999,
+            None,
+            None,
+        ),  # no stream, no name, the largest id
+        ("text", 410, 0, 1, 7, 6, process, 4, 4, None, None),
+        (-(2**63), 2**63 - 1, 0, 1, 7, 7, process, 4, 4, None, None),  # longer than 64 bits can tell
+    ]
+    trace = read(export({KERNELS: kernels}))
+    kept = trace.gpu_ops.select("ts_ns", "dur_ns", "correlation").rows()
+    assert kept == [(-(2**63), 0, 7), (100, 0, 1), (200, 0, 3), (400, 10, 2**63 - 1)]
+    said = " | ".join(trace.health["message"])
+    assert "2 GPU operations left out: they have no start" in said
+    assert "3 GPU operations have an end before their start, or none" in said
+    assert "1 GPU operations left out: their device number makes no sense" in said
+
+
+def test_gigantic_and_malformed_names(export, process):
+    calls = [(10, 15, 0, process + 7, 1, 1), (20, 25, 0, process + 7, 2, 2)]
+    path = export(
+        {RUNTIME: calls},
+        strings={1: "x" * 5_000_000},
+        statements=["INSERT INTO StringIds VALUES (2, CAST(x'ff41' AS TEXT))"],
+    )
+    names = read(path).slices["name"].cast(pl.String).to_list()
+    assert names == ["x" * (1 << 16), "�A"]
+
+
+def test_strings_missing_altogether(export, process):
+    path = export({RUNTIME: [(10, 15, 0, process + 7, 1, 1)]}, statements=["DROP TABLE StringIds"])
+    assert read(path).slices["name"].to_list() == ["[unknown]"]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """A small export as bytes, and a place for its damaged copies."""
+    path = tmp_path_factory.mktemp("nsys") / "sample.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA page_size = 512")
+        connection.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, f"name {n}") for n in range(60)])
+        connection.execute(
+            f"CREATE TABLE {RUNTIME} (start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER)"
+        )
+        connection.executemany(
+            f"INSERT INTO {RUNTIME} VALUES (?, ?, ?, ?, ?)",
+            [(n, n + 1, 1 << 24 | n, n, n) for n in range(60)],
+        )
+        connection.execute(
+            "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER)"
+        )
+        connection.executemany(
+            "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, ?)", [(n, n + 1, "t", 1 << 24) for n in range(60)]
+        )
+    connection.close()
+    return path, path.read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_damage_gives_a_trace_or_a_typed_refusal(sample, data):
+    path, whole = sample
+    changed = bytearray(whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole)
+    for _ in range(data.draw(st.integers(0, 12))):
+        if changed:
+            changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(changed)
+    sniff(bytes(changed[: 1 << 16]), path.name)
+    try:
+        said = " | ".join(read(path).health["message"])
+    except BadTrace as error:
+        said = str(error)
+    assert "\n" not in said

@@ -1,0 +1,54 @@
+"""Exports of one Parquet or Arrow file per table: the same tables as in SQLite must give the same trace."""
+
+import sqlite3
+
+import polars as pl
+import pytest
+
+from tracelib.sources import trace_files
+from tracelib.sources.nsys import read
+
+
+def converted(path, folder, kind):
+    """Write each table of the SQLite export at `path` as `nsys export -t parquetdir` or `-t arrowdir` lays them out."""
+    folder.mkdir()
+    connection = sqlite3.connect(path)
+    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        cursor = connection.execute(f'SELECT * FROM "{name}"')
+        columns = [column[0] for column in cursor.description]
+        frame = pl.DataFrame(cursor.fetchall(), schema=columns, orient="row", infer_schema_length=None)
+        file = folder / f"{name}.{'parquet' if kind == 'parquet' else 'arrow'}"
+        write = {"parquet": frame.write_parquet, "arrow": frame.write_ipc, "stream": frame.write_ipc_stream}
+        write[kind](file)
+    connection.close()
+    return folder
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream"])
+@pytest.mark.parametrize("name", ["cestwc__balinski-and-gomory-cuda__report16", "NVIDIA__Fuser__report1"])
+def test_same_frames_as_from_sqlite(corpus, tmp_path, name, kind):
+    path = corpus / "nsys" / f"{name}.sqlite"
+    folder = converted(path, tmp_path / "export", kind)
+    files, others = trace_files([folder])
+    assert [file.stem for file in files] == ["StringIds"]
+    assert len(others) > 20
+    found, expected = read(files[0]), read(path)
+    for frame, rows in expected.frames().items():
+        if frame not in ("sources", "counters"):
+            assert found.frames()[frame].equals(rows), frame
+    assert found.sources["first_ns"].equals(expected.sources["first_ns"])
+    assert found.sources["bytes"].item() == sum(file.stat().st_size for file in folder.iterdir())
+
+
+def test_a_damaged_table_costs_itself(export, process, tmp_path):
+    rows = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)],
+        "OSRT_API": [(10, 15, process + 7, 7)],
+    }
+    folder = converted(export(rows), tmp_path / "dir", "parquet")
+    (folder / "OSRT_API.parquet").write_bytes(b"PAR1 and nothing more")
+    trace = read(folder / "StringIds.parquet")
+    assert trace.slices["name"].to_list() == ["cudaLaunchKernel"]
+    assert "damaged: table OSRT_API" in " ".join(trace.health["message"])
+    assert trace.sources["skipped_bytes"].item() == 21

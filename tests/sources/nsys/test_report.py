@@ -1,0 +1,65 @@
+"""Reports (.nsys-rep, .qdrep): by way of `nsys export`, which a script stands in for here."""
+
+import os
+
+import pytest
+
+from tracelib.errors import BadTrace
+from tracelib.sources.nsys import read, sniff
+
+REPORT = b"NVIDIA Tegra Profiler Report 2025@5@1@12\n" + bytes(100)
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    """A report, in a place where only the `nsys` that a test writes is found."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(REPORT)
+
+    def install(script):
+        nsys = folder / "nsys"
+        nsys.write_text(f"#!/bin/sh\n{script}\n")
+        nsys.chmod(0o755)
+
+    return path, install
+
+
+def test_reports_are_recognised_by_content():
+    assert sniff(REPORT, "anything")
+    assert not sniff(b"NVIDIA", "run.nsys-rep")
+
+
+def test_without_nsys_the_command_is_told(report):
+    path, _ = report
+    with pytest.raises(
+        BadTrace, match=r"no `nsys` is installed.*nsys export --type=sqlite --output=run.sqlite run.nsys-rep"
+    ):
+        read(path)
+
+
+def test_through_nsys_export(report, export, process, tmp_path):
+    path, install = report
+    export({"CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)]}, name="exported.sqlite")
+    install(
+        f'for a; do case "$a" in --output=*) cp {tmp_path}/exported.sqlite "${{a#--output=}}";; esac; done; echo "$@" > {tmp_path}/said'
+    )
+    trace = read(path)
+    assert trace.slices["name"].to_list() == ["cudaLaunchKernel"]
+    assert trace.sources.select("file", "bytes").row(0) == ("run.nsys-rep", len(REPORT))
+    said = (tmp_path / "said").read_text().split()
+    assert said[:3] == ["export", "--type=sqlite", "--force-overwrite=true"]
+    assert said[-1] == str(path)
+    assert not os.path.exists(said[3].removeprefix("--output="))  # noqa: PTH110
+
+
+@pytest.mark.parametrize("script", ["echo 'unsupported report version' >&2; exit 3", "exit 0"])
+def test_what_nsys_cannot_export_is_refused_with_its_words(report, script):
+    path, install = report
+    install(script)
+    with pytest.raises(
+        BadTrace, match="failed with status 3: 'unsupported report version'" if "3" in script else "status 0"
+    ):
+        read(path)

@@ -198,7 +198,10 @@ def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
     for layer in layers:
         keyed = layer.with_columns(_key=pl.lit(0, pl.Int64))
         at = innermost(keyed, "_key")
-        line = pl.concat([at.drop("row"), layer.drop("ts_ns", "dur_ns").select(pl.all().gather(at["row"]))], how="horizontal")
+        line = pl.concat(
+            [at.drop("row"), layer.drop("ts_ns", "dur_ns").select(pl.all().gather(at["row"]))],
+            how="horizontal",
+        )
         cut = overlay(whole, line, "_key")
         out.append(cut.filter(pl.col("cause").is_not_null()).drop("_key"))
         whole = cut.filter(pl.col("cause").is_null()).select("_key", "ts_ns", "dur_ns")

@@ -1,0 +1,47 @@
+"""Scheduler states summed up, per thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from tracelib.trace import Trace
+
+__all__ = ["SCHEDULING", "scheduling"]
+
+_STATES = ("running", "runnable", "throttled", "blocked", "unknown")
+SCHEDULING = pl.Schema({
+    "thread": pl.Int32(), "role": pl.String(), **{f"{state}_ns": pl.Int64() for state in _STATES}, "migrations": pl.Int64(), "inferred_ns": pl.Int64(),
+})  # fmt: skip
+
+
+def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return how long each thread was in each state.
+
+    One row per thread of `thread_states`: `thread` (Int32), `role` (String), `running_ns`, `runnable_ns`, `throttled_ns`,
+    `blocked_ns`, `unknown_ns` (Int64; they add up to the window), `migrations` (Int64: times it came to another CPU than
+    the one it ran on before), `inferred_ns` (Int64: part of the states that is rebuilt, not recorded). Sorted by
+    `runnable_ns` + `throttled_ns`, largest first.
+    """
+    ran = pl.col("cpu").filter(pl.col("state") == "running").drop_nulls()
+    spent = [
+        pl.col("dur_ns").filter(pl.col("state") == state).sum().alias(f"{state}_ns") for state in _STATES
+    ]
+    summed = (
+        thread_states.sort("thread", "ts_ns")
+        .group_by("thread")
+        .agg(
+            *spent,
+            migrations=(ran.diff().drop_nulls() != 0).sum().cast(pl.Int64),
+            inferred_ns=pl.col("dur_ns").filter("inferred").sum(),
+        )
+    )
+    named = (
+        summed.join(trace.threads.select("thread", "role"), on="thread", how="left")
+        .select(list(SCHEDULING))
+        .match_to_schema(SCHEDULING)
+    )
+    waited = pl.col("runnable_ns") + pl.col("throttled_ns")
+    return named.sort(waited, "thread", descending=[True, False])

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from tracelib.sources.ftrace.graph import graph_events
-from tracelib.sources.ftrace.heads import Heads
+
+if TYPE_CHECKING:
+    from tracelib.sources.ftrace.heads import Piece
 
 __all__ = ["Events", "Kind", "kind_of"]
 
@@ -22,7 +24,7 @@ __all__ = ["Events", "Kind", "kind_of"]
 WORDS = tuple(
     (re.compile(pattern), group, ends, raw)
     for pattern, group, ends, raw in (
-        (r"(sched_(?:switch|wakeup|waking|wakeup_new)):", "sched", False, False),
+        (r"sched_(switch|wakeup|waking|wakeup_new):", "sched", False, False),
         # trace_marker (tracing_mark_write, or print) and trace_printk (bprint, bputs); "0" in kernels before 3.4
         (r"(tracing_mark_write|print|bprint|bputs|0):", "marker", False, False),
         (r"(sys_enter):", "syscall", False, True),
@@ -72,7 +74,7 @@ def kind_of(word: str) -> Kind:
 def _name(word: str) -> str:
     """Return the event's name as the text spells it: what is counted."""
     kind = kind_of(word)
-    return re.split(r"[:(]", word)[0] if kind.group == "syscall" else kind.name
+    return re.split(r"[:(]", word)[0] if kind.group in {"sched", "syscall"} else kind.name
 
 
 GROUPS = ("other", "sched", "syscall", "marker", "graph")
@@ -81,9 +83,8 @@ MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
 
 @dataclass
 class Events:
-    """Everything of a file that is kept; `add` takes the next lines."""
+    """What is kept of a file."""
 
-    heads: Heads = field(default_factory=Heads)
     words: pl.Categories = field(default_factory=pl.Categories.random)
     tasks: pl.Categories = field(default_factory=pl.Categories.random)
     fields: pl.Categories = field(default_factory=pl.Categories.random)
@@ -94,7 +95,6 @@ class Events:
         default_factory=lambda: pl.DataFrame(schema=MARKS)
     )  # loss marks without their time yet
     markup: bool = False  # the text stands in a web page: what is no event is the page's
-    lines: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
     in_buffer: int | None = None
@@ -108,16 +108,11 @@ class Events:
     unread_bytes: int = 0
     unread_example: tuple[int, str] | None = None
 
-    def add(self, lines: pl.Series) -> None:
+    def add(self, piece: Piece) -> None:
         """Take the next lines of the file."""
-        numbered = lines.to_frame("line").with_row_index("index", self.lines + 1)
-        self.lines += numbered.height
-        comment = lines.str.starts_with("#")
-        if comment.any():
-            for line in lines.filter(comment):
-                self._header(line)
-            numbered = numbered.filter(~comment)
-        found, others = self.heads.split(numbered)
+        for line in piece.comments:
+            self._header(line)
+        found, others = piece.events, piece.others
         if others.height:
             drawn, others, no_time = graph_events(others)
             self.no_time += no_time

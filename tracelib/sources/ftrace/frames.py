@@ -54,11 +54,12 @@ class Frames:
         self.lost_detected, from_idle = sched.missing_switches(scheduled)
         self._of_losses(scheduled, from_idle)
         marks = self._marks()
+        name = pl.col("name").cast(pl.Categorical())
         slices = pl.concat(
             [
-                self._syscalls(scheduled).with_columns(category=pl.lit("os").cast(SLICE_CATEGORY)),
-                self._graph().with_columns(category=pl.lit("other").cast(SLICE_CATEGORY)),
-                marks.slices.with_columns(category=pl.lit("annotation").cast(SLICE_CATEGORY)),
+                self._syscalls(scheduled).with_columns(name, category=pl.lit("os").cast(SLICE_CATEGORY)),
+                self._graph().with_columns(name, category=pl.lit("other").cast(SLICE_CATEGORY)),
+                marks.slices.with_columns(name, category=pl.lit("annotation").cast(SLICE_CATEGORY)),
             ]
         )
         source = pl.lit(0, pl.Int32).alias("source")
@@ -66,7 +67,7 @@ class Frames:
         return {
             "sched": scheduled.drop("index"),
             "slices": slices.select(
-                source, "thread", "ts_ns", "dur_ns", pl.col("name").cast(pl.Categorical()), "category",
+                source, "thread", "ts_ns", "dur_ns", "name", "category",
                 pl.lit(None, pl.Int64).alias("correlation"),
             ),
             "counters": marks.counters.with_columns(source, text).select(COUNTERS.names()),
@@ -78,7 +79,7 @@ class Frames:
         thread = self.tasks.select(pl.col("code").alias("task"), "tid").join(self.ids, on="tid", how="left")
         named = pl.DataFrame(
             [(code, kind.name, kind.ends, kind.raw) for code, kind in self.events.kinds.items()],
-            schema={"word": pl.UInt32, "event": pl.String, "ends": pl.Boolean, "raw": pl.Boolean}, orient="row",
+            schema={"word": pl.UInt32, "event": pl.Categorical(), "ends": pl.Boolean, "raw": pl.Boolean}, orient="row",
         )  # fmt: skip
         return (
             rows.with_columns(pl.col("task", "word").to_physical().cast(pl.UInt32))
@@ -175,7 +176,8 @@ class Frames:
         self.remarks.add("info", f"system calls are named by number as on {machine}, judged by which numbers occur",
                          "To be certain, record syscalls:* instead of raw_syscalls:*")  # fmt: skip
         names = pl.col("number").replace_strict(table, default=None, return_dtype=pl.String)
-        return rows.with_columns(event=pl.coalesce(names, pl.format("syscall {}", "number")))
+        named = pl.coalesce(names, pl.format("syscall {}", "number"))
+        return rows.with_columns(event=named.cast(pl.Categorical()))
 
     def _marks(self) -> markers.Marks:
         rows = self.events.table("marker")

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
-__all__ = ["HEAD", "Heads", "Layout"]
+__all__ = ["HEAD", "LATENCY", "Heads", "Layout", "Piece"]
 
 TASK = r"(?P<task>\S.*?-\d+(?:\s+\(\s*[\d-]+\))?)"
 FLAGS = r"[^\s\d\[\](]\S{3,5}"
@@ -98,48 +99,72 @@ class Layout:
         return seconds if digits < 0 else seconds * NS + fraction * 10 ** (9 - digits)
 
 
+class Piece(NamedTuple):
+    """Some lines of a file, sorted out."""
+
+    comments: list[str]
+    events: (
+        pl.DataFrame
+    )  # one row per event: index UInt32 (its line, from 1), task ("bash-557 (557)"), cpu, ts_ns, rest
+    others: pl.DataFrame  # index, line: what is no event
+
+
 @dataclass
 class Heads:
     """Splits lines into heads and rests; remembers from chunk to chunk which layouts the file has."""
 
+    lines: int = 0  # seen so far
     layouts: list[Layout] = field(default_factory=list)
     counting: int = 0  # lines whose clock has no decimal point
     since_start: int = 0  # lines in tracefs's latency format, whose times count from the start of the trace
 
-    def split(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the events of `lines` (columns index, line) and the lines that are no events.
+    def piece(self, lines: pl.Series) -> Piece:
+        """Sort out the next lines of the file."""
+        numbered = lines.to_frame("line").with_row_index("index", self.lines + 1)
+        self.lines += numbered.height
+        comment = lines.str.starts_with("#")
+        comments = lines.filter(comment).to_list() if comment.any() else []
+        events, others = self.split(numbered.filter(~comment) if comments else numbered)
+        return Piece(comments, events, others)
 
-        Events have one row per line: index (as given), task ("bash-557 (557)"), cpu Int32, ts_ns Int64, rest.
-        """
+    def split(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the events of `lines` (columns index, line) and the lines that are no events."""
         found: list[pl.DataFrame] = []
-        known = iter(list(self.layouts))
+        used: list[tuple[int, Layout]] = []
+        known = iter(self.layouts)
         for _ in range(LAYOUTS):
             layout = next(known, None) or self._learn(lines)
             if layout is None or lines.is_empty():
                 break
-            tried = lines.with_columns(layout.columns())
-            fits = tried["fits"] & tried["cpu"].is_not_null() & tried["seconds"].is_not_null()
-            whole = bool(fits.all())
-            found.append(
-                (tried if whole else tried.filter(fits)).select(
-                    "index", "task", "cpu", layout.ts_ns().alias("ts_ns"), "rest"
-                )
-            )
-            self.counting += found[-1].height if layout.point == layout.colon else 0
-            lines = lines.clear() if whole else lines.filter(~fits)
+            events, lines = self._by_layout(lines, layout)
+            found.append(events)
+            used.append((events.height, layout))
+        # the next chunk looks most like this one: seconds have one digit more for good
+        self.layouts = [layout for hits, layout in sorted(used, key=lambda use: -use[0]) if hits]
         if lines.height or not found:
             odd, lines = self._by_expression(lines)
             found.append(odd)
         found = [events for events in found if events.height] or found[:1]
         return (pl.concat(found).sort("index") if len(found) > 1 else found[0]), lines
 
-    def _learn(self, lines: pl.DataFrame) -> Layout | None:
+    @staticmethod
+    def _learn(lines: pl.DataFrame) -> Layout | None:
         for line in lines["line"].gather_every(max(1, lines.height // EXAMPLES)):
             layout = Layout.of(line)
-            if layout and layout not in self.layouts:
-                self.layouts.append(layout)
+            if layout:
                 return layout
         return None
+
+    def _by_layout(self, lines: pl.DataFrame, layout: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the events that fit `layout`, and the other lines."""
+        tried = lines.with_columns(layout.columns())
+        fits = tried["fits"] & tried["cpu"].is_not_null() & tried["seconds"].is_not_null()
+        whole = bool(fits.all())
+        events = (tried if whole else tried.filter(fits)).select(
+            "index", "task", "cpu", layout.ts_ns().alias("ts_ns"), "rest"
+        )
+        self.counting += events.height if layout.point == layout.colon else 0
+        return events, lines.clear() if whole else lines.filter(~fits)
 
     def _by_expression(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return events and other lines, by the regular expressions alone."""

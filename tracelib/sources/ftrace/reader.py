@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,6 +15,7 @@ from tracelib.sources.files import head, sha256
 from tracelib.sources.ftrace.containers import in_page, is_trace_dat, open_text
 from tracelib.sources.ftrace.events import Events
 from tracelib.sources.ftrace.frames import Frames
+from tracelib.sources.ftrace.heads import Heads, Piece
 from tracelib.sources.ftrace.remarks import Remarks, counted, of_lines, shown
 from tracelib.sources.text import ahead, chunks, lines
 from tracelib.trace import Trace
@@ -48,6 +49,7 @@ class Text:
     """The events of a file, and how whole it was."""
 
     events: Events
+    heads: Heads = field(default_factory=Heads)
     damage: str | None = None  # of the compressed data
     skipped_bytes: int = 0
     cut_line: str | None = None
@@ -66,24 +68,25 @@ def collect(path: Path, chunk_size: int = CHUNK) -> Text:
     page = in_page(head(path, 1 << 10))
     text = Text(Events(markup=page))
     with open_text(path) as stream:
-        for series, not_utf8 in ahead(_pieces(stream, text, chunk_size)):
-            text.not_utf8 += not_utf8
-            text.events.add(series)
+        for piece in ahead(_pieces(stream, text, chunk_size)):
+            text.events.add(piece)
         text.damage = stream.damage
         text.skipped_bytes += stream.lost_bytes
     text.skipped_bytes += text.events.unread_bytes
     return text
 
 
-def _pieces(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[tuple[pl.Series, int]]:
-    """Yield the lines of the stream, piece by piece, and how many places in each were no UTF-8."""
+def _pieces(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[Piece]:
+    """Yield the lines of the stream, piece by piece. Runs in a thread of its own: it alone touches `text.heads`."""
     page = text.events.markup
-    for piece in chunks(stream, chunk_size):
-        chunk = piece.replace(IN_SCRIPT, b"\n") if page else piece
+    for block in chunks(stream, chunk_size):
+        chunk = block.replace(IN_SCRIPT, b"\n") if page else block
         if not page and not chunk.endswith(b"\n"):
             chunk = _without_cut_line(chunk, text)
         if chunk:
-            yield lines(chunk)
+            series, not_utf8 = lines(chunk)
+            text.not_utf8 += not_utf8
+            yield text.heads.piece(series)
 
 
 def _without_cut_line(chunk: bytes, text: Text) -> bytes:
@@ -118,7 +121,7 @@ def read(path: Path) -> Trace:
         raise BadTrace(path, "ftrace", f"line {at}", "no line is an event", example)
     remarks = Remarks()
     _of_file(text, remarks)
-    of_lines(events, remarks)
+    of_lines(events, text.heads, remarks)
     frames = Frames(events, remarks)
     made = frames.made()
     source = {

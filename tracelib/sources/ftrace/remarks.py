@@ -10,6 +10,7 @@ from tracelib.schema import HEALTH
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.events import Events
+    from tracelib.sources.ftrace.heads import Heads
 
 __all__ = ["Remarks", "of_lines"]
 
@@ -43,7 +44,7 @@ def shown(text: str) -> str:
     return printable + ("…" if len(text) > EXCERPT else "")
 
 
-def of_lines(events: Events, remarks: Remarks) -> None:
+def of_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
     """Add what the lines themselves show: which events there are, what could not be read, and the clock."""
     by_name = sorted(events.counts.items(), key=lambda item: (-item[1], item[0]))
     if by_name:
@@ -66,13 +67,13 @@ def of_lines(events: Events, remarks: Remarks) -> None:
             f"{counted(events.no_time, 'line')} of a function graph carry no time and cannot be placed",
             "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc",
         )
-    if events.heads.counting:
+    if heads.counting:
         remarks.add(
             "warning",
             "times are bare numbers, taken as ns: right for raw mono or boot clocks, wrong for x86-tsc, counter or uptime",
             "Record with: echo mono > trace_clock, or trace-cmd record -C mono",
         )
-    if events.heads.since_start:
+    if heads.since_start:
         remarks.add(
             "warning",
             "latency format: times count from the start of the trace",

@@ -101,13 +101,13 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, wakers: pl.DataFrame, ids: p
     joined = rows.join(known, left_on="args", right_on="code", maintain_order="left").join(
         waker, on="task", how="left", maintain_order="left"
     )
-    switch = pl.col("event") == "sched_switch"
+    switch = pl.col("event") == "switch"
     return joined.select(
         "index",
         pl.lit(0, pl.Int32).alias("source"),
         "ts_ns",
         pl.when(switch).then("cpu").otherwise(pl.coalesce("target", "cpu")).alias("cpu"),
-        pl.col("event").str.strip_prefix("sched_").cast(SCHED_EVENT),
+        pl.col("event").cast(SCHED_EVENT),
         pl.when(switch).then("prev").otherwise("waker").alias("prev"),
         pl.col("state").alias("prev_state"),
         "next",

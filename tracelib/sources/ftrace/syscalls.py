@@ -45,7 +45,7 @@ ENDS = ("exit", "exit_group")
 class Calls(NamedTuple):
     """Slices of system calls, and what could not be paired."""
 
-    slices: pl.DataFrame  # thread Int32, ts_ns, dur_ns, name String
+    slices: pl.DataFrame  # thread Int32, ts_ns, dur_ns, name Categorical
     at_edges: int  # began before the trace or ended after it: cut at its first and last event
     without_end: int  # an entry whose exit is missing: dur_ns 0
     without_start: int  # an exit whose entry is missing: no slice
@@ -69,43 +69,37 @@ def paired(calls: pl.DataFrame, first_ns: int, last_ns: int, dead: pl.DataFrame)
     Parameters
     ----------
     calls
-        index, ts_ns, thread Int32, name String, ends Boolean: one row per entry or exit.
+        index, ts_ns, thread Int32, name Categorical, ends Boolean: one row per entry or exit.
     first_ns, last_ns
         Of the whole trace.
     dead
         thread, dead_ns: when a thread left its CPU for good, where the scheduler's events say so.
 
     """
-    rows = calls.sort("thread", "ts_ns", "index")
-    following = {f"next_{name}": pl.col(name).shift(-1).over("thread") for name in ("name", "ends", "ts_ns")}
+    rows = calls.sort("thread", "ts_ns", "index").join(dead, on="thread", how="left", maintain_order="left")
+    here = {"thread": pl.col("thread"), "name": pl.col("name")}
+    first = (here["thread"] != here["thread"].shift(1)).fill_null(value=True)
+    last = (here["thread"] != here["thread"].shift(-1)).fill_null(value=True)
+    ends, births, finals = pl.col("ends"), here["name"].is_in(BIRTHS), here["name"].is_in(ENDS)
+    closed = ~ends & ~last & ends.shift(-1) & (here["name"].shift(-1) == here["name"])
     rows = rows.with_columns(
-        **following,
-        first=pl.col("thread") != pl.col("thread").shift(1).fill_null(-2),
-        opened=(pl.col("name").shift(1).over("thread") == pl.col("name"))
-        & ~pl.col("ends").shift(1).over("thread"),
-    ).join(dead, on="thread", how="left", maintain_order="left")
-    closed = ~pl.col("ends") & pl.col("next_ends") & (pl.col("next_name") == pl.col("name"))
-    open_end = ~pl.col("ends") & pl.col("next_ends").is_null() & ~pl.col("name").is_in(ENDS)
-    open_start = pl.col("ends") & pl.col("first") & ~pl.col("name").is_in(BIRTHS)
-    until = pl.min_horizontal(pl.lit(last_ns), pl.when(pl.col("dead_ns") >= pl.col("ts_ns")).then("dead_ns"))
-    end = (
-        pl.when(closed.fill_null(value=False))
-        .then("next_ts_ns")
-        .when(open_end)
-        .then(until)
-        .otherwise("ts_ns")
+        closed=closed.fill_null(value=False),
+        next_ns=pl.col("ts_ns").shift(-1),
+        open_end=~ends & last & ~finals,
+        open_start=ends & first & ~births,
+        unpaired_exit=ends & ~first,  # unless the row before closes with it: taken off below
+        unpaired_entry=~ends & ~last & ~finals,
     )
-    start = pl.when(open_start).then(first_ns).otherwise("ts_ns")
-    kept = rows.filter(~pl.col("ends") | open_start)
-    slices = kept.select("thread", start.alias("ts_ns"), (end - start).alias("dur_ns"), "name")
-    births = pl.col("first") & pl.col("name").is_in(BIRTHS)
+    until = pl.min_horizontal(pl.lit(last_ns), pl.when(pl.col("dead_ns") >= pl.col("ts_ns")).then("dead_ns"))
+    end = pl.when("closed").then("next_ns").when("open_end").then(until).otherwise("ts_ns")
+    start = pl.when("open_start").then(first_ns).otherwise("ts_ns")
+    slices = rows.filter(~ends | pl.col("open_start")).select(
+        "thread", start.alias("ts_ns"), (end - start).alias("dur_ns"), "name"
+    )
+    pairs = pl.col("closed").sum()
     count = rows.select(
-        edges=(open_end | open_start).sum(),
-        without_end=(
-            ~pl.col("ends") & ~closed.fill_null(value=False) & ~open_end & ~pl.col("name").is_in(ENDS)
-        ).sum(),
-        without_start=(
-            pl.col("ends") & ~open_start & ~pl.col("opened").fill_null(value=False) & ~births
-        ).sum(),
+        edges=(pl.col("open_end") | pl.col("open_start")).sum(),
+        without_end=pl.col("unpaired_entry").sum() - (pl.col("closed") & ~finals).sum(),
+        without_start=pl.col("unpaired_exit").sum() - pairs,
     ).row(0)
     return Calls(slices, *count)

@@ -22,7 +22,7 @@ _LAUNCH = r"(?i)launch"
 
 def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Notes) -> None:
     """Add a remark for each kind of evidence that the frames in `read` lack."""
-    _add_gpu(dict(read["gpu_ops"]["kind"].cast(pl.String).value_counts().iter_rows()), read["slices"], notes)
+    _add_gpu(dict(read["gpu_ops"]["kind"].value_counts().iter_rows()), read["slices"], notes)
     categories = set(read["slices"]["category"].unique().cast(pl.String))
     if "annotation" not in categories:
         flag = "-t nvtx (and a program that emits ranges: PyTorch's emit_nvtx, a serving engine's own)"

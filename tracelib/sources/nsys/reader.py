@@ -126,17 +126,21 @@ def _slices(host: pl.DataFrame, known: pl.DataFrame, last: int, notes: Notes) ->
 
 def _operations(gpu_rows: pl.DataFrame, gpu: pl.Series, notes: Notes) -> pl.DataFrame:
     rows = gpu_rows.with_columns(gpu=gpu, pid=threads.pid("globalPid"))
-    placed = rows.filter(pl.col("gpu").is_not_null())
+    placed = _having(rows, "gpu")
     notes.count(rows.height - placed.height, "GPU operations left out: their device number makes no sense")
     return _framed("gpu_ops", _with_duration(placed, None, "GPU operations", notes))
 
 
+def _having(rows: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return the rows with a value in `column`: as they are, not a copy, where all have one."""
+    return rows.filter(pl.col(column).is_not_null()) if rows[column].null_count() else rows
+
+
 def _with_duration(rows: pl.DataFrame, last: int | None, what: str, notes: Notes) -> pl.DataFrame:
     """Return the rows that have a start, with `dur_ns`; an open one lasts until `last`, if given."""
-    started = rows.filter(pl.col("ts_ns").is_not_null())
+    started = _having(rows, "ts_ns")
     notes.count(rows.height - started.height, f"{what} left out: they have no start")
-    if last is not None:
-        open_ = int(started["end_ns"].null_count())
+    if last is not None and (open_ := started["end_ns"].null_count()):
         notes.count(
             open_, f"{what} were still open when recording stopped: they end at the file's last event"
         )

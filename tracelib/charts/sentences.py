@@ -135,10 +135,10 @@ def states_sentence(results: Results) -> str:
     worst = shares.with_columns(gap=pl.col("busy") - pl.col("useful")).sort("gap", "gpu", descending=[True, False])
     row = worst.row(0, named=True)
     name = gpu_names(results).get(row["gpu"], "the GPU")
-    head = f"Monitoring would have shown {name} {share(row['busy'])} busy; {share(row['useful'])} of the window was useful"
+    head = f"The GPU of {name} looked busy for {share(row['busy'])} of the window and did useful work for {share(row['useful'])}"
     if row["doubtful"]:
-        return f"{head}, and {share(row['doubtful'])} in collectives cannot be split, because one rank alone was recorded."
-    return f"{head}, and {duration(row['spin_ns'])} went into spinning for late ranks."
+        return f"{head}; {share(row['doubtful'])} in collectives cannot be split, because one rank alone was recorded."
+    return f"{head}; {duration(row['spin_ns'])} went into spinning for late ranks."
 
 
 def cpu_time_sentence(results: Results) -> str:

@@ -14,7 +14,7 @@ from tracelib.charts.theme import GPU_STATES, duration, finished, look, marker, 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
-__all__ = ["states_chart"]
+__all__ = ["states_chart", "states_table"]
 
 
 def states_chart(results: Results) -> go.Figure | None:
@@ -32,7 +32,7 @@ def states_chart(results: Results) -> go.Figure | None:
     figure.update_layout(barmode="stack", margin={"t": 60})
     figure.update_xaxes(title_text="% of the window", range=[0, 100])
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    return finished(figure, states_sentence(results), _table(results, names), 150 + 32 * len(gpus))
+    return finished(figure, states_sentence(results), states_table(results, names), 150 + 32 * len(gpus))
 
 
 def _bar(time: pl.DataFrame, gpus: list[int], labels: list[str], state: str) -> go.Bar | None:
@@ -50,7 +50,8 @@ def _bar(time: pl.DataFrame, gpus: list[int], labels: list[str], state: str) -> 
     )  # fmt: skip
 
 
-def _table(results: Results, names: dict[int, str]) -> list[list[str]]:
+def states_table(results: Results, names: dict[int, str]) -> list[list[str]]:
+    """Return one row per GPU: useful and busy shares, then the time in each state that occurs."""
     shares = {row["gpu"]: row for row in gpu_shares(results.gpu_time).iter_rows(named=True)}
     present = results.gpu_time.filter(pl.col("ns") > 0)["state"].cast(pl.String).unique().to_list()
     states = [state for state in GPU_STATES if state in present]

@@ -112,8 +112,11 @@ def look(palette: str, key: str | None) -> Look:
 
 def marker(appearance: Look) -> dict[str, Any]:
     """Return plotly's marker for a bar of this look."""
-    hatch = {"shape": appearance.pattern, "fgcolor": "rgba(255,255,255,0.75)", "size": 6, "solidity": 0.25}
-    return {"color": appearance.colour, "line": {"width": 0}, "pattern": hatch}
+    bar: dict[str, Any] = {"color": appearance.colour, "line": {"width": 0}}
+    if not appearance.pattern:
+        return bar
+    ink = {"bgcolor": appearance.colour, "fgcolor": "rgba(255,255,255,0.75)"}
+    return bar | {"pattern": {"shape": appearance.pattern, "size": 6, "solidity": 0.25, "fillmode": "replace", **ink}}
 
 
 def _digits(value: float) -> str:

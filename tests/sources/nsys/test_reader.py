@@ -251,6 +251,11 @@ def test_calls_without_kernels_are_pointed_out(export, process):
     assert "1 CUDA calls (1 launches), but no kernel" in messages(trace, "warning")
 
 
+def test_copies_alone_are_no_sign_of_missing_kernels(export, process):
+    rows = {"CUPTI_ACTIVITY_KIND_MEMCPY": [(30, 40, 0, 7, 0, process, 4096, 1, 0, 2)]}
+    assert "1 copies and memsets, but no kernel" in messages(read(export(rows)), "info")
+
+
 def test_secrets_stay_in_the_file(export, process):
     secret = "hunter2-s3cr3t"
     strings = {0: "[Unknown]", 1: "cudaLaunchKernel_v7000", 4: "k", 99: secret}

@@ -51,6 +51,9 @@ def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Notes) -> None:
         return
     names = slices.filter(pl.col("category").is_in(["runtime", "driver"]))["name"].value_counts()
     calls = int(names["count"].sum())
+    if count:
+        notes.add("info", f"{sum(count.values())} copies and memsets, but no kernel in this file")
+        return
     launches = int(names.filter(pl.col("name").cast(pl.String).str.contains(_LAUNCH))["count"].sum())
     if calls:
         notes.add(

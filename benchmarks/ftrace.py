@@ -20,12 +20,8 @@ import time
 from pathlib import Path
 
 TIME = re.compile(rb"(\[\d{3}\] \S+ +)(\d+)\.(\d{6}): ")
-HEAD = (
-    r"^\s*(.*)-(\d+)\s+(?:\(\s*([\d-]+)\)\s+)?\[(\d+)\]\s+(?:\S{4,6}\s+)?(\d+)\.(\d+):\s+(\w+)(.*)$"
-)
-SWITCH = (
-    r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+) next_prio=\d+"
-)
+HEAD = r"^\s*(.*)-(\d+)\s+(?:\(\s*([\d-]+)\)\s+)?\[(\d+)\]\s+(?:\S{4,6}\s+)?(\d+)\.(\d+):\s+(\w+)(.*)$"
+SWITCH = r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+) next_prio=\d+"
 WAKE = r"comm=(.*) pid=(\d+) prio=\d+ target_cpu=(\d+)"
 
 
@@ -95,7 +91,11 @@ def with_duckdb(path: Path) -> tuple[int, int]:
     return db.execute("select count(*), max(ts) from events").fetchone()
 
 
-CONTENDERS = {"tracelib": with_tracelib, "Python re, line by line": with_re, "DuckDB regexp_extract": with_duckdb}
+CONTENDERS = {
+    "tracelib": with_tracelib,
+    "Python re, line by line": with_re,
+    "DuckDB regexp_extract": with_duckdb,
+}
 
 
 def alone(name: str, path: Path) -> None:
@@ -108,7 +108,9 @@ def alone(name: str, path: Path) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("capture", type=Path)
     arguments.add_argument("--mb", type=int, default=300)
     arguments.add_argument("--rounds", type=int, default=3)
@@ -131,10 +133,14 @@ def main() -> None:
                 best[name] = min(best.get(name, result), result)
     answers = {tuple(result[2:]) for result in best.values()}
     assert len(answers) == 1, f"contenders disagree: {best}"
-    print(f"ftrace text, {size / 1e6:.0f} MB, {int(best['tracelib'][2]):,} events, {os.cpu_count()} cores, best of {given.rounds}\n")
+    print(
+        f"ftrace text, {size / 1e6:.0f} MB, {int(best['tracelib'][2]):,} events, {os.cpu_count()} cores, best of {given.rounds}\n"
+    )
     print("| reader | s | MB/s | peak memory / file | times tracelib's time |\n|---|---|---|---|---|")
     for name, (wall, peak, *_) in best.items():
-        print(f"| {name} | {wall:.2f} | {size / 1e6 / wall:.0f} | {peak / size:.2f} | {wall / best['tracelib'][0]:.1f} |")
+        print(
+            f"| {name} | {wall:.2f} | {size / 1e6 / wall:.0f} | {peak / size:.2f} | {wall / best['tracelib'][0]:.1f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -138,9 +138,9 @@ def _reported(path: Path) -> Iterator[Path]:
                     f"trace-cmd did not end within {SECONDS} s",
                     advice=f"Try: {by_hand}",
                 ) from expired
-        if done.returncode != 0:
+        # of a file that is cut or damaged, trace-cmd 3.1 prints nothing and still ends with 0
+        if done.returncode != 0 or report.stat().st_size == 0:
             said = errors.read_bytes()[:2000].decode(errors="replace").strip()
-            raise BadTrace(
-                path, "trace.dat", "", f"trace-cmd ended with {done.returncode}", said, f"Try: {by_hand}",
-            )  # fmt: skip
+            reason = f"trace-cmd ended with {done.returncode} and printed {'little' if report.stat().st_size else 'nothing'}"
+            raise BadTrace(path, "trace.dat", "", reason, said, f"Is the file whole? Try: {by_hand}")
         yield report

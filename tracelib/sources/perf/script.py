@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import IDLE, SAMPLES, SCHED, SOURCES
+from tracelib.schema import SAMPLES, SCHED, SOURCES
 from tracelib.sources.files import open_stream, sha256
 from tracelib.sources.perf import frames, heads, scheduler, syscalls
 from tracelib.sources.perf.blocks import blocks, overlapped

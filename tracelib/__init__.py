@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tracelib.analyses.results import Results, analyse
     from tracelib.errors import (
         BadParameter,
         BadTrace,
@@ -28,10 +29,12 @@ __all__ = [
     "BadTrace",
     "CannotAlign",
     "MissingEvents",
+    "Results",
     "Trace",
     "TraceError",
     "UnknownFormat",
     "__version__",
+    "analyse",
     "load",
 ]
 
@@ -40,9 +43,11 @@ _HOME = {
     "BadTrace": "tracelib.errors",
     "CannotAlign": "tracelib.errors",
     "MissingEvents": "tracelib.errors",
+    "Results": "tracelib.analyses.results",
     "Trace": "tracelib.trace",
     "TraceError": "tracelib.errors",
     "UnknownFormat": "tracelib.errors",
+    "analyse": "tracelib.analyses.results",
     "load": "tracelib.loading",
 }
 

@@ -127,7 +127,13 @@ def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
         ts_ns=start, dur_ns=pl.col("ts_ns") - start, name=pl.lit(None, pl.Categorical()),
         waits_for=pl.lit(None, pl.String), seen_by=pl.lit("sample"),
     )  # fmt: skip
-    named = stretches.filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
+    # Spinning burns CPU time (Ledger 3); as a cause of lost GPU time it is what the spinner waits for.
+    spins, kind = pl.col("cause") == "spin", pl.col("sub_cause")
+    awaited = pl.when(kind == "yield").then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
+    named = stretches.with_columns(
+        cause=pl.when(spins).then(awaited).otherwise("cause"),
+        sub_cause=pl.when(spins & (kind == "yield")).then(pl.lit("wait")).when(~spins).then("sub_cause"),
+    ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
     return (
         clip(named, window.start_ns, window.end_ns).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)
     )

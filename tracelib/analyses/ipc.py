@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["IPC", "ipc"]
 
 IPC = pl.Schema({
-    "thread": pl.Int32(), "role": pl.String(), "rank": pl.Int32(), "direction": pl.String(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(),
+    "thread": pl.Int32(), "role": pl.String(), "rank": pl.Int32(), "kind": pl.String(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(),
     "name": pl.Categorical(),
 })  # fmt: skip
 
@@ -25,7 +25,7 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     """Return the IPC ranges that overlap the window, whole (not cut at its edges).
 
     One row per range of category annotation or Python frame: `thread` (Int32), `role` (String), `rank` (Int32),
-    `direction` (String: dequeue, enqueue, send, recv), `ts_ns`, `dur_ns` (Int64), `name` (Categorical). Sorted by
+    `kind` (String: dequeue, enqueue, send, recv), `ts_ns`, `dur_ns` (Int64), `name` (Categorical). Sorted by
     `ts_ns`, `thread`.
     """
     meaning = slice_causes(trace.slices, rules).filter(pl.col("direction").is_not_null() & ~pl.col("weak"))
@@ -34,4 +34,4 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
         (pl.col("ts_ns") < window.end_ns) & (pl.col("ts_ns") + pl.col("dur_ns") > window.start_ns)
     )
     named = inside.join(trace.threads.select("thread", "role", "rank"), on="thread", how="left")
-    return named.select(list(IPC)).match_to_schema(IPC).sort("ts_ns", "thread")
+    return named.rename({"direction": "kind"}).select(list(IPC)).match_to_schema(IPC).sort("ts_ns", "thread")

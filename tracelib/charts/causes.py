@@ -37,7 +37,9 @@ def causes_chart(results: Results) -> go.Figure | None:
     figure = go.Figure([bar for state in CPU_STATES if (bar := _bar(rows, order, axis, state)) is not None])
     figure.add_trace(_ends(order, axis))
     figure.update_layout(barmode="stack", margin={"t": 60})
-    figure.update_xaxes(title_text="ms of GPU time lost, by what the blamed thread's CPU state was", rangemode="tozero")
+    figure.update_xaxes(
+        title_text="ms of GPU time lost, by what the blamed thread's CPU state was", rangemode="tozero"
+    )
     figure.update_yaxes(autorange="reversed", dividercolor="rgba(128,128,128,0.4)", showgrid=False)
     return finished(figure, causes_sentence(results), _table(results), 140 + 26 * len(order))
 
@@ -50,7 +52,9 @@ def cause_label(cause: str | None, sub_cause: str | None) -> str:
 
 def _labelled(causes: pl.DataFrame) -> pl.DataFrame:
     labels = [cause_label(c, s) for c, s in causes.select("cause", "sub_cause").iter_rows()]
-    return causes.select("gpu", pl.col("cpu_state").cast(pl.String), "ns", label=pl.Series(labels, dtype=pl.String))
+    return causes.select(
+        "gpu", pl.col("cpu_state").cast(pl.String), "ns", label=pl.Series(labels, dtype=pl.String)
+    )
 
 
 def _rows(results: Results) -> pl.DataFrame:
@@ -58,7 +62,11 @@ def _rows(results: Results) -> pl.DataFrame:
     devices = shown_devices(results)
     rows = _labelled(results.causes.filter(pl.col("gpu").is_in(devices) & (pl.col("ns") > 0)))
     keep = max(3, ROWS // max(1, len(devices)))
-    total = rows.group_by("gpu", "label").agg(total=pl.col("ns").sum()).sort("total", "label", descending=[True, False])
+    total = (
+        rows.group_by("gpu", "label")
+        .agg(total=pl.col("ns").sum())
+        .sort("total", "label", descending=[True, False])
+    )
     kept = total.with_columns(rank=pl.int_range(pl.len()).over("gpu")).filter(pl.col("rank") < keep)
     marked = rows.join(kept.select("gpu", "label", kept=pl.lit(value=True)), on=["gpu", "label"], how="left")
     label = pl.when(pl.col("kept")).then("label").otherwise(pl.lit(REST))
@@ -90,7 +98,9 @@ def _ends(order: pl.DataFrame, axis: list[list[str]]) -> go.Bar:
 
 def _table(results: Results) -> list[list[str]]:
     names = gpu_names(results)
-    rows = _labelled(results.causes.filter(pl.col("ns") > 0)).sort("ns", "gpu", "label", descending=[True, False, False])
+    rows = _labelled(results.causes.filter(pl.col("ns") > 0)).sort(
+        "ns", "gpu", "label", descending=[True, False, False]
+    )
     lost = dict(results.causes.group_by("gpu").agg(pl.col("ns").sum()).iter_rows())
     body = [
         [names.get(r["gpu"], ""), r["label"], CPU_STATES[r["cpu_state"]].label, duration(r["ns"]), share(r["ns"] / lost[r["gpu"]])]

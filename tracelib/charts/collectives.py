@@ -21,7 +21,16 @@ __all__ = ["collectives_chart"]
 
 #: Points drawn over time; of more collectives, the largest skew of each bin and straggler stands for the bin.
 POINTS = 1500
-SYMBOLS = ["circle", "diamond-open", "square", "x-thin-open", "triangle-up", "cross-open", "star", "hexagon-open"]
+SYMBOLS = [
+    "circle",
+    "diamond-open",
+    "square",
+    "x-thin-open",
+    "triangle-up",
+    "cross-open",
+    "star",
+    "hexagon-open",
+]
 PATTERNS = ["", "/", "x", "\\", ".", "-", "|", "+"]
 
 
@@ -63,10 +72,17 @@ def _points(results: Results, own: pl.DataFrame, name: str, colour: str, symbol:
 
 
 def _table(results: Results, events: pl.DataFrame, names: dict[int, str]) -> list[list[object]]:
-    waits = dict(results.collectives.filter("matched").group_by("gpu").agg(pl.col("wait_ns").sum()).iter_rows())
+    waits = dict(
+        results.collectives.filter("matched").group_by("gpu").agg(pl.col("wait_ns").sum()).iter_rows()
+    )
     last = dict(events.group_by("straggler").len().iter_rows())
     body: list[list[object]] = [
-        [names.get(gpu, str(gpu)), last.get(gpu, 0), share(last.get(gpu, 0) / len(events)), duration(waits.get(gpu, 0))]
+        [
+            names.get(gpu, str(gpu)),
+            last.get(gpu, 0),
+            share(last.get(gpu, 0) / len(events)),
+            duration(waits.get(gpu, 0)),
+        ]
         for gpu in sorted({*waits, *last})
     ]
     skews = [duration(quantile(events["skew_ns"], q)) for q in (0.5, 0.95, 1)]

@@ -32,7 +32,12 @@ def demand_chart(results: Results, bins: int = 400) -> go.Figure | None:
     figure = go.Figure()
     for column in ("running", "runnable"):
         mean, appearance = weighted_mean(results.demand, column, borders), CPU_STATES[column]
-        hatch = {"shape": appearance.pattern, "bgcolor": appearance.colour, "fgcolor": "rgba(255,255,255,0.6)", "size": 5}
+        hatch = {
+            "shape": appearance.pattern,
+            "bgcolor": appearance.colour,
+            "fgcolor": "rgba(255,255,255,0.6)",
+            "size": 5,
+        }
         figure.add_scatter(
             x=ms.astype(np.float32), y=np.append(mean, mean[-1]).astype(np.float32), stackgroup="demand", mode="lines",
             name=appearance.label, fillcolor=appearance.colour, fillpattern=hatch if appearance.pattern else None,
@@ -66,7 +71,9 @@ def _table(results: Results) -> list[list[object]]:
     cpus, how = cpus_known(results)
     total = results.demand["dur_ns"].sum()
     waiting = results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum()
-    body: list[list[object]] = [[f"p{round(100 * q)}", demand_quantile(results.demand, q)] for q in (0.5, 0.95, 0.99, 1)]
+    body: list[list[object]] = [
+        [f"p{round(100 * q)}", demand_quantile(results.demand, q)] for q in (0.5, 0.95, 0.99, 1)
+    ]
     body.append(["CPUs of the host", how if cpus is None else f"{cpus} ({how})"])
     body.append(["time in which a thread waited for a CPU", share(waiting / total)])
     return [["threads running or runnable", "value"], *body]

@@ -30,14 +30,22 @@ def ipc_chart(results: Results) -> go.Figure | None:
     figure = go.Figure()
     for i, (rank, own) in enumerate(_by_rank(rows)):
         colour, shape = TEMPLATE.layout.colorway[i % 8], PATTERNS[i % 8]
-        hatch = {"shape": shape, "bgcolor": colour, "fgcolor": "rgba(255,255,255,0.75)", "size": 6} if shape else None
+        hatch = (
+            {"shape": shape, "bgcolor": colour, "fgcolor": "rgba(255,255,255,0.75)", "size": 6}
+            if shape
+            else None
+        )
         marker = {"color": colour, "line": {"width": 0}, "pattern": hatch}
         figure.add_bar(**bars(own["dur_ns"], borders), name=safe(rank), marker=marker)
     if len(steps):
         step = float(quantile(steps, 0.5) or 0)
-        figure.add_vline(x=step, line={"dash": "dash", "color": "#767676"}, annotation_text=f"median step {duration(step)}")
+        figure.add_vline(
+            x=step, line={"dash": "dash", "color": "#767676"}, annotation_text=f"median step {duration(step)}"
+        )
     figure.update_layout(barmode="stack", bargap=0, margin={"t": 50})
-    figure.update_xaxes(title_text="dequeue latency: how long a worker waited for its next step", **log_axis(borders))
+    figure.update_xaxes(
+        title_text="dequeue latency: how long a worker waited for its next step", **log_axis(borders)
+    )
     figure.update_yaxes(title_text="dequeues", rangemode="tozero")
     return finished(figure, ipc_sentence(results), _table(results, rows), 360)
 

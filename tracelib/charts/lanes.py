@@ -79,15 +79,18 @@ def _together(results: Results, frame: pl.DataFrame, state: str) -> pl.DataFrame
     return _pieces(results, whole, pl.lit(state))
 
 
-
 def _server_lanes(results: Results) -> Iterator[Lane]:
     length = results.window.duration_ns
     roles = results.trace.threads.select("thread", "role")
     doing = results.host_activity.join(roles, on="thread", how="left")
     tokenizing = _together(
-        results, doing.filter((pl.col("cause") == "tokenization") & (pl.col("role") != "worker")), "tokenization"
+        results,
+        doing.filter((pl.col("cause") == "tokenization") & (pl.col("role") != "worker")),
+        "tokenization",
     )
-    yield Lane("tokenizers", "server", "cause", tokenizing, f"busy {share(tokenizing['dur_ns'].sum() / length)}")
+    yield Lane(
+        "tokenizers", "server", "cause", tokenizing, f"busy {share(tokenizing['dur_ns'].sum() / length)}"
+    )
     engine = _pieces(results, _busiest(doing.filter(pl.col("role") == "engine")), _cause())
     yield Lane("engine", "server", "cause", engine, _top_cause(engine, length))
     sent = results.ipc.filter((pl.col("role") == "engine") & pl.col("kind").is_in(["enqueue", "send"]))
@@ -101,12 +104,18 @@ def _cause() -> pl.Expr:
 
 def _busiest(activity: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of the thread with most recorded time: an engine's other threads are not its loop."""
-    total = activity.group_by("thread").agg(ns=pl.col("dur_ns").sum()).sort("ns", "thread", descending=[True, False])
+    total = (
+        activity.group_by("thread")
+        .agg(ns=pl.col("dur_ns").sum())
+        .sort("ns", "thread", descending=[True, False])
+    )
     return activity.filter(pl.col("thread").is_in(total["thread"].head(1).implode()))
 
 
 def _top_cause(pieces: pl.DataFrame, length_ns: int) -> str:
-    total = pieces.group_by("state").agg(ns=pl.col("dur_ns").sum()).sort("ns", "state", descending=[True, False])
+    total = (
+        pieces.group_by("state").agg(ns=pl.col("dur_ns").sum()).sort("ns", "state", descending=[True, False])
+    )
     if total.is_empty():
         return ""
     return f"{look('cause', total['state'][0]).label} {share(total['ns'][0] / length_ns)}"

@@ -34,11 +34,25 @@ def launches_chart(results: Results) -> go.Figure | None:
     returned = known["return_to_start_ns"].drop_nulls()
     borders = log_edges(pl.concat([known["launch_to_start_ns"], returned]))
     late = pl.col("late").fill_null(value=False)
-    figure = go.Figure([
-        _bars(known.filter(late)["launch_to_start_ns"], borders, "late: call to start, device idle", "#D55E00", "/"),
-        _bars(known.filter(~late)["launch_to_start_ns"], borders, "queued: call to start, device at work", "#0072B2", ""),
-        _line(returned, borders),
-    ])
+    figure = go.Figure(
+        [
+            _bars(
+                known.filter(late)["launch_to_start_ns"],
+                borders,
+                "late: call to start, device idle",
+                "#D55E00",
+                "/",
+            ),
+            _bars(
+                known.filter(~late)["launch_to_start_ns"],
+                borders,
+                "queued: call to start, device at work",
+                "#0072B2",
+                "",
+            ),
+            _line(returned, borders),
+        ]
+    )
     figure.update_layout(barmode="stack", bargap=0, margin={"t": 50})
     figure.update_xaxes(title_text="from the launch", **log_axis(borders))
     figure.update_yaxes(title_text="GPU operations", rangemode="tozero")
@@ -48,7 +62,18 @@ def launches_chart(results: Results) -> go.Figure | None:
 def log_axis(borders: NDArray[np.float64]) -> dict[str, Any]:
     """Return a logarithmic time axis over `borders` (ns) with a worded tick at each decade."""
     first, last = int(np.floor(np.log10(borders[0]))), int(np.ceil(np.log10(borders[-1])))
-    words = {0: "1 ns", 1: "10 ns", 2: "100 ns", 3: "1 µs", 4: "10 µs", 5: "100 µs", 6: "1 ms", 7: "10 ms", 8: "100 ms", 9: "1 s"}
+    words = {
+        0: "1 ns",
+        1: "10 ns",
+        2: "100 ns",
+        3: "1 µs",
+        4: "10 µs",
+        5: "100 µs",
+        6: "1 ms",
+        7: "10 ms",
+        8: "100 ms",
+        9: "1 s",
+    }
     decades = range(first, last + 1)
     ticks = [words.get(d, f"{10 ** (d - 9):g} s") for d in decades]
     span = [np.log10(borders[0]), np.log10(borders[-1])]
@@ -72,8 +97,14 @@ def bars(values: pl.Series, borders: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def _bars(values: pl.Series, borders: NDArray[np.float64], name: str, colour: str, pattern: str) -> go.Bar:
-    hatch = {"shape": pattern, "bgcolor": colour, "fgcolor": "rgba(255,255,255,0.75)", "size": 6} if pattern else None
-    return go.Bar(**bars(values, borders), name=name, marker={"color": colour, "line": {"width": 0}, "pattern": hatch})
+    hatch = (
+        {"shape": pattern, "bgcolor": colour, "fgcolor": "rgba(255,255,255,0.75)", "size": 6}
+        if pattern
+        else None
+    )
+    return go.Bar(
+        **bars(values, borders), name=name, marker={"color": colour, "line": {"width": 0}, "pattern": hatch}
+    )
 
 
 def _line(values: pl.Series, borders: NDArray[np.float64]) -> go.Scatter:

@@ -67,7 +67,9 @@ def overview_png(results: Results) -> bytes:
     try:
         import resvg_py
     except ImportError as error:
-        raise MissingEvents("the package resvg_py to draw a PNG", ["overview as SVG"], "pip install resvg_py") from error
+        raise MissingEvents(
+            "the package resvg_py to draw a PNG", ["overview as SVG"], "pip install resvg_py"
+        ) from error
     svg = overview_svg(results, dark=False)
     with resources.as_file(resources.files("tracelib.charts") / "fonts") as fonts:
         png: bytes = resvg_py.svg_to_bytes(
@@ -139,9 +141,13 @@ def _style(rows: tuple[Lane, ...], dark: bool | None) -> str:
     """Return the rules; with `dark` given they hold plain colours, which resvg understands and variables it does not."""
     states = {_css_name(p, s): look(p, s).colour for p, s in _kinds(rows)}
     if dark is not None:
-        return _rules(DARK if dark else LIGHT) + "".join(f".tl-{n}{{fill:{colour}}}" for n, colour in states.items())
+        return _rules(DARK if dark else LIGHT) + "".join(
+            f".tl-{n}{{fill:{colour}}}" for n, colour in states.items()
+        )
     variables = "".join(f".tl-{n}{{fill:var(--tl-{n},{colour})}}" for n, colour in states.items())
-    light, night = ({n: f"var(--tl-{n},{colour})" for n, colour in scheme.items()} for scheme in (LIGHT, DARK))
+    light, night = (
+        {n: f"var(--tl-{n},{colour})" for n, colour in scheme.items()} for scheme in (LIGHT, DARK)
+    )
     return f"{_rules(light)}{variables}@media (prefers-color-scheme:dark){{{_rules(night)}}}"
 
 

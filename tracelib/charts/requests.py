@@ -18,9 +18,9 @@ __all__ = ["requests_chart"]
 #: Bars drawn; of more requests, those with the longest time to first token.
 REQUESTS = 120
 LOOKS = {
-    "tokenize_ns": Look(PARTS["tokenize_ns"], "#E69F00", ""), "queue_ns": Look(PARTS["queue_ns"], "#D4D4D4", "/"),
-    "to_workers_ns": Look(PARTS["to_workers_ns"], "#CC79A7", "x"), "gpu_ns": Look(PARTS["gpu_ns"], "#0072B2", ""),
-    "back_ns": Look(PARTS["back_ns"], "#33A382", "\\"),
+    "before_tokenize_ns": Look(PARTS["before_tokenize_ns"], "#CC79A7", "x"), "tokenize_ns": Look(PARTS["tokenize_ns"], "#E69F00", ""),
+    "gpu_useful_ns": Look(PARTS["gpu_useful_ns"], "#0072B2", ""), "gpu_wait_ns": Look(PARTS["gpu_wait_ns"], "#33A382", "\\"),
+    "gpu_idle_ns": Look(PARTS["gpu_idle_ns"], "#D4D4D4", "/"), "unknown_ns": Look(PARTS["unknown_ns"], "#8C8C8C", "."),
 }  # fmt: skip
 
 
@@ -43,7 +43,11 @@ def requests_chart(results: Results) -> go.Figure | None:
                 text=names, textposition="none", customdata=at, hovertemplate="%{text}, %{customdata}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
             )  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0.08, margin={"t": 50})
-    which = "requests in order of arrival" if len(shown) == len(known) else f"the {len(shown)} slowest of {len(known)} requests, in order of arrival"
+    which = (
+        "requests in order of arrival"
+        if len(shown) == len(known)
+        else f"the {len(shown)} slowest of {len(known)} requests, in order of arrival"
+    )
     figure.update_xaxes(title_text=which, showgrid=False)
     figure.update_yaxes(title_text="ms to the first token", rangemode="tozero")
     return finished(figure, requests_sentence(results), _table(known), 360)
@@ -53,7 +57,11 @@ def _table(known: pl.DataFrame) -> list[list[str]]:
     total = known["ttft_ns"].sum()
     parts = {**{p: w for p, w in PARTS.items() if p in known.columns}, "ttft_ns": "time to first token"}
     body = [
-        [words, *(duration(quantile(known[part].drop_nulls(), q)) for q in (0.5, 0.95, 1)), share(known[part].sum() / total)]
+        [
+            words,
+            *(duration(quantile(known[part].drop_nulls(), q)) for q in (0.5, 0.95, 1)),
+            share(known[part].sum() / total),
+        ]
         for part, words in parts.items()
     ]
     return [["part", "p50", "p95", "max", "share of all"], *body]

@@ -66,7 +66,11 @@ def _useful(results: Results, gpu_time: pl.DataFrame) -> str:
 def _ranked(frame: pl.DataFrame, column: str, ns: str) -> list[tuple[str, float]]:
     """Return the values of `column` with their share of `ns`, greatest first."""
     total = frame[ns].sum()
-    parts = frame.group_by(pl.col(column).cast(pl.String)).agg(pl.col(ns).sum()).sort(ns, column, descending=[True, False])
+    parts = (
+        frame.group_by(pl.col(column).cast(pl.String))
+        .agg(pl.col(ns).sum())
+        .sort(ns, column, descending=[True, False])
+    )
     return [(name, part / total) for name, part in parts.select(column, ns).iter_rows() if total and part]
 
 
@@ -75,7 +79,9 @@ def _charged(lost: pl.DataFrame, ns: str) -> str:
     if not ranked:
         return "no GPU time was lost"
     first = f"{share(ranked[0][1])} of the lost GPU time is charged to {look('cause', ranked[0][0]).label}"
-    return first + (f" and {share(ranked[1][1])} to {look('cause', ranked[1][0]).label}" if len(ranked) > 1 else "")
+    return first + (
+        f" and {share(ranked[1][1])} to {look('cause', ranked[1][0]).label}" if len(ranked) > 1 else ""
+    )
 
 
 def _wanting(results: Results) -> str:
@@ -132,7 +138,9 @@ def causes_sentence(results: Results) -> str:
 def states_sentence(results: Results) -> str:
     """Say what monitoring would show against what was useful, on the device where they differ most."""
     shares = gpu_shares(results.gpu_time)
-    worst = shares.with_columns(gap=pl.col("busy") - pl.col("useful")).sort("gap", "gpu", descending=[True, False])
+    worst = shares.with_columns(gap=pl.col("busy") - pl.col("useful")).sort(
+        "gap", "gpu", descending=[True, False]
+    )
     row = worst.row(0, named=True)
     name = gpu_names(results).get(row["gpu"], "the GPU")
     head = f"The GPU of {name} looked busy for {share(row['busy'])} of the window and did useful work for {share(row['useful'])}"
@@ -168,7 +176,11 @@ def arrivals(collectives: pl.DataFrame) -> pl.DataFrame:
     return (
         collectives.filter(pl.col("matched") & pl.col("skew_ns").is_not_null())
         .group_by("event")
-        .agg(ts_ns=pl.col("last_start_ns").first(), skew_ns=pl.col("skew_ns").first(), straggler=pl.col("straggler").first())
+        .agg(
+            ts_ns=pl.col("last_start_ns").first(),
+            skew_ns=pl.col("skew_ns").first(),
+            straggler=pl.col("straggler").first(),
+        )
         .sort("ts_ns", "event")
     )
 
@@ -209,18 +221,28 @@ def ipc_sentence(results: Results) -> str:
 
 def demand_quantile(demand: pl.DataFrame, at: float) -> int:
     """Return how many threads wanted a CPU (running or runnable) at most, for the share `at` of the time."""
-    wanted = demand.group_by(n=pl.col("running") + pl.col("runnable")).agg(ns=pl.col("dur_ns").sum()).sort("n")
+    wanted = (
+        demand.group_by(n=pl.col("running") + pl.col("runnable")).agg(ns=pl.col("dur_ns").sum()).sort("n")
+    )
     reached = wanted.filter(pl.col("ns").cum_sum() >= at * wanted["ns"].sum())
     return int(reached["n"][0])
 
 
 def cpus_known(results: Results) -> tuple[int | None, str]:
-    """Return the CPUs of the host and how that is known: recorded, else counted in scheduler events."""
-    recorded = results.trace.sources["cpus"].max()
-    if recorded is not None:
-        return int(recorded), "recorded"  # type: ignore[call-overload]
-    seen = results.trace.sched.filter(pl.col("event") == "switch")["cpu"].n_unique()
-    return (seen, "seen in scheduler events") if seen else (None, "not recorded")
+    """Return how many CPUs the server had, and how that is known.
+
+    The CPUs on which its threads were seen to run, where there are scheduler events: a host's CPU count says nothing of an
+    affinity mask or a container's set. Else the host's count as recorded.
+    """
+    server = results.trace.threads.filter(pl.col("role").is_in(["api_server", "engine", "worker"]))["thread"]
+    ran = results.thread_states.filter(
+        (pl.col("state").cast(pl.String) == "running") & pl.col("thread").is_in(server.implode())
+    )
+    host = max(results.trace.sources["cpus"].drop_nulls().to_list(), default=None)
+    of = f"of the host's {host} " if host else ""
+    if ran.height:
+        return ran["cpu"].drop_nulls().n_unique(), f"{of}on which its threads were seen to run"
+    return host, "recorded"
 
 
 def demand_sentence(results: Results) -> str:
@@ -245,8 +267,10 @@ def staircase_sentence(results: Results) -> str:
     )
 
 
-PARTS = {"tokenize_ns": "tokenize", "queue_ns": "queue before the engine", "to_workers_ns": "engine to workers",
-         "gpu_ns": "GPU", "back_ns": "back"}  # fmt: skip
+PARTS = {
+    "before_tokenize_ns": "before the tokenizer", "tokenize_ns": "tokenize", "gpu_useful_ns": "GPU useful", "gpu_wait_ns": "GPU waiting in a collective",
+    "gpu_idle_ns": "GPU idle", "unknown_ns": "collective, waiting not known",
+}  # fmt: skip
 
 
 def requests_sentence(results: Results) -> str:

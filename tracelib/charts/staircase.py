@@ -41,14 +41,20 @@ def staircase_chart(results: Results, bins: int = 100) -> go.Figure | None:
     for row, gpu in enumerate(devices, start=1):
         for trace in _stairs(*_shares(results, gpu, borders), ms, first=row == 1):
             figure.add_trace(trace, row=row, col=1)
-        figure.update_yaxes(title_text=titles[row - 1], range=[0, 100], tickvals=[0, 50, 100], ticksuffix=" %", row=row, col=1)
+        figure.update_yaxes(
+            title_text=titles[row - 1], range=[0, 100], tickvals=[0, 50, 100], ticksuffix=" %", row=row, col=1
+        )
     figure.update_xaxes(title_text="ms since the window's start", row=len(devices), col=1)
     figure.update_xaxes(range=[0, float(ms[-1])])
     figure.update_layout(margin={"t": 50})
-    return finished(figure, staircase_sentence(results), states_table(results, names), 120 + 110 * len(devices))
+    return finished(
+        figure, staircase_sentence(results), states_table(results, names), 120 + 110 * len(devices)
+    )
 
 
-def _shares(results: Results, gpu: int, borders: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _shares(
+    results: Results, gpu: int, borders: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return useful and busy per cent of each bin."""
     own = results.gpu_states.filter(pl.col("gpu") == gpu)
     useful = occupancy(own, USEFUL, borders).sum(axis=0) * 100

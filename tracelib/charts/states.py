@@ -25,7 +25,9 @@ def states_chart(results: Results) -> go.Figure | None:
     if results.gpu_time.is_empty():
         return None
     names = gpu_names(results)
-    time = results.gpu_time.with_columns(pl.col("state").cast(pl.String), total=pl.col("ns").sum().over("gpu"))
+    time = results.gpu_time.with_columns(
+        pl.col("state").cast(pl.String), total=pl.col("ns").sum().over("gpu")
+    )
     gpus = time["gpu"].unique().sort().to_list()
     labels = [safe(names.get(gpu, gpu)) for gpu in gpus]
     figure = go.Figure([bar for state in GPU_STATES if (bar := _bar(time, gpus, labels, state)) is not None])
@@ -55,10 +57,17 @@ def states_table(results: Results, names: dict[int, str]) -> list[list[str]]:
     shares = {row["gpu"]: row for row in gpu_shares(results.gpu_time).iter_rows(named=True)}
     present = results.gpu_time.filter(pl.col("ns") > 0)["state"].cast(pl.String).unique().to_list()
     states = [state for state in GPU_STATES if state in present]
-    ns = {(gpu, state): value for gpu, state, value in results.gpu_time.select("gpu", "state", "ns").iter_rows()}
+    ns = {
+        (gpu, state): value for gpu, state, value in results.gpu_time.select("gpu", "state", "ns").iter_rows()
+    }
     header = ["device", "useful", "busy", *(look("gpu_state", state).label for state in states)]
     body = [
-        [names.get(gpu, str(gpu)), share(row["useful"]), share(row["busy"]), *(duration(ns.get((gpu, s), 0)) for s in states)]
+        [
+            names.get(gpu, str(gpu)),
+            share(row["useful"]),
+            share(row["busy"]),
+            *(duration(ns.get((gpu, s), 0)) for s in states),
+        ]
         for gpu, row in shares.items()
     ]
     return [header, *body]

@@ -116,7 +116,9 @@ def marker(appearance: Look) -> dict[str, Any]:
     if not appearance.pattern:
         return bar
     ink = {"bgcolor": appearance.colour, "fgcolor": "rgba(255,255,255,0.75)"}
-    return bar | {"pattern": {"shape": appearance.pattern, "size": 6, "solidity": 0.25, "fillmode": "replace", **ink}}
+    return bar | {
+        "pattern": {"shape": appearance.pattern, "size": 6, "solidity": 0.25, "fillmode": "replace", **ink}
+    }
 
 
 def _digits(value: float) -> str:

@@ -29,7 +29,11 @@ def threads_chart(results: Results) -> go.Figure | None:
     if rows.is_empty():
         return None
     short = pl.col("runnable_ns") + pl.col("throttled_ns")
-    rows = rows.sort("wanted", "thread", descending=[True, False]).head(THREADS).sort(short, "wanted", "thread", descending=[True, True, False])
+    rows = (
+        rows.sort("wanted", "thread", descending=[True, False])
+        .head(THREADS)
+        .sort(short, "wanted", "thread", descending=[True, True, False])
+    )
     names = thread_names(results)
     figure = go.Figure()
     for state, appearance in CPU_STATES.items():
@@ -41,7 +45,9 @@ def threads_chart(results: Results) -> go.Figure | None:
             )  # fmt: skip
     figure.update_layout(barmode="stack", margin={"t": 50})
     labels = [safe(names.get(thread, "")) for thread in rows["thread"]]
-    figure.update_yaxes(autorange="reversed", tickvals=list(range(len(rows))), ticktext=labels, showgrid=False)
+    figure.update_yaxes(
+        autorange="reversed", tickvals=list(range(len(rows))), ticktext=labels, showgrid=False
+    )
     figure.update_xaxes(title_text="ms of the window", rangemode="tozero")
     return finished(figure, threads_sentence(results), _table(rows, names), 130 + 24 * len(rows))
 

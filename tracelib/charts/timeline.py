@@ -116,7 +116,9 @@ def _polygon(
 def _hover(lane: Lane, stack: NDArray[np.float64], foot: float, ms: NDArray[np.float32]) -> go.Scatter:
     """Return an invisible line through the lane that tells each bin's shares when pointed at."""
     shares = np.diff(stack, axis=0, prepend=0)
-    lines = [f"{safe(look(lane.palette, s).label)} %{{customdata[{i}]}} %" for i, s in enumerate(lane.states())]
+    lines = [
+        f"{safe(look(lane.palette, s).label)} %{{customdata[{i}]}} %" for i, s in enumerate(lane.states())
+    ]
     return go.Scatter(
         x=(ms[:-1] + ms[1:]) / 2, y=np.full(len(ms) - 1, foot + STRIP / 2, dtype=np.float32), mode="lines",
         line={"width": 0}, opacity=0, showlegend=False, name=safe(f"{lane.group}: {lane.label}"),
@@ -134,9 +136,17 @@ def _axes(figure: go.Figure, rows: tuple[Lane, ...], places: list[float], end_ms
     )  # fmt: skip
     for lane, middle in zip(rows, middles, strict=True):
         figure.add_annotation(
-            x=1.005, xref="paper", y=middle, text=safe(lane.headline), showarrow=False, xanchor="left", font={"size": 12}
+            x=1.005,
+            xref="paper",
+            y=middle,
+            text=safe(lane.headline),
+            showarrow=False,
+            xanchor="left",
+            font={"size": 12},
         )
-    figure.update_xaxes(title_text="ms since the window's start", range=[0, end_ms], gridcolor=GRID, zeroline=False)
+    figure.update_xaxes(
+        title_text="ms since the window's start", range=[0, end_ms], gridcolor=GRID, zeroline=False
+    )
     figure.update_layout(margin={"r": 170, "t": 70}, hovermode="closest", hoverdistance=14)
 
 
@@ -145,7 +155,10 @@ def lane_table(results: Results, rows: tuple[Lane, ...]) -> list[list[str]]:
     length = results.window.duration_ns
     table = [["lane", "in words", "share of the window"]]
     for lane in rows:
-        parts = [f"{look(lane.palette, s).label} {share(lane.share_of(s, window_ns=length))}" for s in lane.states()]
+        parts = [
+            f"{look(lane.palette, s).label} {share(lane.share_of(s, window_ns=length))}"
+            for s in lane.states()
+        ]
         table.append([f"{lane.group}: {lane.label}", lane.headline, ", ".join(parts)])
     return table
 
@@ -157,7 +170,9 @@ def detail_chart(results: Results, start_ns: int, end_ns: int) -> go.Figure | No
     most of each of as many equal pieces. None if the stretch holds nothing.
     """
     start_ns, end_ns = max(start_ns, results.window.start_ns), min(end_ns, results.window.end_ns)
-    cut = [(lane, clip(lane.pieces, start_ns, end_ns)) for lane in lanes(results)] if end_ns > start_ns else []
+    cut = (
+        [(lane, clip(lane.pieces, start_ns, end_ns)) for lane in lanes(results)] if end_ns > start_ns else []
+    )
     cut = [(lane, pieces) for lane, pieces in cut if not pieces.is_empty()]
     if not cut:
         return None
@@ -165,7 +180,9 @@ def detail_chart(results: Results, start_ns: int, end_ns: int) -> go.Figure | No
     rows = tuple(lane for lane, _ in cut)
     places = _places(rows)
     bars = pl.concat(
-        _coarse(pieces, start_ns, end_ns, budget).with_columns(y=pl.lit(y + STRIP / 2), palette=pl.lit(lane.palette))
+        _coarse(pieces, start_ns, end_ns, budget).with_columns(
+            y=pl.lit(y + STRIP / 2), palette=pl.lit(lane.palette)
+        )
         for (lane, pieces), y in zip(cut, places, strict=True)
     )
     figure = go.Figure([_bars(bars, palette, state, start_ns) for palette, state in _legend(rows)])
@@ -173,7 +190,9 @@ def detail_chart(results: Results, start_ns: int, end_ns: int) -> go.Figure | No
     offset = (start_ns - results.window.start_ns) / 1e6
     figure.update_xaxes(title_text=f"ms since {offset:.3f} ms after the window's start")
     figure.update_layout(barmode="overlay")
-    return finished(figure, detail_sentence(results, start_ns, end_ns), lane_table(results, rows), _height(places))
+    return finished(
+        figure, detail_sentence(results, start_ns, end_ns), lane_table(results, rows), _height(places)
+    )
 
 
 def _coarse(pieces: pl.DataFrame, start_ns: int, end_ns: int, budget: int) -> pl.DataFrame:

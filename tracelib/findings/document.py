@@ -51,7 +51,7 @@ def diagnose(
     found = sorted((o for o in outcomes if isinstance(o, Finding)), key=lambda f: -f.exposed_ns)
     parts: dict[str, Any] = {
         "launches": _launches(results), "collectives": _collectives(results), "ipc": _ipc(results), "scheduling": _scheduling(results),
-        "requests": _requests(results), "cpu_time": _rows(results.cpu_time) if results.cpu_time.height else None,
+        "requests": _requests(results), "cpu_time": _cpu_time(results),
     }  # fmt: skip
     abstained = [
         Abstained(part, results.missing.get(part, "no event of this kind in the window"), RECORD_WITH[part])
@@ -72,6 +72,16 @@ def diagnose(
 
 def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
     return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)).to_dicts()
+
+
+def _cpu_time(results: Results) -> list[dict[str, Any]] | None:
+    if results.cpu_time.is_empty():
+        return None
+    keep = ["role", "cause", "sub_cause", "cpu_ns", "share"]
+    return [
+        {**{key: row[key] for key in keep}, "ci95": [row["ci_low"], row["ci_high"]]}
+        for row in results.cpu_time.iter_rows(named=True)
+    ]
 
 
 def _quantiles(series: pl.Series) -> dict[str, int | None] | None:
@@ -163,7 +173,7 @@ def _collectives(results: Results) -> dict[str, Any] | None:
 
 def _ipc(results: Results) -> dict[str, Any] | None:
     rows = results.ipc
-    dequeue = rows.filter((pl.col("direction") == "dequeue") & (pl.col("role") == "worker"))
+    dequeue = rows.filter((pl.col("kind") == "dequeue") & (pl.col("role") == "worker"))
     if dequeue.is_empty():
         return None
     spin = (
@@ -176,7 +186,7 @@ def _ipc(results: Results) -> dict[str, Any] | None:
     over = int(first["dur_ns"].head(-1).sum()) / int(step.sum()) if step.len() else None
     return {
         "dequeue_ns": _quantiles(dequeue["dur_ns"]), "dequeue_over_step": over,
-        "enqueue_ns": _quantiles(rows.filter(pl.col("direction") == "enqueue")["dur_ns"]), "spin_cpu_ns": spin,
+        "enqueue_ns": _quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]), "spin_cpu_ns": spin,
     }  # fmt: skip
 
 

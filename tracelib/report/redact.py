@@ -103,6 +103,11 @@ class Redactor:
             return [self.anything(item) for item in value]
         return value
 
+    def document(self, findings: dict[str, Any]) -> dict[str, Any]:
+        """Return a findings document with every text in it redacted, but for the file's own fixed words."""
+        fixed = ("schema", "tool", "generated_utc")
+        return {name: value if name in fixed else self.anything(value) for name, value in findings.items()}
+
     def summary(self) -> str:
         """Return one line that says what was removed; "" if nothing was."""
         parts = [

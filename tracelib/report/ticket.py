@@ -58,7 +58,7 @@ def escaped(text: object, limit: int = CHARACTERS) -> str:
         .replace("\\>", "&gt;")
     )
     broken = re.sub(r"(?<=[@#])(?=\w)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=\bGH)(?=-\d)", _WORD_JOINER, marked)
-    return re.sub(r"^([-+#=]|\d+(?=[.)]))", r"\\\1", broken)
+    return re.sub(r"^([-+#=]|\d+(?=[.)](?:\s|$)))", r"\\\1", broken)
 
 
 def _head(findings: Findings) -> list[str]:

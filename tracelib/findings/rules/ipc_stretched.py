@@ -35,7 +35,7 @@ def ipc_stretched(results: Results) -> Finding | Abstained | None:
             "engine and the API server did meanwhile; an idle server looks the same",
             "profile the engine and the API server too (vLLM's /start_profile covers workers only), or perf record -a -g",
         )  # fmt: skip
-    dequeue = results.ipc.filter(pl.col("direction") == "dequeue")["dur_ns"]
+    dequeue = results.ipc.filter(pl.col("kind") == "dequeue")["dur_ns"]
     middle, p95 = quantile(dequeue, 0.5), quantile(dequeue, 0.95)
     spread = ""
     if middle is not None and p95 is not None:

@@ -1,0 +1,50 @@
+"""What people type as parameters, as the analyses take it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelib.errors import BadParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["given", "name_of", "seconds"]
+
+
+def seconds(window: str) -> tuple[float, float] | None:
+    """Return `FROM:TO` as two numbers of seconds; None for an empty text.
+
+    Raises
+    ------
+    BadParameter
+        The text has another form, or TO does not come after FROM.
+
+    """
+    if not window:
+        return None
+    try:
+        low, high = (float(part) for part in window.split(":"))
+    except ValueError:
+        raise BadParameter("window", window, ["FROM:TO in seconds, such as 0.5:2"]) from None
+    if not low < high:
+        raise BadParameter("window", window, ["FROM:TO with FROM before TO"])
+    return low, high
+
+
+def name_of(traces: str | Sequence[str]) -> str:
+    """Return a report's title for want of a better one: the names of the files and folders."""
+    paths = [traces] if isinstance(traces, str) else list(traces)
+    names = [Path(path).resolve().name for path in paths]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def given(**parameters: Any) -> dict[str, Any]:
+    """Return the parameters that say something, files by their base name: a report names no path of a machine."""
+    said = {name: value for name, value in parameters.items() if value not in ("", {}, [], None)}
+    for name in ("traces", "requests", "rules"):
+        if name in said:
+            value = said[name]
+            said[name] = Path(value).name if isinstance(value, str) else [Path(path).name for path in value]
+    return said

@@ -1,0 +1,221 @@
+"""The one shift, and drift, that makes two sequences of repeating moments agree, or None where several do.
+
+Every pair of moments with one key votes for the shift between them; the true shift gets a vote from almost every moment,
+any other only by chance or period. From the winning shift, moments are matched one after the other outwards, a line is
+fitted through their differences, and the share of moments that meet a partner is compared with that of the runners-up:
+a run that repeats itself exactly, one period later, fits as well, and then there is no answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Fit", "fit", "residuals"]
+
+Times = "NDArray[np.int64]"
+
+#: Fewer common moments than this prove nothing.
+MIN_ANCHORS = 12
+#: Share of the moments in the common time that must meet a partner.
+MIN_SHARE = 0.5
+#: A second shift that does at least this well, relative to the best, makes the answer ambiguous.
+RIVAL = 0.75
+#: Widths of the bins in which votes are counted: narrow for dense moments, wide for a drifting clock.
+BINS_NS = (5_000, 50_000, 500_000)
+VOTERS, VOTES = 600, 2_000_000
+CHUNKS = (0.5, 0.25, 0.75, 0.1, 0.9)
+#: No clock of a machine that is in order drifts more.
+MAX_DRIFT_PPB = 500_000
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Add ``offset_ns + drift_ppb * (t - pivot_ns) / 1e9`` to the second source's times to get the first's."""
+
+    offset_ns: int
+    drift_ppb: int
+    pivot_ns: int
+    anchors: int
+    p50_ns: int
+    p99_ns: int
+    error_ns: int
+    share: float
+    kind: str = ""
+
+
+class _Index:
+    """The first source's moments, ready to be asked which one of a key is nearest to a time."""
+
+    def __init__(self, times: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
+        self.origin = int(times.min())
+        self.reach = int(times.max()) - self.origin + 1
+        self.stride = 1 << (self.reach + 2).bit_length()
+        self.packed = np.sort(keys * self.stride + (times - self.origin) + 1)
+        self.low, self.high = int(times.min()), int(times.max())
+
+    def nearest(self, times: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return, for each time, the difference to the nearest moment of its key; far away if there is none."""
+        wanted = keys * self.stride + np.clip(times - self.origin + 1, 0, self.stride - 1)
+        after = np.searchsorted(self.packed, wanted)
+        best = np.full(len(times), self.stride, dtype=np.int64)
+        for at in (after - 1, after):
+            found = self.packed[np.clip(at, 0, len(self.packed) - 1)]
+            same = (found // self.stride == keys) & (at >= 0) & (at < len(self.packed))
+            difference = found - keys * self.stride - 1 + self.origin - times
+            best = np.where(same & (np.abs(difference) < np.abs(best)), difference, best)
+        return best
+
+
+def fit(first: pl.DataFrame, second: pl.DataFrame, near_ns: tuple[int, int] | None = None) -> Fit | None:
+    """Return how `second`'s clock maps to `first`'s, None if too little is common or more than one shift would do.
+
+    Both hold `ts_ns` and `key` (:mod:`tracelib.align.anchors`). `near_ns` = (shift, radius) looks there only.
+    """
+    first_times, first_keys, times, keys = _common(first, second)
+    if len(times) < MIN_ANCHORS or len(first_times) < MIN_ANCHORS:
+        return None
+    index = _Index(first_times, first_keys)
+    candidates = _candidates(first_times, first_keys, times, keys, near_ns)
+    fits = [found for shift, centre in candidates if (found := _track(index, times, keys, shift, centre)) is not None]
+    if not fits:
+        return None
+    best = max(fits, key=lambda found: (found.share, found.anchors))
+    rivals = [other for other in fits if abs(_at(other, best.pivot_ns) - best.offset_ns) > 4 * best.error_ns + 1000]
+    if best.share < MIN_SHARE or any(other.share > RIVAL * best.share for other in rivals):
+        return None
+    return best
+
+
+def residuals(first: pl.DataFrame, second: pl.DataFrame, shift_ns: int, radius_ns: int = 200_000) -> NDArray[np.int64]:
+    """Return by how much `second`'s moments, moved by `shift_ns`, miss the nearest of `first`, where one is near."""
+    first_times, first_keys, times, keys = _common(first, second)
+    if not len(times) or not len(first_times):
+        return np.empty(0, dtype=np.int64)
+    missed = _Index(first_times, first_keys).nearest(times + shift_ns, keys)
+    return missed[np.abs(missed) <= radius_ns]
+
+
+def _common(first: pl.DataFrame, second: pl.DataFrame) -> tuple[Any, Any, Any, Any]:
+    """Return times and numbered keys of both, for keys that both have."""
+    both = first.select("key").unique().join(second.select("key").unique(), on="key").sort("key")
+    numbered = both.with_row_index("number").with_columns(pl.col("number").cast(pl.Int64))
+    out: list[Any] = []
+    for frame in (first, second):
+        rows = frame.join(numbered, on="key").sort("ts_ns")
+        out += [rows["ts_ns"].to_numpy(), rows["number"].to_numpy()]
+    return out[0], out[1], out[2], out[3]
+
+
+def _candidates(
+    first_times: NDArray[np.int64],
+    first_keys: NDArray[np.int64],
+    times: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    near_ns: tuple[int, int] | None,
+) -> list[tuple[int, int]]:
+    """Return the most voted shifts, with the time of the voters."""
+    order = np.argsort(first_keys, kind="stable")
+    by_key = np.searchsorted(first_keys[order], np.arange(int(first_keys.max()) + 2))
+    found: dict[int, tuple[int, int, float]] = {}
+    for where in CHUNKS:
+        start = int(max(0, len(times) - VOTERS) * where)
+        chunk = slice(start, start + VOTERS)
+        shifts = _votes(times[chunk], keys[chunk], first_times[order], by_key)
+        if near_ns is not None:
+            shifts = shifts[np.abs(shifts - near_ns[0]) <= near_ns[1]]
+        for width in BINS_NS:
+            for shift, votes in _peaks(shifts, width):
+                strength = votes / len(times[chunk])
+                if strength > found.get(shift // width, (0, 0, 0.0))[2]:
+                    found[shift // width] = (shift, int(np.median(times[chunk])), strength)
+    best = sorted(found.values(), key=lambda item: -item[2])[:12]
+    return [(shift, centre) for shift, centre, _ in best]
+
+
+def _votes(
+    times: NDArray[np.int64], keys: NDArray[np.int64], first_times: NDArray[np.int64], by_key: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the shift that each pair of a voter and a moment of its key stands for."""
+    counts = by_key[keys + 1] - by_key[keys]
+    rare_first = np.argsort(counts, kind="stable")
+    within = rare_first[: max(1, int(np.searchsorted(np.cumsum(counts[rare_first]), VOTES)))]
+    starts = by_key[keys[within]]
+    repeat = counts[within]
+    offsets = np.arange(int(repeat.sum())) - np.repeat(np.cumsum(repeat) - repeat, repeat)
+    return first_times[np.repeat(starts, repeat) + offsets] - np.repeat(times[within], repeat)
+
+
+def _peaks(shifts: NDArray[np.int64], width: int, count: int = 5) -> list[tuple[int, int]]:
+    """Return the shifts with most votes; two neighbouring bins count as one, as a peak may straddle their edge."""
+    if not len(shifts):
+        return []
+    bins, votes = np.unique(shifts // width, return_counts=True)
+    following = np.where(np.append(np.diff(bins) == 1, False), np.append(votes[1:], 0), 0)  # noqa: FBT003
+    both = votes + following
+    peaks: list[tuple[int, int]] = []
+    for at in np.argsort(-both, kind="stable")[: 4 * count]:
+        if all(abs(int(bins[at]) * width - shift) > 2 * width for shift, _ in peaks):
+            peaks.append((int(bins[at] + (following[at] > 0)) * width, int(both[at])))
+    return peaks[:count]
+
+
+def _at(found: Fit, time: int) -> int:
+    return found.offset_ns + round(found.drift_ppb * (time - found.pivot_ns) / 1e9)
+
+
+def _track(index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], shift: int, centre: int) -> Fit | None:
+    """Return the line through the differences of matched moments, followed outwards from `centre`."""
+    offset, rate, reach, tolerance = float(shift), 0.0, 0, 2 * BINS_NS[-1]
+    span = int(max(times.max() - centre, centre - times.min()))
+    while reach < span:
+        # Start with what the voters spanned; from there the rate is known well enough to look four times as far.
+        reach = min(span, max(1_000_000_000, reach * 4))
+        inside = np.abs(times - centre) <= reach
+        for _ in range(6):
+            moved = (times[inside] - centre) * rate + offset
+            missed = index.nearest(times[inside] + np.rint(moved).astype(np.int64), keys[inside])
+            close = np.abs(missed) <= tolerance
+            if close.sum() < MIN_ANCHORS:
+                return None
+            add, turn = _line((times[inside][close] - centre).astype(float), missed[close].astype(float))
+            offset, rate = offset + add, rate + turn
+            scale = float(np.median(np.abs(missed[close] - np.median(missed[close]))))
+            tolerance = int(min(tolerance, max(2_000, 12 * scale)))
+        if abs(rate) * 1e9 > MAX_DRIFT_PPB:
+            return None
+        tolerance = max(tolerance, 20_000)
+    return _measured(index, times, keys, offset, rate, centre)
+
+
+def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    """Return offset and slope through the bulk of the points: least squares on what lies near the median, repeated."""
+    offset, slope = float(np.median(y)), 0.0
+    for _ in range(3):
+        rest = np.abs(y - offset - slope * x)
+        keep = rest <= max(500.0, 3 * float(np.median(rest)))
+        if keep.sum() < MIN_ANCHORS or float(np.ptp(x[keep])) < 1e8:
+            break
+        slope, offset = (float(value) for value in np.polyfit(x[keep], y[keep], 1))
+    return offset, slope
+
+
+def _measured(
+    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], offset: float, rate: float, centre: int
+) -> Fit | None:
+    moved = times + np.rint((times - centre) * rate + offset).astype(np.int64)
+    common = (moved >= index.low - 1_000_000) & (moved <= index.high + 1_000_000)
+    missed = np.abs(index.nearest(moved[common], keys[common]))
+    matched = missed[missed <= 100_000]
+    if len(matched) < MIN_ANCHORS:
+        return None
+    tight = max(3_000.0, 6 * float(np.quantile(matched, 0.5)))
+    p50, p99 = (int(np.quantile(matched, share)) for share in (0.5, 0.99))
+    share = float((missed <= tight).sum()) / len(missed)
+    return Fit(round(offset), round(rate * 1e9), centre, len(matched), p50, p99, max(p99, 1_000), share)

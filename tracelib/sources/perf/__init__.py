@@ -22,7 +22,7 @@ LOOKED_AT = 200
 
 def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides)
     """Say whether a file that starts with `head` is perf's: binary, JSON, or the text of `perf script`."""
-    if head.startswith(BINARY) or (head.lstrip().startswith(b"{") and JSON_MARK in head):
+    if head.startswith(BINARY) or _is_json(head):
         return True
     text = head.decode(errors="replace")
     if "# perf version :" in text or "# captured on    :" in text:
@@ -36,6 +36,10 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines[:LOOKED_AT])
 
 
+def _is_json(head: bytes) -> bool:
+    return head.lstrip().startswith(b"{") and JSON_MARK in head[:1024]
+
+
 def read(path: Path) -> Trace:
     """Return the trace in the file at `path`.
 
@@ -45,6 +49,18 @@ def read(path: Path) -> Trace:
         The file holds no event with a time; or it is a perf.data that no installed perf can read.
 
     """
-    from tracelib.sources.perf.script import read_text  # noqa: PLC0415  (polars only when a file is read)
+    # the readers bring polars and numpy: only where a file is read
+    from tracelib.sources.files import head  # noqa: PLC0415
+
+    start = head(path, 1024)
+    if start.startswith(BINARY):
+        from tracelib.sources.perf.binary import read_binary  # noqa: PLC0415
+
+        return read_binary(path)
+    if _is_json(start):
+        from tracelib.sources.perf.convert import read_json  # noqa: PLC0415
+
+        return read_json(path)
+    from tracelib.sources.perf.script import read_text  # noqa: PLC0415
 
     return read_text(path)

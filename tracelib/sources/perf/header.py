@@ -14,7 +14,7 @@ from tracelib.sources.perf.patterns import MODIFIERS, TRACEPOINT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Header", "of_lines"]
+__all__ = ["Header", "clock_of_command", "of_lines"]
 
 #: perf's name of a clock -> ours; raw and TAI time have none there, but may still be tied to wall time.
 CLOCKS = {"monotonic": "monotonic", "realtime": "realtime", "boottime": "boottime"}
@@ -73,6 +73,15 @@ def of_lines(lines: Iterable[str]) -> Header:
 def _clock(clockid: str | None) -> str:
     """Return the clock's name; a recording without -k uses the scheduler's clock of that host, "local"."""
     return "local" if clockid is None else CLOCKS.get(clockid.partition(" ")[0], "unknown")
+
+
+def clock_of_command(command: list[str]) -> str:
+    """Return the clock that a `perf record` command line asks for (-k, --clockid), "local" if it asks for none."""
+    spoken = re.search(r"(?:^|\s)(?:-k[= ]?|--clockid[= ])(\S+)", " ".join(command))
+    name = spoken[1].removeprefix("CLOCK_").lower() if spoken else None
+    return _clock(
+        {"mono": "monotonic", "real": "realtime", "boot": "boottime"}.get(name, name) if name else None
+    )
 
 
 def _wall_offset(values: dict[str, str]) -> int | None:

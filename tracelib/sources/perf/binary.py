@@ -1,0 +1,134 @@
+"""`perf.data` by way of an installed `perf script`: only perf itself knows every version of the format.
+
+The format needs the recording machine's tracepoint descriptions, symbol tables and perf's own decoders
+(tools/perf/Documentation/perf.data-file-format.txt); its text holds all that is asked for here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.errors import BadTrace
+from tracelib.schema import HEALTH
+from tracelib.sources.files import open_stream
+from tracelib.sources.perf import BINARY
+from tracelib.sources.perf.script import read_text
+
+if TYPE_CHECKING:
+    from tracelib.trace import Trace
+
+__all__ = ["command", "read_binary"]
+
+FORMAT = "perf.data"
+SECONDS = 600
+#: What perf says of events that lack a field; it prints the others all the same.
+IDLE_TALK = ("not valid for", "[ perf ", "Warning: Kernel address maps", "Processed ")
+
+
+def command(perf: str, path: str) -> list[str]:
+    """Return the command that turns the recording at `path` into the text that `read_text` reads.
+
+    No inlined frames: finding them starts another program for every address. -f: the file may be another user's.
+    """
+    return [perf, "script", "--header", "--ns", "--no-inline", "-f", "-F", "+pid", "-i", path]
+
+
+def read_binary(path: Path) -> Trace:
+    """Return the trace in the perf.data at `path`.
+
+    Raises
+    ------
+    BadTrace
+        No perf is installed, or it refuses the file; the message names the command to run elsewhere.
+
+    """
+    by_hand = f"{shlex.join(command('perf', path.name))} > perf.txt"
+    perf = shutil.which("perf")
+    if perf is None or Path(perf).stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
+        reason = (
+            "no perf is installed here"
+            if perf is None
+            else "the installed perf runs with another user's rights"
+        )
+        raise BadTrace(
+            path, FORMAT, "", reason, "", f"Where it was recorded, run: {by_hand}, and give that text."
+        )
+    with tempfile.TemporaryDirectory(prefix="tracelib-perf-") as folder:
+        text, errors, status = _run(perf, _unpacked(path, Path(folder)), Path(folder))
+        said = _complaint(errors)
+        try:
+            trace = read_text(text, path)
+        except BadTrace as error:
+            reason = (
+                f"perf script ended with status {status}: {said}"
+                if status
+                else f"perf script printed no event: {error.reason}"
+            )
+            raise BadTrace(
+                path, FORMAT, "", reason, "",
+                f"A perf at least as new as the one that recorded may read it. Run there: {by_hand}, and give that text.",
+            ) from error  # fmt: skip
+    return _with_status(trace, status, said)
+
+
+def _unpacked(path: Path, folder: Path) -> Path:
+    """Return the path of the recording itself, decompressed if need be."""
+    with path.open("rb") as file:
+        if file.read(8) in BINARY:
+            return path
+    plain = folder / "perf.data"
+    with open_stream(path) as packed, plain.open("wb") as out:
+        shutil.copyfileobj(packed, out, 1 << 20)
+    return plain
+
+
+def _run(perf: str, recording: Path, folder: Path) -> tuple[Path, str, int]:
+    """Return the text that perf printed, its messages, and its exit status.
+
+    The user's configuration and symbol servers are left out: what is read depends on the file alone.
+    """
+    text, messages = folder / "perf.txt", folder / "messages.txt"
+    environment = os.environ | {
+        "PERF_CONFIG": os.devnull,
+        "DEBUGINFOD_URLS": "",
+        "PAGER": "cat",
+        "LC_ALL": "C",
+    }
+    with text.open("wb") as out, messages.open("wb") as errors:
+        try:
+            status = subprocess.run(
+                command(perf, str(recording.absolute())), stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
+                cwd=folder, env=environment, timeout=SECONDS, check=False,
+            ).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            status = 124
+            errors.write(f"\nstopped after {SECONDS} s".encode())
+    return text, messages.read_text(errors="replace"), status
+
+
+def _complaint(messages: str) -> str:
+    """Return what perf said last that is a complaint."""
+    spoken = [
+        line.strip()
+        for line in messages.splitlines()
+        if line.strip() and not any(talk in line for talk in IDLE_TALK)
+    ]
+    return " / ".join(spoken[-2:])[:300] or "no message"
+
+
+def _with_status(trace: Trace, status: int, said: str) -> Trace:
+    """Return `trace` with a remark if perf did not read the recording to its end."""
+    if status == 0:
+        return trace
+    row = (0, "error", f"perf script stopped early (status {status}: {said}); what it printed before is read",
+           "use a perf at least as new as the one that recorded")  # fmt: skip
+    return trace.replace(health=pl.concat([trace.health, pl.DataFrame([row], schema=HEALTH, orient="row")]))

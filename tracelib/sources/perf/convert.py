@@ -1,0 +1,210 @@
+"""The JSON of `perf data convert --to-json`: samples with call chains, without event names and periods.
+
+From tools/perf/util/data-convert-json.c (perf 5.14 and later). A tracepoint's fields stand beside the sample's own, as
+strings; a switch is told by them, a wake-up cannot be told from its kin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import polars as pl
+
+from tracelib.errors import BadTrace
+from tracelib.schema import SAMPLES, SCHED, SOURCES, STACKS
+from tracelib.sources.files import open_stream, sha256
+from tracelib.sources.perf import frames, scheduler
+from tracelib.sources.perf.header import clock_of_command
+from tracelib.sources.perf.health import Remarks
+from tracelib.sources.perf.threads import number_of, threads
+from tracelib.trace import Trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["read_json"]
+
+FORMAT = "perf JSON"
+SAMPLE_END = b"\n\t\t}"
+
+
+class Frame(msgspec.Struct):
+    """One frame of a call chain, innermost first."""
+
+    ip: str = ""
+    symbol: str | None = None
+    dso: str | None = None
+
+
+class Sample(msgspec.Struct):
+    """One sample; the kernel fields of a switch or a wake-up where there are any."""
+
+    timestamp: int | None = None
+    pid: int | str | None = None
+    tid: int | None = None
+    cpu: int | None = None
+    comm: str | None = None
+    callchain: list[Frame] = []
+    prev_pid: str | None = None
+    next_pid: str | None = None
+    prev_state: str | None = None
+    prev_comm: str | None = None
+    next_comm: str | None = None
+    target_cpu: str | None = None
+
+
+class Headers(msgspec.Struct, rename="kebab"):
+    """What the recording says of itself."""
+
+    hostname: str | None = None
+    nrcpus_online: int | None = None
+    perf_version: str | None = None
+    cmdline: list[str] = []
+
+
+class Recording(msgspec.Struct):
+    """The whole file."""
+
+    headers: Headers = msgspec.field(default_factory=Headers)
+    samples: list[Sample] = []
+
+
+def read_json(path: Path) -> Trace:
+    """Return the trace in the JSON at `path`.
+
+    Raises
+    ------
+    BadTrace
+        It is no such JSON, or holds no sample with a time.
+
+    """
+    remarks = Remarks()
+    recording, skipped = _decoded(path, remarks)
+    samples = [sample for sample in recording.samples if sample.timestamp is not None]
+    if not samples:
+        raise BadTrace(path, FORMAT, "", "it holds no sample with a time", "", "Record with perf record -T.")
+    rows = _rows(samples)
+    who = threads(_seen(rows), recording.headers.hostname)
+    rows = rows.with_columns(number_of(rows["tid"], who))
+    woken = rows.filter(pl.col("kind") == "wakeup").height
+    if woken:
+        remarks.add(
+            "info",
+            f"{woken:,} wake-ups are left out: this format does not tell their kind",
+            "perf script --header --ns -F +pid",
+        )
+    chained, stacks = _stacks(samples, rows)
+    sched = _sched(rows, who)
+    clock = clock_of_command(recording.headers.cmdline)
+    source = {
+        "source": 0, "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size, "format": "perf",
+        "recorder": f"perf {recording.headers.perf_version}" if recording.headers.perf_version else None,
+        "host": recording.headers.hostname, "cpus": recording.headers.nrcpus_online, "clock": clock,
+        "wall_offset_ns": 0 if clock == "realtime" else None, "first_ns": rows["ts_ns"].min(), "last_ns": rows["ts_ns"].max(),
+        "lost_declared": 0, "lost_detected": 0, "skipped_bytes": skipped,
+    }  # fmt: skip
+    if clock != "realtime":
+        remarks.add(
+            "warning",
+            "this format does not tie its clock to wall time",
+            "give the text of perf script --header --ns instead",
+        )
+    missing = scheduler.missing(sched)
+    source["lost_detected"] = remarks.missing_switches(missing, system_wide=missing["from_idle"] > 0)
+    return Trace.of({
+        "samples": chained, "stacks": stacks, "sched": sched, "threads": who, "health": remarks.frame(),
+        "sources": pl.DataFrame([{name: source.get(name) for name in SOURCES.names()}], schema=SOURCES),
+    })  # fmt: skip
+
+
+def _decoded(path: Path, remarks: Remarks) -> tuple[Recording, int]:
+    """Return the recording and how many bytes of it could not be read: the cut-off end of the list of samples."""
+    with open_stream(path) as stream:
+        data = stream.readall()
+        damage = stream.damage
+    try:
+        return msgspec.json.decode(data, type=Recording), 0
+    except msgspec.DecodeError as error:
+        whole = data.rfind(SAMPLE_END) + len(SAMPLE_END)
+        try:
+            recording = msgspec.json.decode(data[:whole] + b"\n\t]\n}", type=Recording)
+        except msgspec.DecodeError:
+            raise BadTrace(
+                path, FORMAT, "", str(error), "", "Convert it again: perf data convert --to-json"
+            ) from error
+    skipped = len(data) - whole
+    remarks.add("error", f"the file ends early; {skipped:,} bytes at its end are left out" + (f" ({damage})" if damage else ""),
+                "convert it again: perf data convert --to-json")  # fmt: skip
+    return recording, skipped
+
+
+def _rows(samples: list[Sample]) -> pl.DataFrame:
+    """Return one row per sample: its own fields, and what kind of event it is."""
+    kinds = [
+        "switch" if s.next_pid and s.prev_pid else "wakeup" if s.target_cpu else "sample" for s in samples
+    ]
+    state = [f"prev_state={s.prev_state or '?'}" if s.prev_pid else "" for s in samples]
+    return pl.DataFrame({
+        "ts_ns": pl.Series([s.timestamp for s in samples], dtype=pl.Int64),
+        # a wake-up's own field `pid` hides the sample's
+        "pid": pl.Series([s.pid if isinstance(s.pid, int) else None for s in samples], dtype=pl.Int64),
+        "tid": pl.Series([s.tid for s in samples], dtype=pl.Int64),
+        "cpu": pl.Series([s.cpu for s in samples], dtype=pl.Int32),
+        "comm": pl.Series([s.comm for s in samples], dtype=pl.String),
+        "kind": kinds,
+        "rest": [
+            f"prev_comm={s.prev_comm} prev_pid={s.prev_pid} {text} ==> next_comm={s.next_comm} next_pid={s.next_pid}" if text else ""
+            for s, text in zip(samples, state, strict=True)
+        ],
+    })  # fmt: skip
+
+
+def _seen(rows: pl.DataFrame) -> pl.DataFrame:
+    switch = scheduler.switches(rows["rest"])
+    none = pl.lit(None, pl.Int64).alias("pid")
+    early = pl.lit(-1, pl.Int64).alias("rank")
+    return pl.concat(
+        [
+            switch.select(pl.col("prev").alias("tid"), none, pl.col("prev_comm").alias("comm"), early),
+            switch.select(pl.col("next").alias("tid"), none, pl.col("next_comm").alias("comm"), early),
+            rows.with_row_index("rank").select("tid", "pid", "comm", pl.col("rank").cast(pl.Int64)),
+        ]
+    )
+
+
+def _stacks(samples: list[Sample], rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the frames `samples` and `stacks`."""
+    names = pl.DataFrame(
+        [(at, f.symbol or "[unknown]", f.dso) for at, s in enumerate(samples) for f in s.callchain],
+        schema={"event": pl.Int64, "symbol": pl.String, "library": pl.String}, orient="row",
+    )  # fmt: skip
+    kept = names.filter((rows["kind"] == "sample").gather(names["event"]))
+    distinct = kept.select("symbol", "library").unique(maintain_order=True).with_row_index("frame")
+    numbered = kept.join(distinct, on=["symbol", "library"], nulls_equal=True, maintain_order="left")
+    stack, stacks = frames.intern(
+        numbered["event"].to_numpy(), numbered["frame"].cast(pl.Int64).to_numpy(), len(samples)
+    )
+    made = rows.with_columns(pl.Series("stack", stack, dtype=pl.Int32)).filter(pl.col("kind") == "sample").select(
+        pl.lit(0, pl.Int32).alias("source"), "thread", "ts_ns", "cpu", pl.lit(None, pl.Categorical()).alias("event"),
+        pl.lit(None, pl.Int64).alias("period"), pl.when(pl.col("stack") >= 0).then("stack").alias("stack"),
+    )  # fmt: skip
+    named = stacks.select(
+        "stack",
+        "depth",
+        *(
+            distinct[name].gather(stacks["frame"]).cast(pl.Categorical()).alias(name)
+            for name in ("symbol", "library")
+        ),
+    )
+    return made.match_to_schema(SAMPLES), named.match_to_schema(STACKS)
+
+
+def _sched(rows: pl.DataFrame, who: pl.DataFrame) -> pl.DataFrame:
+    """Return the switches as `sched`."""
+    switched = rows.filter(pl.col("kind") == "switch")
+    said = scheduler.switches(switched["rest"])
+    return switched.select(
+        pl.lit(0, pl.Int32).alias("source"), "ts_ns", "cpu", pl.lit("switch", SCHED["event"]).alias("event"),
+        number_of(said["prev"], who).alias("prev"), said["prev_state"], number_of(said["next"], who).alias("next"),
+    ).match_to_schema(SCHED)  # fmt: skip

@@ -30,7 +30,11 @@ def _tids(trace: Trace, column: str) -> pl.Expr:
 
 
 def _moments(frame: pl.DataFrame, *parts: str) -> pl.DataFrame:
-    return frame.drop_nulls(["ts_ns", *parts]).select("ts_ns", key=pl.concat_str(*parts, separator=" ")).sort("ts_ns")
+    return (
+        frame.drop_nulls(["ts_ns", *parts])
+        .select("ts_ns", key=pl.concat_str(*parts, separator=" "))
+        .sort("ts_ns")
+    )
 
 
 def switches(trace: Trace) -> pl.DataFrame:
@@ -49,7 +53,12 @@ def switches_by_thread(trace: Trace) -> pl.DataFrame:
     """Return when each thread came to and left each CPU: what nsys and perf both know, which name one side each."""
     events = trace.sched.filter(pl.col("event") == "switch")
     sides = [
-        _moments(events.with_columns(a=_tids(trace, side), side=pl.lit(side)).filter(pl.col("a") > 0), "side", "cpu", "a")
+        _moments(
+            events.with_columns(a=_tids(trace, side), side=pl.lit(side)).filter(pl.col("a") > 0),
+            "side",
+            "cpu",
+            "a",
+        )
         for side in ("prev", "next")
     ]
     return pl.concat(sides).sort("ts_ns")
@@ -58,7 +67,9 @@ def switches_by_thread(trace: Trace) -> pl.DataFrame:
 def named_ranges(trace: Trace) -> pl.DataFrame:
     """Return the starts of people's named ranges by thread: record_function in Kineto, NVTX in nsys."""
     ranges = trace.slices.filter(pl.col("category") == "annotation", pl.col("dur_ns") > 0)
-    return _moments(ranges.with_columns(tid=_tids(trace, "thread"), text=pl.col("name").cast(pl.String)), "tid", "text")
+    return _moments(
+        ranges.with_columns(tid=_tids(trace, "thread"), text=pl.col("name").cast(pl.String)), "tid", "text"
+    )
 
 
 def collective_ends(trace: Trace) -> pl.DataFrame:
@@ -66,7 +77,9 @@ def collective_ends(trace: Trace) -> pl.DataFrame:
 
     The message size tells one collective of a group from the next where it is recorded, the sequence number better.
     """
-    ops = trace.gpu_ops.filter(pl.col("collective").is_not_null() & ~pl.col("collective").cast(pl.String).is_in(["send", "recv"]))
+    ops = trace.gpu_ops.filter(
+        pl.col("collective").is_not_null() & ~pl.col("collective").cast(pl.String).is_in(["send", "recv"])
+    )
     kinds = [pl.col(name).cast(pl.String).fill_null("") for name in ("collective", "group", "sequence")]
     return _moments(ops.select(pl.col("ts_ns") + pl.col("dur_ns"), *kinds), "collective", "group", "sequence")
 

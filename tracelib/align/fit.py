@@ -83,17 +83,25 @@ def fit(first: pl.DataFrame, second: pl.DataFrame, near_ns: tuple[int, int] | No
         return None
     index = _Index(first_times, first_keys)
     candidates = _candidates(first_times, first_keys, times, keys, near_ns)
-    fits = [found for shift, centre in candidates if (found := _track(index, times, keys, shift, centre)) is not None]
+    fits = [
+        found
+        for shift, centre in candidates
+        if (found := _track(index, times, keys, shift, centre)) is not None
+    ]
     if not fits:
         return None
     best = max(fits, key=lambda found: (found.share, found.anchors))
-    rivals = [other for other in fits if abs(_at(other, best.pivot_ns) - best.offset_ns) > 4 * best.error_ns + 1000]
+    rivals = [
+        other for other in fits if abs(_at(other, best.pivot_ns) - best.offset_ns) > 4 * best.error_ns + 1000
+    ]
     if best.share < MIN_SHARE or any(other.share > RIVAL * best.share for other in rivals):
         return None
     return best
 
 
-def residuals(first: pl.DataFrame, second: pl.DataFrame, shift_ns: int, radius_ns: int = 200_000) -> NDArray[np.int64]:
+def residuals(
+    first: pl.DataFrame, second: pl.DataFrame, shift_ns: int, radius_ns: int = 200_000
+) -> NDArray[np.int64]:
     """Return by how much `second`'s moments, moved by `shift_ns`, miss the nearest of `first`, where one is near."""
     first_times, first_keys, times, keys = _common(first, second)
     if not len(times) or not len(first_times):
@@ -140,7 +148,10 @@ def _candidates(
 
 
 def _votes(
-    times: NDArray[np.int64], keys: NDArray[np.int64], first_times: NDArray[np.int64], by_key: NDArray[np.int64]
+    times: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    first_times: NDArray[np.int64],
+    by_key: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Return the shift that each pair of a voter and a moment of its key stands for."""
     counts = by_key[keys + 1] - by_key[keys]
@@ -170,7 +181,9 @@ def _at(found: Fit, time: int) -> int:
     return found.offset_ns + round(found.drift_ppb * (time - found.pivot_ns) / 1e9)
 
 
-def _track(index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], shift: int, centre: int) -> Fit | None:
+def _track(
+    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], shift: int, centre: int
+) -> Fit | None:
     """Return the line through the differences of matched moments, followed outwards from `centre`."""
     offset, rate, reach, tolerance = float(shift), 0.0, 0, 2 * BINS_NS[-1]
     span = int(max(times.max() - centre, centre - times.min()))

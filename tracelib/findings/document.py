@@ -90,6 +90,10 @@ def _quantiles(series: pl.Series) -> dict[str, int | None] | None:
     return {name: quantile(series, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
 
 
+#: A source whose own clock is the timeline (no file declares wall time) is tied to it by declaration.
+_TIED = {"reference": "declared"}
+
+
 def _sources(results: Results) -> list[dict[str, Any]]:
     frames = {name: getattr(results.trace, name) for name in ("slices", "gpu_ops", "samples", "sched")}
     counts = {name: dict(frame.group_by("source").len().iter_rows()) for name, frame in frames.items()}
@@ -109,6 +113,7 @@ def _sources(results: Results) -> list[dict[str, Any]]:
     return [
         {
             **{key: row[key] for key in kept},
+            "tied_by": _TIED.get(row["tied_by"], row["tied_by"]),
             "rows": {name: count.get(row["source"], 0) for name, count in counts.items()},
             "lost": {"declared": row["lost_declared"], "detected": row["lost_detected"], "skipped_bytes": row["skipped_bytes"]},
             "notes": health.filter(pl.col("source") == row["source"])["message"].to_list(),

@@ -70,7 +70,12 @@ def test_innermost_of_nested_intervals_is_the_deepest_and_self_times_add_up(valu
     assert found["dur_ns"].sum() == intervals.union(frame(values), "thread")["dur_ns"].sum()
 
 
-@given(rows, st.lists(st.tuples(st.sampled_from([*KEYS, 9, None]), st.integers(0, 30), st.integers(0, 10)), max_size=6))
+@given(
+    rows,
+    st.lists(
+        st.tuples(st.sampled_from([*KEYS, 9, None]), st.integers(0, 30), st.integers(0, 10)), max_size=6
+    ),
+)
 def test_overlay_cuts_pieces_and_loses_no_time(values, pieces):
     line = intervals.innermost(frame(values), "thread")
     wanted = frame(pieces).with_row_index("piece")
@@ -96,10 +101,14 @@ def test_fill_covers_the_stretch_without_gap_or_overlap(values):
 
 @given(rows, rows)
 def test_an_earlier_layer_hides_the_later_ones(first, second):
-    line = intervals.layered([("a", frame(first)), ("b", frame(second))], "thread", list(KEYS), 0, END, "rest")
+    line = intervals.layered(
+        [("a", frame(first)), ("b", frame(second))], "thread", list(KEYS), 0, END, "rest"
+    )
     a, b = (set(moments(intervals.union(frame(v), "thread"))) for v in (first, second))
     for key, state in moments(line, "state").items():
         assert state == ("a" if key in a else "b" if key in b else "rest")
     assert line["dur_ns"].sum() == END * len(KEYS)
-    neighbours = line.filter((pl.col("thread") == pl.col("thread").shift(1)) & (pl.col("state") == pl.col("state").shift(1)))
+    neighbours = line.filter(
+        (pl.col("thread") == pl.col("thread").shift(1)) & (pl.col("state") == pl.col("state").shift(1))
+    )
     assert neighbours.is_empty()

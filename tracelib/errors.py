@@ -51,7 +51,11 @@ class BadTrace(TraceError):
     `where` is a position a person can go to ("byte 1234", "line 17", "table CUPTI_…"), `excerpt` what stands there.
     """
 
-    def __init__(self, path: Path, format: str, where: str, reason: str, excerpt: str = "", advice: str = "") -> None:  # noqa: A002
+    def __init__(
+        self,
+        path: Path,
+        format: str,  # noqa: A002  (the word for it) where: str, reason: str, excerpt: str = "", advice: str = ""
+    ) -> None:
         self.path, self.format, self.where, self.reason, self.excerpt = path, format, where, reason, excerpt
         at = f" at {where}" if where else ""
         quoted = f": {_one_line(excerpt)!r}" if excerpt else ""
@@ -82,7 +86,9 @@ class BadParameter(TraceError):
 
     def __init__(self, name: str, value: object, allowed: Iterable[object]) -> None:
         self.name, self.value, self.allowed = name, value, tuple(str(a) for a in allowed)
-        close = difflib.get_close_matches(str(value), self.allowed, n=1) or difflib.get_close_matches(name, self.allowed, n=1)
+        close = difflib.get_close_matches(str(value), self.allowed, n=1) or difflib.get_close_matches(
+            name, self.allowed, n=1
+        )
         self.did_you_mean = close[0] if close else None
         hint = f" Did you mean {self.did_you_mean!r}?" if self.did_you_mean else ""
         super().__init__(f"{name}={value!r} is not allowed here.{hint} Allowed: {', '.join(self.allowed)}")

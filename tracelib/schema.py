@@ -34,126 +34,146 @@ THREAD_STATE = pl.Enum(["R", "S", "D", "T", "t", "X", "Z", "P", "I", "other"])
 HEALTH_LEVEL = pl.Enum(["info", "warning", "error"])
 
 #: One row per interval on a host thread (nested slices overlap properly; damaged input may not).
-SLICES = pl.Schema({
-    "source": pl.Int32(),
-    "thread": pl.Int32(),  # null only for gpu_annotation and for overhead that names no thread
-    "ts_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),  # >= 0; 0 = an instant, or no duration recorded
-    "name": pl.Categorical(),
-    "category": SLICE_CATEGORY,
-    "correlation": pl.Int64(),  # joins to gpu_ops.correlation within (source, pid); null = none
-})
+SLICES = pl.Schema(
+    {
+        "source": pl.Int32(),
+        "thread": pl.Int32(),  # null only for gpu_annotation and for overhead that names no thread
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),  # >= 0; 0 = an instant, or no duration recorded
+        "name": pl.Categorical(),
+        "category": SLICE_CATEGORY,
+        "correlation": pl.Int64(),  # joins to gpu_ops.correlation within (source, pid); null = none
+    }
+)
 
 #: One row per operation on a GPU stream. A collective is a kernel with `collective` set.
-GPU_OPS = pl.Schema({
-    "source": pl.Int32(),
-    "gpu": pl.Int32(),
-    "stream": pl.Int64(),
-    "ts_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-    "name": pl.Categorical(),
-    "kind": GPU_OP_KIND,
-    "correlation": pl.Int64(),  # null = none recorded
-    "pid": pl.Int64(),  # of the process that launched it; null = unknown
-    "graph": pl.Int64(),  # id of the CUDA/HIP graph, or 0 for "by a graph launch, id not recorded"; null = not by a graph
-    "bytes": pl.Int64(),  # memcpy, memset
-    "collective": pl.Categorical(),  # all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send, recv, …; null = none
-    "group": pl.Categorical(),  # process group's name; null = not recorded
-    "group_size": pl.Int32(),
-    "sequence": pl.Int64(),  # of the collective in its group, where the trace has one
-    "elements": pl.Int64(),  # message size of a collective in elements
-})
+GPU_OPS = pl.Schema(
+    {
+        "source": pl.Int32(),
+        "gpu": pl.Int32(),
+        "stream": pl.Int64(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "name": pl.Categorical(),
+        "kind": GPU_OP_KIND,
+        "correlation": pl.Int64(),  # null = none recorded
+        "pid": pl.Int64(),  # of the process that launched it; null = unknown
+        "graph": pl.Int64(),  # id of the CUDA/HIP graph, or 0 for "by a graph launch, id not recorded"; null = not by a graph
+        "bytes": pl.Int64(),  # memcpy, memset
+        "collective": pl.Categorical(),  # all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send, recv, …; null = none
+        "group": pl.Categorical(),  # process group's name; null = not recorded
+        "group_size": pl.Int32(),
+        "sequence": pl.Int64(),  # of the collective in its group, where the trace has one
+        "elements": pl.Int64(),  # message size of a collective in elements
+    }
+)
 
 #: One row per CPU sample.
-SAMPLES = pl.Schema({
-    "source": pl.Int32(),
-    "thread": pl.Int32(),
-    "ts_ns": pl.Int64(),
-    "cpu": pl.Int32(),
-    "event": pl.Categorical(),  # cpu-clock, cycles:u, …
-    "period": pl.Int64(),  # as recorded: ns for cpu-clock and task-clock, counts for hardware events; null = not recorded
-    "stack": pl.Int32(),  # a stack of `stacks`; null = no call chain recorded
-})
+SAMPLES = pl.Schema(
+    {
+        "source": pl.Int32(),
+        "thread": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "cpu": pl.Int32(),
+        "event": pl.Categorical(),  # cpu-clock, cycles:u, …
+        "period": pl.Int64(),  # as recorded: ns for cpu-clock and task-clock, counts for hardware events; null = not recorded
+        "stack": pl.Int32(),  # a stack of `stacks`; null = no call chain recorded
+    }
+)
 
 #: One row per frame of a distinct call chain.
-STACKS = pl.Schema({
-    "stack": pl.Int32(),
-    "depth": pl.Int16(),  # 0 = innermost
-    "symbol": pl.Categorical(),  # without "+0xoffset"; "[unknown]" where it could not be resolved
-    "library": pl.Categorical(),  # path of the binary as recorded; null = not recorded
-})
+STACKS = pl.Schema(
+    {
+        "stack": pl.Int32(),
+        "depth": pl.Int16(),  # 0 = innermost
+        "symbol": pl.Categorical(),  # without "+0xoffset"; "[unknown]" where it could not be resolved
+        "library": pl.Categorical(),  # path of the binary as recorded; null = not recorded
+    }
+)
 
 #: One row per scheduler event, in the order of the file for equal times.
-SCHED = pl.Schema({
-    "source": pl.Int32(),
-    "ts_ns": pl.Int64(),
-    "cpu": pl.Int32(),  # where it happened; for wake-ups, the target CPU where recorded
-    "event": SCHED_EVENT,
-    "prev": pl.Int32(),  # switch: the thread that left (IDLE = idle, null = not recorded); wake-up: the waker
-    "prev_state": THREAD_STATE,  # switch: the state in which prev left; null = not recorded
-    "next": pl.Int32(),  # switch: the thread that came (IDLE = idle, null = not recorded); wake-up: the thread woken
-})
+SCHED = pl.Schema(
+    {
+        "source": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "cpu": pl.Int32(),  # where it happened; for wake-ups, the target CPU where recorded
+        "event": SCHED_EVENT,
+        "prev": pl.Int32(),  # switch: the thread that left (IDLE = idle, null = not recorded); wake-up: the waker
+        "prev_state": THREAD_STATE,  # switch: the state in which prev left; null = not recorded
+        "next": pl.Int32(),  # switch: the thread that came (IDLE = idle, null = not recorded); wake-up: the thread woken
+    }
+)
 
 #: One row per reading of a counter.
-COUNTERS = pl.Schema({
-    "source": pl.Int32(),
-    "ts_ns": pl.Int64(),
-    "name": pl.Categorical(),
-    "track": pl.Categorical(),  # what it was read of: a GPU, a process, a CPU; null = the host
-    "value": pl.Float64(),
-})
+COUNTERS = pl.Schema(
+    {
+        "source": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "name": pl.Categorical(),
+        "track": pl.Categorical(),  # what it was read of: a GPU, a process, a CPU; null = the host
+        "value": pl.Float64(),
+    }
+)
 
 #: One row per thread, (host, pid, tid).
-THREADS = pl.Schema({
-    "thread": pl.Int32(),
-    "host": pl.String(),  # null = not recorded
-    "pid": pl.Int64(),  # null = not recorded (ftrace without tgid)
-    "tid": pl.Int64(),
-    "name": pl.String(),  # the thread's own name (comm), else the profiler's; null = unknown
-    "process": pl.String(),  # the process's name; null = unknown
-    "role": pl.String(),  # api_server, engine, worker, …; null until tracelib.align, or unknown
-    "rank": pl.Int32(),  # of a worker; null = none or unknown
-})
+THREADS = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "host": pl.String(),  # null = not recorded
+        "pid": pl.Int64(),  # null = not recorded (ftrace without tgid)
+        "tid": pl.Int64(),
+        "name": pl.String(),  # the thread's own name (comm), else the profiler's; null = unknown
+        "process": pl.String(),  # the process's name; null = unknown
+        "role": pl.String(),  # api_server, engine, worker, …; null until tracelib.align, or unknown
+        "rank": pl.Int32(),  # of a worker; null = none or unknown
+    }
+)
 
 #: One row per GPU as one process sees it.
-GPUS = pl.Schema({
-    "gpu": pl.Int32(),
-    "host": pl.String(),
-    "device": pl.Int32(),  # index as recorded
-    "rank": pl.Int32(),  # of the process that drives it; null = unknown
-    "name": pl.String(),  # product name; null = not recorded
-})
+GPUS = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "host": pl.String(),
+        "device": pl.Int32(),  # index as recorded
+        "rank": pl.Int32(),  # of the process that drives it; null = unknown
+        "name": pl.String(),  # product name; null = not recorded
+    }
+)
 
 #: One row per input file.
-SOURCES = pl.Schema({
-    "source": pl.Int32(),
-    "file": pl.String(),  # base name
-    "sha256": pl.String(),
-    "bytes": pl.Int64(),  # size on disk
-    "format": pl.String(),  # torch_profiler, nsys, perf, ftrace
-    "recorder": pl.String(),  # "torch 2.11 / CUPTI 130001"; null = not recorded
-    "host": pl.String(),
-    "rank": pl.Int32(),
-    "cpus": pl.Int32(),  # CPUs of the host; null = not recorded
-    "clock": pl.String(),  # realtime, monotonic, boottime, session, local, unknown
-    "wall_offset_ns": pl.Int64(),  # declared: wall time = ts_ns + this; null = the file does not declare it
-    "tied_by": pl.String(),  # declared, anchors, user, untied; null before tracelib.align
-    "offset_ns": pl.Int64(),  # added to the file's own times by tracelib.align; null before
-    "error_ns": pl.Int64(),  # estimated residual of that; null = not estimated
-    "first_ns": pl.Int64(),  # of this file's events, on the trace's timeline
-    "last_ns": pl.Int64(),
-    "lost_declared": pl.Int64(),  # events the recorder says it lost
-    "lost_detected": pl.Int64(),  # events that the reader proves to be missing
-    "skipped_bytes": pl.Int64(),  # of the input that could not be read
-})
+SOURCES = pl.Schema(
+    {
+        "source": pl.Int32(),
+        "file": pl.String(),  # base name
+        "sha256": pl.String(),
+        "bytes": pl.Int64(),  # size on disk
+        "format": pl.String(),  # torch_profiler, nsys, perf, ftrace
+        "recorder": pl.String(),  # "torch 2.11 / CUPTI 130001"; null = not recorded
+        "host": pl.String(),
+        "rank": pl.Int32(),
+        "cpus": pl.Int32(),  # CPUs of the host; null = not recorded
+        "clock": pl.String(),  # realtime, monotonic, boottime, session, local, unknown
+        "wall_offset_ns": pl.Int64(),  # declared: wall time = ts_ns + this; null = the file does not declare it
+        "tied_by": pl.String(),  # declared, anchors, user, untied; null before tracelib.align
+        "offset_ns": pl.Int64(),  # added to the file's own times by tracelib.align; null before
+        "error_ns": pl.Int64(),  # estimated residual of that; null = not estimated
+        "first_ns": pl.Int64(),  # of this file's events, on the trace's timeline
+        "last_ns": pl.Int64(),
+        "lost_declared": pl.Int64(),  # events the recorder says it lost
+        "lost_detected": pl.Int64(),  # events that the reader proves to be missing
+        "skipped_bytes": pl.Int64(),  # of the input that could not be read
+    }
+)
 
 #: One row per remark on the state of a source.
-HEALTH = pl.Schema({
-    "source": pl.Int32(),  # null = the whole run
-    "level": HEALTH_LEVEL,
-    "message": pl.String(),
-    "fix": pl.String(),  # what to do about it; "" = nothing to do
-})
+HEALTH = pl.Schema(
+    {
+        "source": pl.Int32(),  # null = the whole run
+        "level": HEALTH_LEVEL,
+        "message": pl.String(),
+        "fix": pl.String(),  # what to do about it; "" = nothing to do
+    }
+)
 
 FRAMES: dict[str, pl.Schema] = {
     "slices": SLICES, "gpu_ops": GPU_OPS, "samples": SAMPLES, "stacks": STACKS, "sched": SCHED, "counters": COUNTERS,

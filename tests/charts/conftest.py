@@ -18,7 +18,9 @@ CPU_STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
 def rows(columns, *values, start=True):
     """Build a frame from tuples; columns named *_ns are given in ms, `ts_ns` from the window's start."""
     names = list(columns)
-    made = pl.DataFrame([dict(zip(names, v, strict=True)) for v in values], schema=columns, infer_schema_length=None)
+    made = pl.DataFrame(
+        [dict(zip(names, v, strict=True)) for v in values], schema=columns, infer_schema_length=None
+    )
     scale = [(pl.col(n) * MS).alias(n) for n in names if n.endswith("_ns") or n == "ns"]
     made = made.with_columns(scale)
     shift = [n for n in ("ts_ns", "last_start_ns", "call_ts_ns", "arrived_ns") if n in names]
@@ -29,8 +31,23 @@ I32, I64 = pl.Int32, pl.Int64
 STATES = {"gpu": I32, "ts_ns": I64, "dur_ns": I64, "state": GPU_STATE}
 LOST = {"gpu": I32, "ts_ns": I64, "dur_ns": I64, "lost": pl.String, "thread": I32, "cause": pl.String,
         "sub_cause": pl.String, "cpu_state": CPU_STATE, "what": pl.String}  # fmt: skip
-ACTIVITY = {"thread": I32, "ts_ns": I64, "dur_ns": I64, "name": pl.String, "cause": pl.String, "sub_cause": pl.String}
-THREAD_STATES = {"thread": I32, "ts_ns": I64, "dur_ns": I64, "state": CPU_STATE, "cpu": I32, "by": I32, "inferred": pl.Boolean}
+ACTIVITY = {
+    "thread": I32,
+    "ts_ns": I64,
+    "dur_ns": I64,
+    "name": pl.String,
+    "cause": pl.String,
+    "sub_cause": pl.String,
+}
+THREAD_STATES = {
+    "thread": I32,
+    "ts_ns": I64,
+    "dur_ns": I64,
+    "state": CPU_STATE,
+    "cpu": I32,
+    "by": I32,
+    "inferred": pl.Boolean,
+}
 IPC = {"role": pl.String, "thread": I32, "kind": pl.String, "ts_ns": I64, "dur_ns": I64, "name": pl.String}
 LAUNCHES = {"gpu": I32, "stream": I64, "ts_ns": I64, "dur_ns": I64, "name": pl.String, "call_thread": I32, "call_ts_ns": I64,
             "call_dur_ns": I64, "api_ns": I64, "launch_to_start_ns": I64, "return_to_start_ns": I64, "late": pl.Boolean}  # fmt: skip
@@ -110,11 +127,22 @@ def trace(names=("tokenizer", "engine_core", "worker_TP0", "worker_TP1")):
          (2, "h", 3, 3, names[2], "w", "worker", 0), (3, "h", 4, 4, names[3], "w", "worker", 1)],
         schema=THREADS, orient="row",
     )  # fmt: skip
-    gpus = pl.DataFrame([(0, "h", 0, 0, "H200"), (1, "h", 1, 1, "H200")], schema=empty("gpus").schema, orient="row")
+    gpus = pl.DataFrame(
+        [(0, "h", 0, 0, "H200"), (1, "h", 1, 1, "H200")], schema=empty("gpus").schema, orient="row"
+    )
     sources = empty("sources")
-    row = pl.DataFrame([{"source": 0, "file": "a", "cpus": 2}], schema_overrides={"source": pl.Int32, "cpus": pl.Int32})
+    row = pl.DataFrame(
+        [{"source": 0, "file": "a", "cpus": 2}], schema_overrides={"source": pl.Int32, "cpus": pl.Int32}
+    )
     row = row.match_to_schema(sources.schema, missing_columns="insert")
-    return SimpleNamespace(threads=threads, gpus=gpus, sources=row, sched=empty("sched"), samples=empty("samples"), stacks=empty("stacks"))
+    return SimpleNamespace(
+        threads=threads,
+        gpus=gpus,
+        sources=row,
+        sched=empty("sched"),
+        samples=empty("samples"),
+        stacks=empty("stacks"),
+    )
 
 
 class Window(SimpleNamespace):

@@ -1,4 +1,4 @@
-"""Does what a profiler saw a thread do agree with when the scheduler let it run?
+"""Whether what a profiler saw a thread do agrees with when the scheduler let it run.
 
 A host slice can only begin while its thread is on a CPU. If many begin while scheduler events have it off, the two
 sources' clocks, or their thread ids, are not those of one machine.

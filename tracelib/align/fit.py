@@ -160,7 +160,10 @@ def _votes(
     starts = by_key[keys[within]]
     repeat = counts[within]
     offsets = np.arange(int(repeat.sum())) - np.repeat(np.cumsum(repeat) - repeat, repeat)
-    return first_times[np.repeat(starts, repeat) + offsets] - np.repeat(times[within], repeat)
+    shifts: NDArray[np.int64] = first_times[np.repeat(starts, repeat) + offsets] - np.repeat(
+        times[within], repeat
+    )
+    return shifts
 
 
 def _peaks(shifts: NDArray[np.int64], width: int, count: int = 5) -> list[tuple[int, int]]:
@@ -168,7 +171,7 @@ def _peaks(shifts: NDArray[np.int64], width: int, count: int = 5) -> list[tuple[
     if not len(shifts):
         return []
     bins, votes = np.unique(shifts // width, return_counts=True)
-    following = np.where(np.append(np.diff(bins) == 1, False), np.append(votes[1:], 0), 0)  # noqa: FBT003
+    following = np.where(np.append(np.diff(bins) == 1, False), np.append(votes[1:], 0), 0)
     both = votes + following
     peaks: list[tuple[int, int]] = []
     for at in np.argsort(-both, kind="stable")[: 4 * count]:

@@ -42,7 +42,9 @@ def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             record = json.loads(line)
-            rows.append({"id": str(record["id"]), **{name: int(record[name]) + offset_ns for name in REQUEST_LOG[1:]}})
+            rows.append(
+                {"id": str(record["id"]), **{name: int(record[name]) + offset_ns for name in REQUEST_LOG[1:]}}
+            )
         except (ValueError, TypeError) as error:
             raise BadTrace(path, "request log", f"line {number}", str(error), line) from error
         except KeyError as error:

@@ -27,7 +27,7 @@ def cpu_time_chart(results: Results) -> go.Figure | None:
     """
     if results.cpu_time.is_empty():
         return None
-    total = results.cpu_time["cpu_ns"].sum()
+    total = int(results.cpu_time["cpu_ns"].sum())
     rows = results.cpu_time.sort("cpu_ns", "role", "cause", descending=[True, False, False]).head(ROWS)
     rows = rows.with_columns(of_role=pl.col("cpu_ns").sum().over("role"))
     rows = rows.sort("of_role", "role", "cpu_ns", "cause", descending=[True, False, True, False])

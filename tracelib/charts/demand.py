@@ -69,8 +69,8 @@ def weighted_mean(steps: pl.DataFrame, column: str, borders: NDArray[np.int64]) 
 
 def _table(results: Results) -> list[list[object]]:
     cpus, how = cpus_known(results)
-    total = results.demand["dur_ns"].sum()
-    waiting = results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum()
+    total = int(results.demand["dur_ns"].sum())
+    waiting = int(results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum())
     body: list[list[object]] = [
         [f"p{round(100 * q)}", demand_quantile(results.demand, q)] for q in (0.5, 0.95, 0.99, 1)
     ]

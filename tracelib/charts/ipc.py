@@ -60,7 +60,9 @@ def _table(results: Results, rows: pl.DataFrame) -> list[list[object]]:
     body: list[list[object]] = []
     for (thread,), own in rows.group_by("thread", maintain_order=True):
         paired = own.filter(pl.col("step_ns").is_not_null())
-        part = paired["dur_ns"].sum() / paired["step_ns"].sum() if len(paired) else None
+        part = int(paired["dur_ns"].sum()) / int(paired["step_ns"].sum()) if len(paired) else None
         latency = [duration(quantile(own["dur_ns"], q)) for q in (0.5, 0.95, 1)]
-        body.append([names.get(thread, ""), len(own), *latency, duration(own["dur_ns"].sum()), share(part)])
+        body.append(
+            [names.get(thread, ""), len(own), *latency, duration(int(own["dur_ns"].sum())), share(part)]
+        )
     return [["worker", "dequeues", "p50", "p95", "max", "total", "share of the time between steps"], *body]

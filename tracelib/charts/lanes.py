@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.charts.names import gpu_names, launch_threads
-from tracelib.charts.theme import look, share
+from tracelib.charts.theme import PALETTES, look, share
 from tracelib.intervals import clip, union
 
 if TYPE_CHECKING:
@@ -42,13 +42,11 @@ class Lane:
 
     def share_of(self, *states: str, window_ns: int) -> float:
         """Return the share of the window that the lane spends in `states`."""
-        spent = self.pieces.filter(pl.col("state").is_in(states))["dur_ns"].sum()
+        spent = int(self.pieces.filter(pl.col("state").is_in(states))["dur_ns"].sum())
         return spent / window_ns
 
     def states(self) -> list[str]:
         """Return the states that occur, in the palette's order, useful ones first."""
-        from tracelib.charts.theme import PALETTES
-
         found = set(self.pieces["state"].unique().to_list())
         return [s for s in PALETTES[self.palette] if s in found] + sorted(found - set(PALETTES[self.palette]))
 
@@ -89,13 +87,15 @@ def _server_lanes(results: Results) -> Iterator[Lane]:
         "tokenization",
     )
     yield Lane(
-        "tokenizers", "server", "cause", tokenizing, f"busy {share(tokenizing['dur_ns'].sum() / length)}"
+        "tokenizers", "server", "cause", tokenizing, f"busy {share(int(tokenizing['dur_ns'].sum()) / length)}"
     )
     engine = _pieces(results, _busiest(doing.filter(pl.col("role") == "engine")), _cause())
     yield Lane("engine", "server", "cause", engine, _top_cause(engine, length))
     sent = results.ipc.filter((pl.col("role") == "engine") & pl.col("kind").is_in(["enqueue", "send"]))
     enqueue = _together(results, sent, "ipc")
-    yield Lane("enqueue", "server", "cause", enqueue, f"sending {share(enqueue['dur_ns'].sum() / length)}")
+    yield Lane(
+        "enqueue", "server", "cause", enqueue, f"sending {share(int(enqueue['dur_ns'].sum()) / length)}"
+    )
 
 
 def _cause() -> pl.Expr:
@@ -135,7 +135,7 @@ def _thread_lanes(results: Results, thread: int, group: str) -> Iterator[Lane]:
     length = results.window.duration_ns
     received = results.ipc.filter((pl.col("thread") == thread) & pl.col("kind").is_in(["dequeue", "recv"]))
     dequeue = _together(results, received, "ipc")
-    yield Lane("dequeue", group, "cause", dequeue, f"waiting {share(dequeue['dur_ns'].sum() / length)}")
+    yield Lane("dequeue", group, "cause", dequeue, f"waiting {share(int(dequeue['dur_ns'].sum()) / length)}")
     states = _pieces(results, results.thread_states.filter(pl.col("thread") == thread), pl.col("state"))
     lane = Lane("launch thread", group, "cpu_state", states, "")
     starved = lane.share_of("runnable", "throttled", window_ns=length)

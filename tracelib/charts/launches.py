@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def binned(values: pl.Series, borders: NDArray[np.float64]) -> NDArray[np.int64]
 
 def bars(values: pl.Series, borders: NDArray[np.float64]) -> dict[str, Any]:
     """Return x, y, width and hover words of a histogram's bars on a logarithmic axis."""
-    words = [f"{duration(a)} to {duration(b)}" for a, b in zip(borders[:-1], borders[1:], strict=True)]
+    words = [f"{duration(a)} to {duration(b)}" for a, b in itertools.pairwise(borders)]
     return {
         "x": borders[:-1], "offset": 0, "width": np.diff(borders), "y": binned(values, borders), "customdata": words,
         "hovertemplate": "%{y} took %{customdata}<extra>%{fullData.name}</extra>",
@@ -115,16 +116,16 @@ def _line(values: pl.Series, borders: NDArray[np.float64]) -> go.Scatter:
     )  # fmt: skip
 
 
-def _table(results: Results, known: pl.DataFrame) -> list[list[str]]:
+def _table(results: Results, known: pl.DataFrame) -> list[list[object]]:
     names = gpu_names(results)
-    body = []
+    body: list[list[object]] = []
     for (gpu,), own in known.sort("gpu").group_by("gpu", maintain_order=True):
         start, back = own["launch_to_start_ns"], own["return_to_start_ns"].drop_nulls()
         body.append([
             names.get(gpu, str(gpu)), len(own), *(duration(quantile(start, q)) for q in (0.5, 0.95, 1)),
             *(duration(quantile(back, q)) for q in (0.5, 0.95, 1)), int((back < 0).sum()),
-            share(own["late"].fill_null(value=False).mean()),
+            share(int(own["late"].sum()) / own.height),
         ])  # fmt: skip
-    header = ["device", "operations", "call to start p50", "p95", "max", "return to start p50", "p95", "max",
+    header: list[object] = ["device", "operations", "call to start p50", "p95", "max", "return to start p50", "p95", "max",
               "started before the return", "late"]  # fmt: skip
     return [header, *body]

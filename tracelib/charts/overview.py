@@ -15,7 +15,7 @@ import numpy as np
 from tracelib.charts.bins import edges, occupancy
 from tracelib.charts.lanes import Lane, lanes
 from tracelib.charts.sentences import timeline_sentence
-from tracelib.charts.theme import PALETTES, Look, duration, look, plain
+from tracelib.charts.theme import Look, look, plain
 from tracelib.errors import MissingEvents
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def overview_png(results: Results) -> bytes:
 
     """
     try:
-        import resvg_py
+        import resvg_py  # noqa: PLC0415  (an extra: only pictures need it)
     except ImportError as error:
         raise MissingEvents(
             "the package resvg_py to draw a PNG", ["overview as SVG"], "pip install resvg_py"
@@ -81,7 +81,7 @@ def overview_png(results: Results) -> bytes:
 
 def _needs_more_glyphs(svg: str) -> bool:
     """Names in other scripts need the system's fonts; our own words do not."""
-    return any(ord(c) > 0x17F and c not in "–—…→≤≥" for c in svg)
+    return any(ord(c) > 0x17F and c not in "\u2013\u2014\u2026\u2192\u2264\u2265" for c in svg)
 
 
 def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | None) -> str:
@@ -96,7 +96,7 @@ def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | No
         f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {height}" role="img" ',
         'aria-labelledby="tl-ov-t tl-ov-d" width="100%">\n',
         f'<title id="tl-ov-t">{_text(sentence, 600)}</title>\n<desc id="tl-ov-d">Lanes over time. {_text(names, 2000)}</desc>\n',
-        f"<style>{_style(rows, dark)}</style>\n<defs>{''.join(map(_hatch, HATCHES))}</defs>\n",
+        f"<style>{_style(rows, dark=dark)}</style>\n<defs>{''.join(map(_hatch, HATCHES))}</defs>\n",
         *(f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption)),
         *_axis(results.window.duration_ns, tops[0], foot),
         *(part for lane, before, top in zip(rows, (None, *rows), tops, strict=False) for part in _lane(lane, before, top, borders)),
@@ -137,7 +137,7 @@ def _css_name(palette: str, state: str) -> str:
     return f"{palette[:3]}-{''.join(c if c.isascii() and c.isalnum() else '-' for c in state)[:40]}"
 
 
-def _style(rows: tuple[Lane, ...], dark: bool | None) -> str:
+def _style(rows: tuple[Lane, ...], *, dark: bool | None) -> str:
     """Return the rules; with `dark` given they hold plain colours, which resvg understands and variables it does not."""
     states = {_css_name(p, s): look(p, s).colour for p, s in _kinds(rows)}
     if dark is not None:

@@ -54,13 +54,13 @@ def requests_chart(results: Results) -> go.Figure | None:
 
 
 def _table(known: pl.DataFrame) -> list[list[str]]:
-    total = known["ttft_ns"].sum()
+    total = int(known["ttft_ns"].sum())
     parts = {**{p: w for p, w in PARTS.items() if p in known.columns}, "ttft_ns": "time to first token"}
     body = [
         [
             words,
             *(duration(quantile(known[part].drop_nulls(), q)) for q in (0.5, 0.95, 1)),
-            share(known[part].sum() / total),
+            share(int(known[part].sum()) / total),
         ]
         for part, words in parts.items()
     ]

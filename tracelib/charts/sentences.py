@@ -120,13 +120,13 @@ def detail_sentence(results: Results, start_ns: int, end_ns: int) -> str:
 
 def causes_sentence(results: Results) -> str:
     """Say how much GPU time was lost, to what, and for how much of it the blamed thread lacked a CPU."""
-    total = results.causes["ns"].sum()
+    total = int(results.causes["ns"].sum())
     if not total:
         return "No GPU time was lost."
     gpus = count(results.causes["gpu"].n_unique(), "GPU")
     of = pl.col("cpu_state").cast(pl.String)
-    short = results.causes.filter(of.is_in(SHORT))["ns"].sum()
-    unknown = results.causes.filter(of == "unknown")["ns"].sum()
+    short = int(results.causes.filter(of.is_in(SHORT))["ns"].sum())
+    unknown = int(results.causes.filter(of == "unknown")["ns"].sum())
     if unknown == total:
         shortage = "whether the blamed thread had a CPU was not recorded"
     else:
@@ -152,7 +152,7 @@ def states_sentence(results: Results) -> str:
 def cpu_time_sentence(results: Results) -> str:
     """Say who used most CPU time, for what, and how sure that is."""
     top = results.cpu_time.sort("cpu_ns", "role", "cause", descending=[True, False, False]).row(0, named=True)
-    total = results.cpu_time["cpu_ns"].sum()
+    total = int(results.cpu_time["cpu_ns"].sum())
     sure = f"95 % interval {share(top['ci_low'])} to {share(top['ci_high'])}"
     what = f"{look('cause', top['cause']).label} ({role_name(top['role'])})"
     return f"Of {duration(total)} of CPU time the largest part is {what}: {share(top['share'])}, {sure}."
@@ -214,7 +214,7 @@ def ipc_sentence(results: Results) -> str:
         return "No worker's dequeue was recorded."
     half, most = (duration(quantile(rows["dur_ns"], q)) for q in (0.5, 0.95))
     paired = rows.filter(pl.col("step_ns").is_not_null())
-    part = paired["dur_ns"].sum() / paired["step_ns"].sum() if len(paired) else None
+    part = int(paired["dur_ns"].sum()) / int(paired["step_ns"].sum()) if len(paired) else None
     steps = f"; waiting makes {share(part)} of the time between steps" if part is not None else ""
     return f"Half of {count(len(rows), 'dequeue')} took up to {half} and 95 % up to {most}{steps}."
 
@@ -224,7 +224,7 @@ def demand_quantile(demand: pl.DataFrame, at: float) -> int:
     wanted = (
         demand.group_by(n=pl.col("running") + pl.col("runnable")).agg(ns=pl.col("dur_ns").sum()).sort("n")
     )
-    reached = wanted.filter(pl.col("ns").cum_sum() >= at * wanted["ns"].sum())
+    reached = wanted.filter(pl.col("ns").cum_sum() >= at * int(wanted["ns"].sum()))
     return int(reached["n"][0])
 
 
@@ -249,7 +249,9 @@ def demand_sentence(results: Results) -> str:
     """Say how many threads wanted a CPU, and how often that was more than there were."""
     p95 = demand_quantile(results.demand, 0.95)
     cpus, how = cpus_known(results)
-    lacking = results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum() / results.demand["dur_ns"].sum()
+    lacking = int(results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum()) / int(
+        results.demand["dur_ns"].sum()
+    )
     have = "CPUs of the host were not recorded" if cpus is None else f"{count(cpus, 'CPU')} ({how})"
     return (
         f"For 95 % of the time at most {count(p95, 'thread')} of the server wanted a CPU, against {have}; "
@@ -279,11 +281,11 @@ def requests_sentence(results: Results) -> str:
     if known.is_empty():
         return "No request's first token was recorded."
     half, most = (duration(quantile(known["ttft_ns"], q)) for q in (0.5, 0.95))
-    sums = {part: known[part].sum() for part in PARTS if part in known.columns}
+    sums = {part: int(known[part].sum()) for part in PARTS if part in known.columns}
     largest = max(sums, key=lambda part: sums[part])
     return (
         f"Half of {count(len(known), 'request')} had their first token within {half}, 95 % within {most}; "
-        f"the largest part is {PARTS[largest]}, {share(sums[largest] / known['ttft_ns'].sum())} of all."
+        f"the largest part is {PARTS[largest]}, {share(sums[largest] / int(known['ttft_ns'].sum()))} of all."
     )
 
 
@@ -294,7 +296,7 @@ def flame_sentence(role: str | None, samples: int, top: str, part: float) -> str
 
 def threads_sentence(results: Results) -> str:
     """Say which thread lacked a CPU most."""
-    from tracelib.charts.names import thread_names
+    from tracelib.charts.names import thread_names  # noqa: PLC0415  (names.py needs this module)
 
     total = pl.sum_horizontal("running_ns", "runnable_ns", "throttled_ns", "blocked_ns", "unknown_ns")
     rows = results.scheduling.with_columns(short=pl.col("runnable_ns") + pl.col("throttled_ns"), total=total)

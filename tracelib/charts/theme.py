@@ -170,7 +170,7 @@ def plain(name: object, limit: int = LABEL_CHARACTERS) -> str:
 
     Control, format and bidirectional characters are dropped: a thread may call itself what it likes.
     """
-    text = "".join(c if unicodedata.category(c)[0] not in "C" else " " for c in str(name)[: 4 * limit])
+    text = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in str(name)[: 4 * limit])
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 

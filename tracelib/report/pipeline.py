@@ -82,7 +82,7 @@ def write_report(
         ran = run_notebook(notebook("root_cause"), made / "root_cause.ipynb", parameters, timeout_s=timeout_s)
         _tidy(ran.notebook, folder)
         ipynb.write(ran.notebook, made / "root_cause.ipynb")
-        page, _ = TraceReport().from_notebook_node(_for_page(ran.notebook, redacted=redacted))
+        page, _ = TraceReport().from_notebook_node(_for_page(ran.notebook, redacted=redacted))  # type: ignore[no-untyped-call]
         (made / "report.html").write_text(page, encoding="utf-8")
         outcome = _outcome(ran.notebook)
         if outcome is not None:

@@ -139,6 +139,8 @@ def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
     health = f" {len(worst)} warnings on the traces' health." if worst else ""
     report = f" Report: report.html, sha256 {report_sha256}." if report_sha256 else ""
     return [
-        f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {len(findings['sources'])} files "
-        f"({escaped(', '.join(formats))}) by {escaped(tool['name'])} {escaped(tool['version'])}.{health}{report}"
+        (
+            f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {len(findings['sources'])} files "
+            f"({escaped(', '.join(formats))}) by {escaped(tool['name'])} {escaped(tool['version'])}.{health}{report}"
+        )
     ]

@@ -96,7 +96,9 @@ def _is_trace(path: Path) -> bool:
     return True
 
 
-def read_files(paths: Sequence[Path], progress: Callable[[str], None] = lambda _: None) -> tuple[list[Trace], list[BadTrace]]:
+def read_files(
+    paths: Sequence[Path], progress: Callable[[str], None] = lambda _: None
+) -> tuple[list[Trace], list[BadTrace]]:
     """Return one trace per file, and the error of each file that could not be read.
 
     `progress` is called with each file's name before it is read.

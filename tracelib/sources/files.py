@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import io
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -94,7 +94,9 @@ class Stream(io.RawIOBase):
             self._raw = (self._decoder.unused_data + self._file.read(BLOCK)).lstrip(b"\0")
             self._decoder = self._new_decoder()
             if self._raw[:2] not in (GZIP, ZSTD[:2]):
-                return self._end(f"{len(self._raw)} bytes after the last compressed member" if self._raw else None)
+                return self._end(
+                    f"{len(self._raw)} bytes after the last compressed member" if self._raw else None
+                )
         else:
             self._raw = self._file.read(BLOCK)
             if not self._raw:

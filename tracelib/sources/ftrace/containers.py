@@ -63,10 +63,10 @@ class Atrace(io.RawIOBase):
         self.damage: str | None = None
         self.lost_bytes = 0
 
-    def readable(self) -> bool:  # noqa: D102  (of io.RawIOBase)
+    def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Buffer) -> int:  # noqa: D102  (of io.RawIOBase)
+    def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer).cast("B")
         while not self._pending and not self._decoder.eof and self.damage is None:
             block = self._packed.read(1 << 16)

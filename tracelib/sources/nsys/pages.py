@@ -43,7 +43,7 @@ _FLOAT, _ZERO, _LAST = 7, 8, 9
 _RUNNING_SUM = np.uint64(0x0101010101010101)
 
 
-class Unusual(Exception):  # noqa: N818  (not an error: the caller has another way)
+class Unusual(Exception):
     """The table holds something that this module does not decode."""
 
 

@@ -30,24 +30,24 @@ __all__ = [
 
 #: One row per interval or instant that is no work of a GPU.
 SPANS = pl.Schema({
-    "category": SLICE_CATEGORY, "name": pl.Categorical(), "pid": pl.Int64, "tid": pl.Int64,
-    "ts": pl.Int64, "dur": pl.Int64, "correlation": pl.Int64,
+    "category": SLICE_CATEGORY, "name": pl.Categorical(), "pid": pl.Int64(), "tid": pl.Int64(),
+    "ts": pl.Int64(), "dur": pl.Int64(), "correlation": pl.Int64(),
 })  # fmt: skip
 
 #: One row per piece of work of a GPU.
 GPU = pl.Schema({
-    "kind": GPU_OP_KIND, "name": pl.Categorical(), "device": pl.Int64, "stream": pl.Int64,
-    "ts": pl.Int64, "dur": pl.Int64, "correlation": pl.Int64, "graph": pl.Int64, "bytes": pl.Int64,
-    "collective": pl.Categorical(), "group": pl.Categorical(), "group_size": pl.Int64, "sequence": pl.Int64, "elements": pl.Int64,
+    "kind": GPU_OP_KIND, "name": pl.Categorical(), "device": pl.Int64(), "stream": pl.Int64(),
+    "ts": pl.Int64(), "dur": pl.Int64(), "correlation": pl.Int64(), "graph": pl.Int64(), "bytes": pl.Int64(),
+    "collective": pl.Categorical(), "group": pl.Categorical(), "group_size": pl.Int64(), "sequence": pl.Int64(), "elements": pl.Int64(),
 })  # fmt: skip
 
 #: One row per begin or end of an interval; `key` tells which ends belong to which begins.
 MARKS = pl.Schema({
-    "ph": pl.String, "category": pl.String, "name": pl.String, "pid": pl.Int64, "tid": pl.Int64, "ts": pl.Int64, "key": pl.String,
+    "ph": pl.String(), "category": pl.String(), "name": pl.String(), "pid": pl.Int64(), "tid": pl.Int64(), "ts": pl.Int64(), "key": pl.String(),
 })  # fmt: skip
 
 #: One row per reading of a counter.
-COUNTERS = pl.Schema({"name": pl.String, "pid": pl.Int64, "ts": pl.Int64, "value": pl.Float64})
+COUNTERS = pl.Schema({"name": pl.String(), "pid": pl.Int64(), "ts": pl.Int64(), "value": pl.Float64()})
 
 _CATEGORIES = {
     "cpu_op": "op", "operator": "op", "user_annotation": "annotation", "python_function": "python",
@@ -108,7 +108,8 @@ class Batch:
 
 def joined(batches: list[Batch]) -> Batch:
     """Return one batch of all events of `batches`, in their order."""
-    whole = Batch(*(pl.DataFrame(schema=schema) for schema in (SPANS, GPU, MARKS, COUNTERS)))
+    spans, gpu, marks, counters = (pl.DataFrame(schema=schema) for schema in (SPANS, GPU, MARKS, COUNTERS))
+    whole = Batch(spans, gpu, marks, counters)
     for name in ("spans", "gpu", "marks", "counters"):
         parts = [getattr(batch, name) for batch in batches if getattr(batch, name).height]
         if parts:

@@ -105,7 +105,7 @@ class _Rows:
 
     def args(self, event: Event) -> dict[str, Any]:
         try:
-            return _args(event.args) if len(memoryview(event.args)) else {}
+            return _args(event.args) if memoryview(event.args) else {}
         except (msgspec.DecodeError, RecursionError):
             self.remarks["args are no object"] += 1
             return {}

@@ -120,10 +120,10 @@ def _halve(text: bytes, places: list[tuple[int, int]], start: int, stop: int, re
 
 
 def salvage(text: bytes, *, last: bool) -> Salvaged:
-    """Return the events in `text`, events separated by commas; if it is the `last` piece, the list may close in it.
+    r"""Return the events in `text`, events separated by commas; if it is the `last` piece, the list may close in it.
 
-    >>> [event.name for event in salvage(b'{"ph": "X", "name": "C:\\\\w"}, {"ph": "X", "na', last=True).events]
-    ['C:\\\\w']
+    >>> [event.name for event in salvage(b'{"ph": "X", "name": "C:\\w"}, {"ph": "X", "na', last=True).events]
+    ['C:\\w']
     """
     result = Salvaged()
     body = text.rstrip()

@@ -54,7 +54,11 @@ class BadTrace(TraceError):
     def __init__(
         self,
         path: Path,
-        format: str,  # noqa: A002  (the word for it) where: str, reason: str, excerpt: str = "", advice: str = ""
+        format: str,  # noqa: A002  (the word for it)
+        where: str,
+        reason: str,
+        excerpt: str = "",
+        advice: str = "",
     ) -> None:
         self.path, self.format, self.where, self.reason, self.excerpt = path, format, where, reason, excerpt
         at = f" at {where}" if where else ""

@@ -1,11 +1,18 @@
 """Per thread: running, waiting for a CPU, asleep (ATTRIBUTION.md, "Scheduler states").
 
-Running is what lies between a switch to the thread and the next switch on that CPU, if that one leaves the same thread;
-after it the thread is runnable if it left in state R, else blocked until a wake-up, then runnable until it is switched to.
+Running is what lies between a switch to the thread and the switch that ends it on that CPU; after it the thread is
+runnable if it left in state R, else blocked until a wake-up, then runnable until it is switched to. If two switches in
+a row on one CPU name different threads, an event was lost between them: both threads' stretches there are `unknown`.
 
-Recorders lose events without saying so; some kernels hardly ever record the switch from idle to a thread. Such a thread
-is known to run from the first moment at which it *acts* (a CPU sample of it, a wake-up that it issues), or from its
-wake-up on if its CPU had been idle. Rows that stand on this are marked `inferred`; what cannot be proven is `unknown`.
+Some kernels hardly ever record the switch from idle to a thread (the reference captures' does not: count `next_pid=0`
+against `prev_pid=0`). Then a thread leaves a CPU that had gone idle, and the moment at which it came is bounded:
+
+- it ran at the latest from the first moment at which it *acts* (a CPU sample of it, a wake-up that it issues);
+- not before its CPU went idle;
+- not much longer than two sampling periods before its first sample, where samples by time are recorded;
+- a thread that is woken while its CPU idles comes at once, unless the samples say otherwise.
+
+Rows that stand on this are marked `inferred`; what lies between the bounds is `unknown`.
 """
 
 from __future__ import annotations
@@ -14,15 +21,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.scheduler_events import (
+    END,
+    IN,
+    OUT,
+    START,
+    WAKE,
+    acts,
+    chosen_events,
+    covers,
+    sampling,
+    thread_events,
+)  # fmt: skip
 from tracelib.analyses.throttling import throttled
 from tracelib.intervals import clip, fill
-from tracelib.schema import IDLE
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-__all__ = ["THREAD_STATES", "thread_states"]
+__all__ = ["STATE", "THREAD_STATES", "thread_states"]
 
 STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
 THREAD_STATES = pl.Schema({
@@ -30,22 +48,28 @@ THREAD_STATES = pl.Schema({
     "inferred": pl.Boolean(),
 })  # fmt: skip
 
+#: A thread that ran for so many sampling periods without a sample did not run.
+PERIODS = 2
+
 
 def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     """Return the scheduler states of every thread that a scheduler event names.
 
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `state` (Enum: running, runnable, throttled, blocked,
-    unknown), `cpu` (Int32: where it runs, or last ran; null = not known), `by` (Int32: while runnable, the thread that had
-    the CPU; null = none or not known), `inferred` (Boolean: rebuilt, not recorded). Per thread the rows cover the window
-    without gap or overlap. Sorted by `thread`, `ts_ns`. Empty if there are no scheduler events.
+    unknown), `cpu` (Int32: where it runs, or what it waits for, or last ran; null = not known), `by` (Int32: while runnable,
+    the thread that had the CPU; null = none or not known), `inferred` (Boolean: rebuilt, not recorded). Per thread the rows
+    cover the window without gap or overlap. Sorted by `thread`, `ts_ns`. Empty if there are no scheduler events.
 
     Without wake-ups, blocked and runnable cannot be told apart: such stretches are `unknown`.
     """
-    sched = _one_source(trace, window)
+    cover = covers(trace)
+    sched = chosen_events(trace, cover)
     if sched.is_empty():
         return pl.DataFrame(schema=THREAD_STATES)
-    pairs = _pairs(_events(sched), _acts(trace, sched), last_ns=int(sched["ts_ns"].to_numpy().max()))
-    rows = throttled(_states(pairs)).select(list(THREAD_STATES)).match_to_schema(THREAD_STATES)
+    pairs = _pairs(thread_events(sched, cover))
+    missing = _with_first_act(pairs.filter(pl.col("gap") | pl.col("open")), acts(trace, sched))
+    pieces = throttled(pl.concat([_recorded(pairs), _rebuilt(missing, sampling(trace))]))
+    rows = pieces.select(list(THREAD_STATES)).match_to_schema(THREAD_STATES).sort("thread", "ts_ns")
     threads = rows["thread"].unique().sort().to_list()
     whole = fill(
         clip(rows, window.start_ns, window.end_ns), "thread", threads, window.start_ns, window.end_ns
@@ -53,140 +77,101 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     return whole.with_columns(pl.col("state").fill_null("unknown"), pl.col("inferred").fill_null(value=False))
 
 
-def _one_source(trace: Trace, window: Window) -> pl.DataFrame:
-    """Return the scheduler events of one source per host: the one that saw most switches in the window.
+def _pairs(events: pl.DataFrame) -> pl.DataFrame:
+    """Put each event beside the thread's next one (`then`, `until_ns`, …), and say whether the coming between is missing.
 
-    perf and ftrace both record the same switches: taking both would count them twice.
+    A coming is missing where a thread leaves a CPU to which no switch brought it (`gap`). It may also be missing before the
+    end of the segment, which only an act can show.
     """
-    inside = trace.sched.filter(pl.col("ts_ns").is_between(window.start_ns, window.end_ns))
-    hosts = trace.sources.select("source", "host")
-    seen = (
-        inside.group_by("source")
-        .len()
-        .join(hosts, on="source", how="left")
-        .sort("len", "source", descending=[True, False])
+    following = [pl.col(c).shift(-1).alias(f"then_{c}") for c in ("cpu", "idle_since", "broken", "other")]
+    paired = events.with_columns(following, then=pl.col("kind").shift(-1), until_ns=pl.col("ts_ns").shift(-1))
+    off = pl.col("kind").is_in([START, WAKE, OUT])
+    return paired.filter(pl.col("kind") != END).with_columns(
+        pl.col("ready", "asleep", "to_idle").fill_null(value=False),
+        gap=(off & (pl.col("then") == OUT) & ~pl.col("then_broken")).fill_null(value=False),
+        open=off & (pl.col("then") == END),
     )
-    best = seen.unique("host", keep="first", maintain_order=True)["source"]
-    return trace.sched.filter(pl.col("source").is_in(best.implode()))
 
 
-def _events(sched: pl.DataFrame) -> pl.DataFrame:
-    """Return what happened to each thread: thread, ts_ns, kind (in, out, wake), and what its CPU did around it.
-
-    `ready`: it left in state R. `sound`: the next switch on this CPU leaves this thread. `idle_since`: for an out, since
-    when its CPU had been idle by the last switch recorded there (null = it was not). `other`: who came (out), who left (in).
-    """
-    switch = sched.filter(pl.col("event") == "switch").with_columns(
-        after=pl.col("prev").shift(-1).over("cpu"),
-        since=pl.col("ts_ns").shift(1).over("cpu"),
-        before=pl.col("next").shift(1).over("cpu"),
-    )
-    came = switch.filter(pl.col("next") >= 0).select(
-        "ts_ns",
-        "cpu",
-        thread="next",
-        kind=pl.lit("in"),
-        sound=(pl.col("after") == pl.col("next")) | pl.col("after").is_null(),
-        other=_thread("prev"),
-    )
-    left = switch.filter(pl.col("prev") >= 0).select(
-        "ts_ns", "cpu", thread="prev", kind=pl.lit("out"), ready=(pl.col("prev_state") == "R").fill_null(value=False), known=pl.col("prev_state").is_not_null(),
-        idle_since=pl.when(pl.col("before") == IDLE).then("since"), to_idle=(pl.col("next") == IDLE).fill_null(value=False), other=_thread("next"),
+def _recorded(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretches whose both ends are recorded."""
+    kind, then, ready = pl.col("kind"), pl.col("then"), pl.col("ready")
+    whole = (kind == IN) & ~pl.col("broken") & (
+        (then == END) | ((then == OUT) & ~pl.col("then_broken") & (pl.col("cpu") == pl.col("then_cpu")))
     )  # fmt: skip
-    kind = "wakeup" if (sched["event"] == "wakeup").any() else "waking"
-    woken = sched.filter(pl.col("event").is_in([kind, "wakeup_new"]) & (pl.col("next") >= 0)).select(
-        "ts_ns", "cpu", thread="next", kind=pl.lit("wake")
-    )
-    # At one moment: a thread is woken, then comes, then leaves.
-    order = pl.col("kind").replace_strict({"wake": 0, "in": 1, "out": 2}, return_dtype=pl.Int8)
-    events = pl.concat([woken, came, left], how="diagonal").sort(
-        "thread", "ts_ns", order, maintain_order=True
-    )
-    return _without_idle_talk(events)
-
-
-def _thread(column: str) -> pl.Expr:
-    return pl.when(pl.col(column) >= 0).then(column)
-
-
-def _without_idle_talk(events: pl.DataFrame) -> pl.DataFrame:
-    """Drop wake-ups that change nothing: of a thread that runs, that is runnable, or that was woken already."""
-    last = pl.when(pl.col("kind") != "wake").then(pl.struct("kind", "ready")).forward_fill().over("thread")
-    running = (last.struct.field("kind") == "in").fill_null(value=False)
-    runnable = ((last.struct.field("kind") == "out") & last.struct.field("ready")).fill_null(value=False)
-    kept = events.filter((pl.col("kind") != "wake") | ~(running | runnable))
-    again = (pl.col("kind") == "wake") & (pl.col("kind").shift(1).over("thread") == "wake").fill_null(
-        value=False
-    )
-    return kept.filter(~again)
-
-
-def _acts(trace: Trace, sched: pl.DataFrame) -> pl.DataFrame:
-    """Return moments at which a thread certainly ran: thread, act_ns; sorted by act_ns."""
-    issued = sched.filter((pl.col("event") != "switch") & (pl.col("prev") >= 0)).select(
-        thread="prev", act_ns="ts_ns"
-    )
-    hosts = sched["source"].unique()
-    sampled = trace.samples.filter(pl.col("source").is_in(hosts.implode())).select("thread", act_ns="ts_ns")
-    return pl.concat([issued, sampled]).unique().sort("act_ns")
-
-
-def _pairs(events: pl.DataFrame, acts: pl.DataFrame, last_ns: int) -> pl.DataFrame:
-    """Put each event beside the thread's next one, and the first act between them (`act_ns`, null = none)."""
-    following = [
-        pl.col(c).shift(-1).over("thread").alias(f"next_{c}")
-        for c in ("kind", "ts_ns", "cpu", "idle_since", "other")
-    ]
-    paired = events.with_columns(following).with_columns(pl.col("next_ts_ns").fill_null(last_ns))
-    joined = paired.sort("ts_ns").join_asof(
-        acts,
-        left_on="ts_ns",
-        right_on="act_ns",
-        by="thread",
-        strategy="forward",
-        allow_exact_matches=False,
-        check_sortedness=False,
-        coalesce=False,
-    )
-    return joined.with_columns(act_ns=pl.when(pl.col("act_ns") < pl.col("next_ts_ns")).then("act_ns")).sort(
-        "thread", "ts_ns"
-    )
-
-
-def _states(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Turn each pair of events into states: one part, or two where the switch to the thread was not recorded."""
-    kind, then = pl.col("kind"), pl.col("next_kind")
-    ready = pl.col("ready").fill_null(value=False)
-    asleep = (kind == "out") & ~ready & pl.col("known").fill_null(value=False)
-    missing = ((then == "out") & (kind != "in")).fill_null(value=False)
-    on_idle = missing & (kind == "wake") & pl.col("next_idle_since").is_not_null()
-    # It ran at the end: from its wake-up on if its CPU was idle, else at least from its first act on.
-    ran_from = (
-        pl.when(on_idle)
-        .then(pl.max_horizontal("ts_ns", "next_idle_since"))
-        .otherwise("act_ns")
-        .fill_null(pl.col("next_ts_ns"))
-    )
-    first = (
-        pl.when((kind == "in") & pl.col("sound") & ((then == "out") | then.is_null())).then(pl.lit("running"))
-        .when((kind == "out") & ready).then(pl.lit("runnable"))
-        .when(((kind == "wake") & (then == "in")) | on_idle).then(pl.lit("runnable"))
-        .when(asleep & ((then == "wake") | then.is_null())).then(pl.lit("blocked"))
+    state = (
+        pl.when(whole).then(pl.lit("running"))
+        .when(((kind == OUT) & ready & (then == IN)) | ((kind == WAKE) & (then == IN))).then(pl.lit("runnable"))
+        .when(pl.col("asleep") & (then == WAKE)).then(pl.lit("blocked"))
         .otherwise(pl.lit("unknown"))
     )  # fmt: skip
-    other = pl.when(kind == "out").then("other").otherwise("next_other")
-    cut = pairs.with_columns(
-        cut_ns=pl.when(missing).then(ran_from).otherwise("next_ts_ns"), missing=missing, state=first,
-        by=pl.when(first == "runnable").then(other), to_idle=(pl.col("to_idle") & ready).fill_null(value=False),
+    had_cpu = pl.when(kind == OUT).then("other").otherwise("then_other")
+    return pairs.filter(~pl.col("gap") & ~pl.col("open")).select(
+        "thread", "ts_ns", dur_ns=pl.col("until_ns") - pl.col("ts_ns"), state=state.cast(STATE),
+        cpu=pl.when(kind == WAKE).then("then_cpu").otherwise("cpu"), by=pl.when(state == "runnable").then(had_cpu),
+        inferred=pl.lit(value=False), to_idle=pl.col("to_idle") & ready, latest_ns="until_ns",
+    ).filter(pl.col("dur_ns") > 0)  # fmt: skip
+
+
+def _with_first_act(gaps: pl.DataFrame, acted: pl.DataFrame) -> pl.DataFrame:
+    """Add `act_ns`: the first moment after the event and before the next one at which the thread certainly ran."""
+    found = gaps.sort("ts_ns").join_asof(
+        acted, left_on="ts_ns", right_on="act_ns", by="thread", strategy="forward", allow_exact_matches=False,
+        check_sortedness=False, coalesce=False,
     )  # fmt: skip
-    head = cut.with_columns(
-        dur_ns=pl.col("cut_ns") - pl.col("ts_ns"),
-        inferred=pl.col("missing") & (pl.col("state") == "runnable"),
+    return found.with_columns(act_ns=pl.when(pl.col("act_ns") < pl.col("until_ns")).then("act_ns"))
+
+
+def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.DataFrame:
+    """Return the stretches in which a thread's coming to its CPU was not recorded: before, around and after it."""
+    bounded = _bounded(gaps, sampled)
+    idle = pl.when(pl.col("kind") == OUT).then(pl.col("to_idle") & pl.col("ready")).otherwise("idle_at_wake")
+    none, no = pl.lit(None, pl.Int32), pl.lit(value=False)
+    before = bounded.select(
+        "thread", "ts_ns", dur_ns=pl.col("earliest") - pl.col("ts_ns"), state=pl.col("state").cast(STATE), cpu="cpu",
+        by=pl.when((pl.col("state") == "runnable") & (pl.col("kind") == OUT)).then("other"),
+        inferred=(pl.col("state") != "unknown") & ~pl.col("sure"), to_idle=idle, latest_ns="latest",
+    )  # fmt: skip
+    around = bounded.select(
+        "thread", ts_ns="earliest", dur_ns=pl.col("latest") - pl.col("earliest"),
+        state=pl.when("at_once").then(pl.lit("running")).otherwise(pl.lit("unknown")).cast(STATE), cpu="then_cpu",
+        by=none, inferred="at_once", to_idle=idle & ~pl.col("at_once"), latest_ns="latest",
+    )  # fmt: skip
+    after = bounded.select(
+        "thread", ts_ns="latest", dur_ns=pl.col("until_ns") - pl.col("latest"), state=pl.lit("running").cast(STATE),
+        cpu="then_cpu", by=none, inferred=pl.lit(value=True), to_idle=no, latest_ns="latest",
+    )  # fmt: skip
+    return pl.concat([before, around, after]).filter(pl.col("dur_ns") > 0)
+
+
+def _bounded(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.DataFrame:
+    """Bound the moment at which the thread came: `earliest`, `latest`; `state` is what it was before that.
+
+    `latest` is its first act, or its leaving; where neither shows that it came at all, the end of the recording.
+    `at_once`: it was woken on an idle CPU, and came at `earliest`. `sure`: the recording misses no coming at all.
+    """
+    kind, begin, until = pl.col("kind"), pl.col("ts_ns"), pl.col("until_ns")
+    sure = not gaps["gap"].any()
+    comes = pl.col("gap") | pl.col("act_ns").is_not_null()
+    waits = (kind == WAKE) | ((kind == OUT) & pl.col("ready"))
+    latest = pl.col("act_ns").fill_null(until)
+    lowest = pl.max_horizontal(begin, "then_idle_since")
+    period, first, last = sampled or (0, 0, 0)
+    watched = (begin >= first) & (latest <= last + period) if sampled else pl.lit(value=False)
+    unseen = pl.when(watched).then(pl.max_horizontal(lowest, latest - PERIODS * period)).otherwise(lowest)
+    stays = ~comes & (pl.col("asleep") | (waits & sure))
+    state = (
+        pl.when(waits)
+        .then(pl.lit("runnable"))
+        .when(stays)
+        .then(pl.lit("blocked"))
+        .otherwise(pl.lit("unknown"))
     )
-    tail = cut.filter("missing").with_columns(
-        ts_ns="cut_ns", dur_ns=pl.col("next_ts_ns") - pl.col("cut_ns"), cpu="next_cpu", state=pl.lit("running"), by=pl.lit(None, pl.Int32),
-        inferred=pl.lit(value=True), to_idle=pl.lit(value=False),
+    idle_at_wake = (
+        (kind == WAKE) & (pl.col("then_idle_since") <= begin) & (pl.col("cpu") == pl.col("then_cpu"))
+    )
+    bounded = gaps.with_columns(
+        state=state, latest=latest, earliest=pl.when(stays).then(until).otherwise(pl.min_horizontal(unseen, latest)),
+        sure=pl.lit(sure), idle_at_wake=idle_at_wake.fill_null(value=False),
     )  # fmt: skip
-    columns = [*THREAD_STATES, "to_idle"]
-    rows = pl.concat([head.select(columns), tail.select(columns)]).filter(pl.col("dur_ns") > 0)
-    return rows.with_columns(pl.col("state").cast(STATE)).sort("thread", "ts_ns")
+    return bounded.with_columns(at_once=pl.col("idle_at_wake") & (pl.col("earliest") == begin))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib import display
 from tracelib.schema import FRAMES, SORT, empty
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Trace", "ordered"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """Frames of one or more trace files on one timeline; :mod:`tracelib.schema` lists each frame's columns."""
 
@@ -51,6 +52,13 @@ class Trace:
     def replace(self, **frames: pl.DataFrame) -> Trace:
         """Return a copy with some frames replaced."""
         return dataclasses.replace(self, **frames)
+
+    def __repr__(self) -> str:
+        """Return a readable summary: files, clocks, roles, remarks."""
+        return display.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return display.as_html(self)
 
     def check(self) -> Trace:
         """Return self if the frames are sound: schemas match, keys point to rows that exist, no negative duration.

@@ -43,6 +43,10 @@ def gpu_states(trace: Trace, window: Window) -> pl.DataFrame:
         ("collective_wait", wait),
     ]
     gpus = trace.gpu_ops["gpu"].unique().sort().to_list()
+    if not gpus:
+        return pl.DataFrame(
+            schema={"gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "state": GPU_STATE}
+        )
     timeline = layered(layers, "gpu", gpus, window.start_ns, window.end_ns, rest="idle")
     return timeline.select("gpu", "ts_ns", "dur_ns", pl.col("state").cast(GPU_STATE))
 

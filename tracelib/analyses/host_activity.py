@@ -91,7 +91,7 @@ def _threads_of_overhead(trace: Trace) -> pl.DataFrame:
         .sort("ts_ns")
         .join_asof(
             calls.select("source", "thread", "ts_ns", call_ns="ts_ns", call_end=pl.col("ts_ns") + pl.col("dur_ns")).sort("ts_ns"),
-            on="ts_ns", by="source", strategy="backward",
+            on="ts_ns", by="source", strategy="backward", check_sortedness=False,
         )
         .filter(pl.col("call_end") > pl.col("ts_ns"))
         .select(host.columns)

@@ -74,7 +74,7 @@ def analyse(
     Raises
     ------
     MissingEvents
-        There is no GPU operation at all, so there is no lost GPU time to explain.
+        Nothing was recorded at all. Without GPU operations the other figures are still computed.
 
     """
     rules = load_rules(rules_path)

@@ -36,6 +36,8 @@ class Window:
 def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None = None) -> Window:
     """Return the window of analysis.
 
+    Without any GPU operation: the time that the scheduler events, the samples and the slices cover together.
+
     By default the time that the GPU recordings of all devices cover together: from the latest first operation to the
     earliest last one. So a rank whose profiler started late does not make the others look as if they waited for it, and
     the seconds in which only the exporter runs are left out. `spec` = (from, to) in seconds after the start of that
@@ -44,13 +46,13 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     Raises
     ------
     MissingEvents
-        No GPU operation, or the devices' recordings do not overlap.
+        Nothing was recorded at all, or the devices' recordings do not overlap.
     BadParameter
         `spec` is empty or lies outside; `of` matches no annotation.
 
     """
     if trace.gpu_ops.is_empty():
-        raise MissingEvents("GPU operations", _found(trace), RECORD_GPU)
+        return _without_gpu(trace)
     cover = trace.gpu_ops.group_by("gpu").agg(
         first=pl.col("ts_ns").min(), last=(pl.col("ts_ns") + pl.col("dur_ns")).max()
     )
@@ -66,6 +68,23 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     if spec is not None:
         return _part(Window(start, stop, common), spec)
     return Window(start, stop, common)
+
+
+def _without_gpu(trace: Trace) -> Window:
+    lengths = {"slices": pl.col("dur_ns"), "samples": pl.lit(0), "sched": pl.lit(0)}
+    covers = [
+        frame.select(first=pl.col("ts_ns").min(), last=(pl.col("ts_ns") + length).max()).row(0)
+        for name, length in lengths.items()
+        if (frame := getattr(trace, name)).height
+    ]
+    if not covers:
+        raise MissingEvents("events of any kind", _found(trace), RECORD_GPU)
+    start, stop = max(first for first, _ in covers), min(last for _, last in covers)
+    if start >= stop:
+        start, stop = min(first for first, _ in covers), max(last for _, last in covers)
+    return Window(
+        start, max(stop, start + 1), "no GPU operation was recorded: the time that the other recordings cover"
+    )
 
 
 def _part(whole: Window, spec: tuple[float, float]) -> Window:

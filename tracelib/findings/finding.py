@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import polars as pl
+
+from tracelib.intervals import merge_equal
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -87,7 +89,7 @@ def exposed(results: Results, condition: pl.Expr) -> pl.DataFrame:
 def exposed_share(results: Results, lost: pl.DataFrame) -> float:
     """Return the time of `lost` rows as a share of the window, mean over the devices."""
     devices = results.gpu_time["gpu"].n_unique()
-    return int(lost["dur_ns"].sum()) / (results.window.duration_ns * devices)
+    return int(lost["dur_ns"].sum()) / (results.window.duration_ns * devices) if devices else 0.0
 
 
 def thread_name(results: Results, thread: int | None) -> str:
@@ -99,17 +101,45 @@ def thread_name(results: Results, thread: int | None) -> str:
 
 
 def evidence_of_lost(results: Results, lost: pl.DataFrame, rows: int = EVIDENCE_ROWS) -> list[Evidence]:
-    """Return the longest pieces of lost time as evidence."""
+    """Return the longest stretches of lost time as evidence, each moment once: that of the GPU that lost most in it.
+
+    Neighbouring pieces of one GPU with the same blamed thread and cause are one stretch, whatever the thread's CPU state
+    was in between; `value` is the part of it in which that thread wanted a CPU and had none.
+    """
+    same = ["gpu", "lost", "thread", "cause", "sub_cause"]
+    stretches = merge_equal(lost.sort("gpu", "ts_ns"), same).with_columns(
+        end=pl.col("ts_ns") + pl.col("dur_ns")
+    )
+    worst = stretches.sort("dur_ns", "ts_ns", "gpu", descending=[True, False, False]).unique(
+        ["thread", "ts_ns"], keep="first", maintain_order=True
+    )
+    return [_evidence(results, lost, row) for row in worst.head(rows).iter_rows(named=True)]
+
+
+def _evidence(results: Results, lost: pl.DataFrame, row: dict[str, Any]) -> Evidence:
     labels = dict(results.trace.gpus.select("gpu", pl.col("rank").fill_null(pl.col("device"))).iter_rows())
-    worst = lost.sort("dur_ns", "ts_ns", "gpu", descending=[True, False, False]).head(rows)
-    return [
-        Evidence(
-            ts_ns=row["ts_ns"], dur_ns=row["dur_ns"], who=thread_name(results, row["thread"]),
-            what=f"GPU of rank {labels[row['gpu']]} {row['lost'].replace('_', ' ')} during {row['what'] or row['sub_cause'] or row['cause']}",
-            value=row["cpu_state"],
-        )
-        for row in worst.iter_rows(named=True)
-    ]  # fmt: skip
+    inside = lost.filter(
+        (pl.col("gpu") == row["gpu"]) & pl.col("ts_ns").is_between(row["ts_ns"], row["end"], closed="left")
+    )
+    short = int(inside.filter(pl.col("cpu_state").is_in(["runnable", "throttled"]))["dur_ns"].sum())
+    doing = (
+        inside.drop_nulls("what")
+        .group_by("what")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns")["what"]
+        .cast(pl.String)
+    )
+    during = doing[-1] if doing.len() else (row["sub_cause"] or row["cause"])
+    state = "idle" if row["lost"] == "idle" else "waiting in a collective"
+    value = f"{short / 1e6:.1f} ms without a CPU" if short else None
+    who = thread_name(results, row["thread"])
+    return Evidence(
+        row["ts_ns"],
+        row["dur_ns"],
+        who,
+        f"GPU of rank {labels[row['gpu']]} {state}; mostly in {during}",
+        value,
+    )
 
 
 def mean(series: pl.Series) -> float:

@@ -69,6 +69,9 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     Two cases go beyond the definition's letter, both where it would answer a question that nobody asked: time that cannot
     be attributed, or that had no work, makes no verdict while all lost time together stays under `not_cpu_bound`.
     """
+    if results.gpu_time.is_empty():
+        said = "These files cannot tell: no GPU operation was recorded, so nothing says when the GPUs were held up."
+        return Verdict("insufficient", said, "high", ["no source recorded the GPUs"])
     limits = thresholds or Thresholds()
     share = shares(results)
     state = _state(share, limits)

@@ -182,6 +182,8 @@ def _quiet() -> Iterator[None]:
 def _importable() -> Iterator[None]:
     """Let the kernel import this very tracelib, whatever its working directory (a checkout need not be installed)."""
     before = os.environ.get("PYTHONPATH")
+    # A library's warning would print a path of this machine into the report.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_PACKAGE_FOLDER), *([before] if before else [])])
     try:
         yield

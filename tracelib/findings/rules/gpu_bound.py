@@ -17,6 +17,8 @@ USEFUL_ENOUGH = 0.85
 
 def gpu_bound(results: Results) -> Finding | None:
     """Report that the devices did useful work nearly all the time."""
+    if results.gpu_time.is_empty():
+        return None
     share = shares(results)
     if share.useful < USEFUL_ENOUGH:
         return None

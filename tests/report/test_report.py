@@ -1,0 +1,185 @@
+"""One real report, made by the command that people use, and looked at by a browser."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import nbformat
+import pytest
+
+from tests.conftest import ROOT
+from tracelib.report.bundle import FILES
+from tracelib.report.validate import schema, validate
+
+SAMPLE = ROOT / "sample_traces" / "starved"
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    target = tmp_path_factory.mktemp("reports") / "starved"
+    command = [
+        sys.executable,
+        "-m",
+        "tracelib",
+        "report",
+        str(SAMPLE),
+        "-o",
+        str(target),
+        "--ticket",
+        "INC-42",
+        "--fail-on",
+        "cpu_bound",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1, done.stderr  # the verdict named by --fail-on
+    return target
+
+
+@pytest.fixture(scope="module")
+def findings(folder):
+    return json.loads((folder / "findings.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = shutil.which("chromium")
+    if found is None:
+        if os.environ.get("TRACELIB_CI"):
+            pytest.fail("no chromium, which CI installs")
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def test_the_folder_holds_what_the_contract_says(folder):
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert (folder / "report.html").stat().st_size < 3_000_000
+    assert (folder / "overview.png").stat().st_size < 300_000
+    assert (folder / "overview.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_verdict_is_the_truth_s(findings):
+    truth = json.loads((SAMPLE / "truth.json").read_text())
+    assert findings["verdict"]["state"] == truth["verdict"]
+    assert "cpu_shortage" in {finding["id"] for finding in findings["findings"]}
+
+
+def test_findings_keep_the_schema_and_add_up(findings):
+    jsonschema.Draft202012Validator(schema()).validate(findings)
+    assert validate(findings) == []
+    for part in ("launches", "collectives", "ipc", "scheduling", "requests", "cpu_time"):
+        if findings[part] is None:
+            assert part in {row["id"] for row in findings["abstained"]}
+
+
+def test_the_summary_fits_a_ticket(folder):
+    lines = (folder / "summary.md").read_text().splitlines()
+    assert len(lines) <= 30
+    assert "INC-42" in lines[0]
+    assert any("CPU" in line for line in lines[:4])
+
+
+def test_no_path_of_this_machine_is_in_the_report(folder):
+    for name in ("report.html", "summary.md", "findings.json"):
+        text = (folder / name).read_text()
+        assert str(ROOT) not in text.replace(json.dumps(str(SAMPLE)).strip('"'), ""), name
+    assert str(ROOT) not in (folder / "findings.json").read_text()
+
+
+def test_the_notebook_runs_again_by_its_own_parameters(folder):
+    cells = nbformat.read(folder / "root_cause.ipynb", as_version=4).cells
+    assert any("injected-parameters" in cell.metadata.get("tags", ()) for cell in cells)
+    assert not any(output.output_type == "error" for cell in cells for output in cell.get("outputs", ()))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_draws_its_charts_and_asks_nobody(folder, browser, scheme):
+    context = browser.new_context(color_scheme=scheme, offline=True)
+    page = context.new_page()
+    asked, complaints = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on(
+        "console",
+        lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_selector(".plot .main-svg", timeout=20_000)
+    page.wait_for_timeout(1500)
+    charts = page.locator("figure.chart").count()
+    assert charts >= 8
+    assert page.locator("figure.chart .main-svg").count() >= charts
+    assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
+    assert complaints == []
+    policy = page.locator('meta[http-equiv="Content-Security-Policy"]').get_attribute("content")
+    assert "default-src 'none'" in policy
+    context.close()
+
+
+@pytest.mark.browser
+def test_without_javascript_the_numbers_and_the_picture_are_there(folder, browser):
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto((folder / "report.html").as_uri())
+    assert page.locator("h1").inner_text() == "starved"
+    assert page.locator("figure.picture svg").is_visible()
+    assert page.locator("#causes-table, table").first.is_visible()
+    assert "wanted a CPU" in page.locator("#verdict").inner_text()
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_narrow_screen_needs_no_sideways_scrolling(folder, browser):
+    context = browser.new_context(viewport={"width": 390, "height": 800}, offline=True)
+    page = context.new_page()
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_selector(".plot .main-svg", timeout=20_000)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    context.close()
+
+
+@pytest.mark.browser
+def test_prints_to_pdf(folder, browser):
+    page = browser.new_page()
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_selector(".plot .main-svg", timeout=20_000)
+    assert page.pdf()[:5] == b"%PDF-"
+    page.close()
+
+
+def test_plain_papermill_and_nbconvert_work_from_a_checkout(tmp_path):
+    """The stock tools, as the README gives them: no `tracelib report` between."""
+    out = tmp_path / "out.ipynb"
+    trace = tmp_path / "traces"
+    trace.mkdir()
+    for name in ("worker_TP0.pt.trace.json.gz", "worker_TP1.pt.trace.json.gz"):
+        shutil.copy(SAMPLE / name, trace)
+    papermill = [
+        sys.executable,
+        "-m",
+        "papermill",
+        "notebooks/root_cause.ipynb",
+        str(out),
+        "-y",
+        f"traces: ['{trace}']",
+    ]
+    subprocess.run(papermill, check=True, capture_output=True, cwd=ROOT)
+    convert = [sys.executable, "-m", "nbconvert", "--to", "tracereport", str(out)]
+    subprocess.run(convert, check=True, capture_output=True, cwd=ROOT)
+    page = Path(tmp_path / "out.html").read_text()
+    assert "upstream not recorded" in page  # the workers alone cannot say what they waited for
+    assert not re.search(r'(?:src|href)="https?:', page)

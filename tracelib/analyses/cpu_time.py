@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.classify import stack_causes
+from tracelib.classify import slice_causes, stack_causes
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -20,6 +20,8 @@ CPU_TIME = pl.Schema({
     "ci_low": pl.Float64(), "ci_high": pl.Float64(),
 })  # fmt: skip
 
+#: Causes of a stack that do not contradict polling: nothing in it says what the thread is at.
+VAGUE = ("other", "ipc", "gil")
 #: Two-sided 95 % of the normal distribution.
 Z = 1.96
 
@@ -27,9 +29,12 @@ Z = 1.96
 def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return CPU time by role and cause.
 
-    A sample of a clock event weighs its period. A sample that a switch interrupted the count of weighs no more than the
-    time since the thread came to its CPU is long, so the sum stays below the running time; where scheduler events prove a
-    thread's running time, its samples are scaled to that. Idle and system threads are left out.
+    A sample of a clock event weighs its period; where scheduler events prove a thread's running time, its samples are
+    scaled to that. Idle and system threads are left out.
+
+    `spin` is busy polling: `yield` (sched_yield), `device_wait` (the driver polls inside a synchronous call), `openmp`
+    (idle OpenMP threads), `poll` (any other code of a thread whose open range waits for another process: it is on a CPU, so
+    it asks again and again).
 
     One row per role, cause and sub-cause: `role`, `cause`, `sub_cause` (String; role null = unknown), `samples` (Int64),
     `cpu_ns` (Int64), `share` (Float64, of all `cpu_ns`), `ci_low`, `ci_high` (Float64: Wilson's 95 % interval of the
@@ -48,10 +53,11 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
         return pl.DataFrame(schema=CPU_TIME)
     told = named.join(stack_causes(trace.stacks, rules), on="stack", how="left")
     on_worker = (pl.col("role") == "worker").fill_null(value=False)
-    scaled = _scaled(told, thread_states).with_columns(
-        cause=pl.when(on_worker).then("worker_cause").otherwise("cause").fill_null("unattributed"),
-        sub_cause=pl.when(on_worker).then("worker_sub_cause").otherwise("sub_cause"),
-    )
+    polls = (pl.col("waiting") & pl.col("cause").fill_null("other").is_in(VAGUE)).fill_null(value=False)
+    scaled = _waiting(_scaled(told, thread_states), trace, rules).with_columns(
+        cause=pl.when(polls).then(pl.lit("spin")).when(on_worker).then("worker_cause").otherwise("cause").fill_null("unattributed"),
+        sub_cause=pl.when(polls).then(pl.lit("poll")).when(on_worker).then("worker_sub_cause").otherwise("sub_cause"),
+    )  # fmt: skip
     rows = scaled.group_by("role", "cause", "sub_cause").agg(
         samples=pl.len().cast(pl.Int64), cpu_ns=pl.col("weight").sum().round().cast(pl.Int64)
     )
@@ -60,6 +66,26 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
         .select(list(CPU_TIME))
         .match_to_schema(CPU_TIME)
         .sort("cpu_ns", "role", "cause", "sub_cause", descending=[True, False, False, False])
+    )
+
+
+def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
+    """Add `waiting`: the thread is inside a range that waits for another process."""
+    meaning = slice_causes(trace.slices, rules).filter(pl.col("waits") & ~pl.col("weak"))
+    ranges = trace.slices.join(meaning.select("name", "category"), on=["name", "category"], how="semi")
+    begun = ranges.filter(pl.col("thread").is_not_null()).select(
+        "thread", begin="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
+    )
+    last = samples.sort("ts_ns").join_asof(
+        begun.sort("begin"),
+        left_on="ts_ns",
+        right_on="begin",
+        by="thread",
+        strategy="backward",
+        check_sortedness=False,
+    )
+    return last.with_columns(waiting=(pl.col("until") > pl.col("ts_ns")).fill_null(value=False)).drop(
+        "begin", "until"
     )
 
 

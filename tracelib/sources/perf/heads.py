@@ -10,6 +10,7 @@ __all__ = ["KIND", "events", "prefixes"]
 
 #: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own.
 KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoint", "record"])
+LONGEST_CLOCK = 2**63 // 10**9
 SCHEDULER = {
     "sched:sched_switch": "switch", "sched:sched_wakeup": "wakeup", "sched:sched_waking": "waking",
     "sched:sched_wakeup_new": "wakeup_new", "sched_switch": "switch", "sched_wakeup": "wakeup",
@@ -21,7 +22,7 @@ def prefixes(base: pl.Series) -> pl.DataFrame:
     """Return one row per `base`, the text before a time's point.
 
     Columns: `comm` (String, null = not printed), `pid` and `tid` (Int64, null = not printed; a single number is the
-    tid), `cpu` (Int32), `seconds` (Int64), `known` (Boolean: the text has a layout that perf prints).
+    tid), `cpu` (Int32, null = not printed, or "-1"), `seconds` (Int64, null = no time that fits 64 bits of nanoseconds).
     """
     cut = pl.DataFrame({"base": base}).select(
         pl.col("base").str.extract(r"(\d+)$").cast(pl.Int64, strict=False).alias("seconds"),
@@ -43,9 +44,11 @@ def prefixes(base: pl.Series) -> pl.DataFrame:
             .cast(pl.Int64, strict=False)
             .alias("pid"),
             pl.coalesce("second", "first").cast(pl.Int64, strict=False).alias("tid"),
-            pl.col("cpu").str.strip_chars().cast(pl.Int32, strict=False),
-            "seconds",
-            (pl.col("thread").is_not_null() & pl.col("seconds").is_not_null()).alias("known"),
+            pl.when(~pl.col("cpu").str.starts_with("-"))
+            .then(pl.col("cpu").str.strip_chars())
+            .cast(pl.Int32, strict=False)
+            .alias("cpu"),
+            pl.when(pl.col("seconds") < LONGEST_CLOCK).then("seconds"),
         )
     )
 

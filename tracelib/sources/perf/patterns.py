@@ -32,13 +32,15 @@ HEAD = (
 #: A head without a thread, or with an overlong name.
 LOOSE_HEAD = r"^(?P<base>(?:.*?\s)?\d+)\.(?P<fraction>\d{1,9}):(?:\s(?P<says>.*))?$"
 #: The same without a time: good only to say so.
-NO_TIME_HEAD = rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\d+\s+)?[\w/=,.-]+(?::[\w-]+)*:\s"
+NO_TIME_HEAD = rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\d+\s+)?[\w/=,.-]+(?::[\w-]+)*:(?:\s|$)"
 
+#: After the cpu: `-F +misc` (letters), `-F +tod` (date and time of day).
+_EXTRAS = r"(?:\s+[A-Z]{1,4})?(?:\s+\d{4}-\d\d-\d\d\s+[\d:.]+)?"
 #: `-F …` layouts of what stands before the time, tried in turn.
 PREFIX = (
-    rf"^\s*(?P<comm>\S.{{0,15}}|\S)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?(?:\s+\D\S*(?:\s+[\d:.]+)?)?$",
-    rf"^\s*(?P<comm>\S.*?)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?(?:\s+\D\S*)?$",
-    rf"^\s*(?P<comm>)(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?(?:\s+\D\S*)?$",
+    rf"^\s*(?P<comm>\S.{{0,15}}|\S)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
+    rf"^\s*(?P<comm>\S.*?)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
+    rf"^\s*(?P<comm>)(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
     r"^\s*(?P<comm>\S.{0,15}?)?(?P<thread>)\s*(?:\[(?P<cpu>-?\d+)\])?$",
 )
 #: `-L` (latency format): name cut to 8, cpu without brackets, all in fixed columns.
@@ -47,7 +49,7 @@ LATENCY_PREFIX = r"^(?P<comm>.{8}) (?P<thread>[ \d]{6}\d) (?P<cpu>[ \d]{2}\d)$"
 #: Behind the time: period, event, the rest. Branch traces may name a kind of branch in place of an event.
 EVENT = (
     r"^\s*(?:(?P<period>\d+)\s+)?(?:(?P<event>\S+?):(?:\s+|$)"
-    r"|(?P<branch>PERF_RECORD_\w+|call|return|jmp|jcc|int|iret|syscall|sysret|async|hw|tx|tr|vmentry|vmexit)\s+)?(?P<rest>.*)$"
+    r"|(?P<branch>PERF_RECORD_\w+|(?:call|return|jmp|jcc|int|iret|syscall|sysret|async|hw|tx|tr|vmentry|vmexit)\b)\s*)?(?P<rest>.*)$"
 )
 #: `system:name`, as opposed to `cycles:u`, whose part behind the colon holds only modifiers.
 TRACEPOINT = r"^[A-Za-z_][\w.-]*:[A-Za-z_]\w*$"

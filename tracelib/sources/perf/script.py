@@ -117,7 +117,7 @@ def _scanned(path: Path) -> Text:
     )
     bases, texts = heads.prefixes(tables.base.strings()), tables.says.strings()
     says = heads.events(texts)
-    accepted = _accepted(all_heads, bases)
+    accepted = _accepted(all_heads, bases, says)
     other = pl.concat([part.other for part in scans] or [_no_scan(tables).other])
     rejected = all_heads.filter(~accepted)
     refused = pl.concat_str(
@@ -141,11 +141,15 @@ def _no_scan(tables: Tables) -> Scan:
     return scan(b"", tables)
 
 
-def _accepted(all_heads: pl.DataFrame, bases: pl.DataFrame) -> pl.Series:
-    """Say for each head whether it is one: it has a time, and a thread, unless the file's heads have none (`-F time,…`)."""
+def _accepted(all_heads: pl.DataFrame, bases: pl.DataFrame, says: pl.DataFrame) -> pl.Series:
+    """Say for each head whether it is one.
+
+    It has a time and a thread; where most have no thread (`-F time,event,…`) an event will do in its place.
+    """
     timed = bases["seconds"].is_not_null().gather(all_heads["base"]) & all_heads["fraction_ns"].is_not_null()
     with_thread = bases["tid"].is_not_null().gather(all_heads["base"]) & timed
-    return with_thread if with_thread.sum() * 2 > timed.sum() else timed
+    with_event = says["event"].is_not_null().gather(all_heads["says"]) & timed
+    return with_thread if with_thread.sum() * 2 > with_event.sum() else with_event
 
 
 def _events(accepted: pl.DataFrame, bases: pl.DataFrame, says: pl.DataFrame) -> pl.DataFrame:

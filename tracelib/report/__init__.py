@@ -1,8 +1,29 @@
-"""Findings to files: the notebook run, the page, the ticket. What a report notebook calls is gathered here."""
+"""Findings to files: the notebook run, the page, the ticket. What a report notebook calls is gathered here.
 
-from tracelib.report.inputs import given, name_of, seconds
-from tracelib.report.notebooks import located
-from tracelib.report.pipeline import record, removed, write_report
-from tracelib.report.redact import trace as redacted
+Names are loaded when first used: papermill imports `tracelib.report.notebooks` while it is itself being imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracelib.report.inputs import given, name_of, seconds
+    from tracelib.report.notebooks import located
+    from tracelib.report.pipeline import record, removed, write_report
+    from tracelib.report.redact import trace as redacted
 
 __all__ = ["given", "located", "name_of", "record", "redacted", "removed", "seconds", "write_report"]
+
+_HOME = {
+    "given": ("inputs", "given"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"),
+    "redacted": ("redact", "trace"), "removed": ("pipeline", "removed"), "seconds": ("inputs", "seconds"), "write_report": ("pipeline", "write_report"),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tracelib.report' has no attribute {name!r}")
+    module, attribute = _HOME[name]
+    return getattr(importlib.import_module(f"tracelib.report.{module}"), attribute)

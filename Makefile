@@ -14,9 +14,8 @@ help:  ## list the targets
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tracelib needs Python 3.11 or newer; give one with PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast,image]' --group dev || \
-	  { $(BIN)/python -m pip install -q --disable-pip-version-check -U 'pip>=25.1' && \
-	    $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast,image]' --group dev; }
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast,image]' --group dev
 	@touch $@
 
 report: $(READY)  ## write the report of SAMPLE (default sample_traces/starved) to reports/

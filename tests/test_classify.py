@@ -1,0 +1,281 @@
+"""Names to causes: the rules on names as recorders write them, their order, and mistakes in a user's file."""
+
+import polars as pl
+import pytest
+
+from tracelib import load
+from tracelib.classify import CAUSES, load_rules, slice_causes, slice_meaning, stack_causes
+from tracelib.errors import BadParameter, BadTrace
+from tracelib.schema import SLICE_CATEGORY
+
+
+def slices(*rows: tuple[str, str, int]) -> pl.DataFrame:
+    """Frame of (name, category, dur_ns)."""
+    schema = {"name": pl.Categorical(), "category": SLICE_CATEGORY, "dur_ns": pl.Int64()}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def stacks(*chains: str) -> pl.DataFrame:
+    """Frame of call chains written "inner@lib < outer@lib"."""
+    rows = [
+        (number, depth, *frame.split("@"))
+        for number, chain in enumerate(chains)
+        for depth, frame in enumerate(chain.split(" < "))
+    ]
+    schema = {
+        "stack": pl.Int32(),
+        "depth": pl.Int16(),
+        "symbol": pl.Categorical(),
+        "library": pl.Categorical(),
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+# Names as Kineto, nsys and NVTX write them -> "cause/sub_cause".
+MEANINGS = [
+    ("tokenize", "annotation", "tokenization/encode"),
+    ("detokenize", "annotation", "tokenization/decode"),
+    ("apply_chat_template", "annotation", "tokenization/chat_template"),
+    ("transformers/tokenization_utils_fast.py(554): _encode_plus", "python", "tokenization/encode"),
+    ("tiktoken/core.py(120): encode", "python", "tokenization/encode"),
+    ("mistral_common/tokens/tokenizers/tekken.py(228): encode", "python", "tokenization/encode"),
+    ("vllm/v1/engine/detokenizer.py(52): update", "python", "tokenization/decode"),
+    ("vllm/entrypoints/chat_utils.py(1100): apply_hf_chat_template", "python", "tokenization/chat_template"),
+    ("cudaLaunchKernel", "runtime", "kernel_launch/api"),
+    ("cudaLaunchKernelExC_v11060", "runtime", "kernel_launch/api"),
+    ("cuLaunchKernelEx", "driver", "kernel_launch/api"),
+    ("hipExtModuleLaunchKernel", "runtime", "kernel_launch/api"),
+    ("cudaGraphLaunch_v10000", "runtime", "kernel_launch/api"),
+    ("cudaMemsetAsync", "runtime", "kernel_launch/api"),
+    ("cudaStreamIsCapturing", "runtime", "kernel_launch/dispatch"),
+    ("cudaEventRecord", "runtime", "kernel_launch/dispatch"),
+    ("INVALID", "runtime", "kernel_launch/dispatch"),
+    ("aten::linear", "op", "kernel_launch/dispatch"),
+    ("aten::mul, seq = 46174, op_id = 993406", "annotation", "kernel_launch/dispatch"),
+    ("c10d::allreduce_", "op", "kernel_launch/dispatch"),
+    ("nccl:all_reduce", "annotation", "kernel_launch/dispatch"),
+    ("ncclAllReduce", "annotation", "kernel_launch/dispatch"),
+    ("ProfilerStep#12", "annotation", "kernel_launch/dispatch"),
+    ("execute_context_1(888_788544)_generation_0(0)", "annotation", "kernel_launch/dispatch"),
+    ("step[DECODE bs=32]", "annotation", "kernel_launch/dispatch"),
+    ("prefill", "annotation", "kernel_launch/dispatch"),
+    ("decode", "annotation", "kernel_launch/dispatch"),
+    ("torch/nn/modules/module.py(1780): _call_impl", "python", "kernel_launch/dispatch"),
+    ("triton/runtime/jit.py(574): run", "python", "kernel_launch/dispatch"),
+    ("triton/runtime/jit.py(700): _do_compile", "python", "kernel_launch/jit_compile"),
+    ("nvrtcCompileProgram", "runtime", "kernel_launch/jit_compile"),
+    ("_compile.compile_inner", "annotation", "kernel_launch/jit_compile"),
+    ("torch/_inductor/compile_fx.py(500): compile_fx_inner", "python", "kernel_launch/jit_compile"),
+    ("FusionExecutorCache::getKernelRuntimeFor::compileNewKRT", "annotation", "kernel_launch/jit_compile"),
+    ("Lazy Function Loading", "overhead", "kernel_launch/module_load"),
+    ("Runtime Triggered Module Loading", "overhead", "kernel_launch/module_load"),
+    ("cuLibraryLoadData", "driver", "kernel_launch/module_load"),
+    ("cuModuleLoadDataEx", "driver", "kernel_launch/module_load"),
+    ("cudaMalloc_v3020", "runtime", "kernel_launch/alloc"),
+    ("cudaFree", "runtime", "kernel_launch/alloc"),
+    ("cudaHostAlloc", "runtime", "kernel_launch/alloc"),
+    ("cuMemUnmap", "driver", "kernel_launch/alloc"),
+    ("aten::_pin_memory", "op", "kernel_launch/alloc"),
+    ("cudaStreamSynchronize", "runtime", "sync/None"),
+    ("cudaDeviceSynchronize", "runtime", "sync/None"),
+    ("cudaMemcpy", "runtime", "sync/None"),
+    ("hipMemcpyWithStream", "runtime", "sync/None"),
+    ("aten::item", "op", "sync/None"),
+    ("aten::_local_scalar_dense", "op", "sync/None"),
+    ("Stream Sync", "sync", "sync/None"),
+    ("Stream Wait Event", "sync", "kernel_launch/dispatch"),
+    ("sample.to_cpu", "annotation", "sync/None"),
+    ("shm_broadcast.dequeue", "annotation", "ipc/wait"),
+    ("shm_broadcast.enqueue", "annotation", "ipc/copy"),
+    ("vllm/distributed/device_communicators/shm_broadcast.py(560): acquire_read", "python", "ipc/wait"),
+    ("ipc_send_request", "annotation", "ipc/serialize"),
+    ("engine.wait_output", "annotation", "ipc/wait"),
+    ("engine.schedule", "annotation", "scheduling/None"),
+    ("vllm/v1/worker/gpu_model_runner.py(1297): _prepare_inputs", "python", "scheduling/None"),
+    ("vllm/v1/core/sched/scheduler.py(1000): update_from_output", "python", "scheduling/None"),
+    ("gc.collect", "annotation", "gc/None"),
+    ("Activity Buffer Request", "overhead", "profiler/None"),
+    ("Buffer Flush", "overhead", "profiler/None"),
+    ("decode", "gpu_annotation", "None/None"),
+    ("an annotation of somebody's own", "annotation", "None/None"),
+    ("sched_yield", "os", "ipc/wait"),
+    ("sem_wait", "os", "ipc/wait"),
+    ("ioctl", "os", "kernel_launch/api"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "meaning"), MEANINGS, ids=[f"{c}:{n[:40]}" for n, c, _ in MEANINGS]
+)
+def test_slice_names(name: str, category: str, meaning: str) -> None:
+    row = slice_causes(slices((name, category, 1))).row(0, named=True)
+    assert f"{row['cause']}/{row['sub_cause']}" == meaning
+
+
+def test_who_is_waited_for() -> None:
+    told = slice_causes(
+        slices(
+            ("shm_broadcast.dequeue", "annotation", 1), ("engine.wait_output", "annotation", 1), ("engine.schedule", "annotation", 1),
+            ("tokenize", "annotation", 1), ("read", "os", 1),
+        )
+    )  # fmt: skip
+    got = {
+        r["name"]: (r["waits_for"], r["may_wait_for"], r["direction"], r["weak"])
+        for r in told.iter_rows(named=True)
+    }
+    assert got == {
+        "shm_broadcast.dequeue": ("upstream", None, "dequeue", False),
+        "engine.wait_output": ("worker", None, "recv", False),
+        "engine.schedule": (None, "upstream", None, False),
+        "tokenize": (None, None, None, False),
+        "read": ("upstream", None, "recv", True),
+    }
+    assert told["waits"].to_list() == told["waits_for"].is_not_null().to_list()
+
+
+def test_a_copy_that_lasts_waits_for_the_device() -> None:
+    told = slice_meaning(
+        slices(("cudaMemcpyAsync", "runtime", 199_999), ("cudaMemcpyAsync", "runtime", 200_000))
+    )
+    assert told.select("cause", "sub_cause").rows() == [("kernel_launch", "api"), ("sync", None)]
+
+
+def test_one_row_per_name_and_category() -> None:
+    told = slice_causes(
+        slices(("decode", "annotation", 1), ("decode", "annotation", 2), ("decode", "gpu_annotation", 1))
+    )
+    assert sorted(told.select("name", "category").rows()) == [
+        ("decode", "annotation"),
+        ("decode", "gpu_annotation"),
+    ]
+
+
+def test_no_slices() -> None:
+    assert slice_causes(slices()).height == 0
+    assert stack_causes(stacks()).height == 0
+
+
+CUDART, CUDA, PY, LIBC = (
+    "/x/libcudart.so.13",
+    "/lib64/libcuda.so.580.159.04",
+    "/usr/bin/python3.12",
+    "/lib/libc.so.6",
+)
+CHAINS = [
+    ("a tokenizer's own code", f"memchr@{LIBC} < merge_all@/x/tokenizers.abi3.so < x@{PY}", "tokenization/encode"),
+    ("a Python frame in a tokenizer", f"x@{PY} < py::encode:/x/tiktoken/core.py@[unknown]", "tokenization/encode"),
+    ("a launch, stripped driver inside", f"[unknown]@{CUDA} < cudaLaunchKernel@{CUDART} < at::x@/x/libtorch_cuda.so", "kernel_launch/api"),
+    ("the driver without a name", f"[unknown]@{CUDA} < at::x@/x/libtorch_cuda.so", "kernel_launch/api"),
+    ("dispatch", f"malloc@{LIBC} < c10::x@/x/libc10.so < at::y@/x/libtorch_cpu.so", "kernel_launch/dispatch"),
+    ("the recorder inside a launch", f"[unknown]@/x/libcupti.so.13 < [unknown]@{CUDA} < cudaLaunchKernel@{CUDART}", "profiler/None"),
+    ("what the recorder calls is the recorder's", f"[unknown]@{CUDA} < cuptiSubscribe@/x/libcupti.so.13", "profiler/None"),
+    ("a compiler inside an op", f"malloc@{LIBC} < [unknown]@/x/libnvrtc.so.13 < nvrtcCompileProgram@/x/libnvrtc.so.13 < at::y@/x/libtorch_cuda.so", "kernel_launch/jit_compile"),
+    ("lazy loading inside a launch", f"[unknown]@{CUDA} < cuLibraryLoadData@{CUDA} < cudaLaunchKernel@{CUDART}", "kernel_launch/module_load"),
+    ("a blocking copy polls", f"clock_gettime@[vdso] < [unknown]@{CUDA} < cuMemcpyDtoHAsync_v2@{CUDA} < cudaMemcpyAsync@{CUDART}", "spin/device_wait"),
+    ("an asynchronous copy is a launch", f"[unknown]@{CUDA} < cuMemcpyHtoDAsync_v2@{CUDA} < cudaMemcpyAsync@{CUDART}", "kernel_launch/api"),
+    ("a yielding reader", f"do_sched_yield@[kernel.kallsyms] < __sched_yield@{LIBC} < x@{PY}", "spin/yield"),
+    ("OpenMP's barrier", "[unknown]@/x/libgomp.so.1 < clone@/lib/libc.so.6", "spin/openmp"),
+    ("OpenMP's threads at work", "at::native::x@/x/libtorch_cpu.so < [unknown]@/x/libgomp.so.1", "kernel_launch/dispatch"),
+    ("waiting for the interpreter lock", f"futex_wait@[kernel.kallsyms] < pthread_cond_timedwait@{LIBC} < x@{PY} < PyEval_RestoreThread@{PY}", "gil/None"),
+    ("taking it is not waiting", f"pthread_mutex_lock@{LIBC} < PyEval_RestoreThread@{PY}", "other/python"),
+    ("a futex outside the interpreter", f"futex_wait@[kernel.kallsyms] < pthread_cond_wait@{LIBC} < f@/x/own.so", "ipc/wait"),
+    ("garbage collection", f"visit_decref@{PY} < gc_collect_main@{PY} < _PyEval_EvalFrameDefault@{PY}", "gc/None"),
+    ("a page fault is its user frame's", "exc_page_fault@[kernel.kallsyms] < match_at@/x/tokenizers.abi3.so", "tokenization/encode"),
+    ("the kernel alone", "worker_thread@[kernel.kallsyms] < kthread@[kernel.kallsyms]", "other/kernel"),
+    ("nothing known", "[unknown]@[unknown]", "None/None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chain", "meaning"), [c[1:] for c in CHAINS], ids=[c[0] for c in CHAINS])
+def test_call_chains(chain: str, meaning: str) -> None:
+    row = stack_causes(stacks(chain)).row(0, named=True)
+    assert f"{row['cause']}/{row['sub_cause']}" == meaning
+
+
+def test_python_between_launches_is_dispatch_on_a_worker_only() -> None:
+    row = stack_causes(stacks(f"_PyEval_EvalFrameDefault@{PY}")).row(0, named=True)
+    assert (row["cause"], row["worker_cause"], row["worker_sub_cause"]) == (
+        "other",
+        "kernel_launch",
+        "dispatch",
+    )
+
+
+def test_each_stack_once() -> None:
+    told = stack_causes(stacks(f"a@{PY} < b@{PY}", "[unknown]@[unknown]", f"cudaLaunchKernel@{CUDART}"))
+    assert told["stack"].to_list() == [0, 1, 2]
+
+
+def test_a_users_rules_go_first(tmp_path) -> None:
+    extra = tmp_path / "mine.toml"
+    extra.write_text(
+        '[[slice]]\nname = "^tokenize$"\ncause = "ipc"\n[[stack]]\nlibrary = "libmine"\ntier = "named"\ncause = "gc"\n'
+    )
+    rules = load_rules(extra)
+    told = slice_causes(slices(("tokenize", "annotation", 1), ("detokenize", "annotation", 1)), rules)
+    assert dict(told.select("name", "cause").rows()) == {"tokenize": "ipc", "detokenize": "tokenization"}
+    assert stack_causes(stacks(f"x@/x/libmine.so < cudaLaunchKernel@{CUDART}"), rules)["cause"].to_list() == [
+        "gc"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        ("[[slice]]\nname = '('\ncause = 'ipc'", BadTrace, "no valid regular expression"),
+        ("[[slice]]\nname = 'x'\ncause = 'tokenisation'", BadParameter, "Did you mean 'tokenization'"),
+        ("[[slice]]\nname = 'x'\ncuase = 'ipc'", BadParameter, "Did you mean 'cause'"),
+        ("[[slice]]\nname = 'x'\nweak = 'yes'", BadParameter, "bool"),
+        ("[[slice]]\nname = 'x'\ncategory = ['pyhton']", BadParameter, "Did you mean 'python'"),
+        ("[[slice]]\ncause = 'ipc'", BadParameter, "name"),
+        ("[[stack]]\ncause = 'ipc'", BadParameter, "symbol or library"),
+        ("[[slices]]\nname = 'x'", BadParameter, "Did you mean 'slice'"),
+        ("[[slice", BadTrace, "no valid TOML"),
+    ],
+)
+def test_mistakes_in_a_users_rules(tmp_path, text: str, error: type[Exception], says: str) -> None:
+    extra = tmp_path / "mine.toml"
+    extra.write_text(text)
+    with pytest.raises(error) as caught:
+        load_rules(extra)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_rules_file(tmp_path) -> None:
+    with pytest.raises(BadTrace, match="rules"):
+        load_rules(tmp_path / "absent.toml")
+
+
+def test_own_rules_are_sound() -> None:
+    rules = load_rules()
+    assert {r.cause for r in rules.slices} | {r.cause for r in rules.stacks} <= {None, *CAUSES}
+    assert all(r.cause != "spin" for r in rules.slices), "spin is of CPU time, not of lost GPU time"
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("capture", ["starved", "graph"])
+def test_every_name_in_a_capture_has_a_cause(captures, capture: str) -> None:
+    """By name, counted by hand from the files: only the spans of the profiler's own session say nothing of a thread."""
+    trace = load(captures / capture)
+    told = slice_causes(trace.slices).filter(pl.col("category") != "gpu_annotation")
+    assert told.filter(pl.col("cause").is_null())["name"].to_list() == []
+
+
+@pytest.mark.corpus
+def test_most_samples_of_the_server_have_a_cause(captures) -> None:
+    trace = load(captures / "starved")
+    roles = trace.threads.filter(pl.col("role").is_in(["worker", "engine", "api_server"])).select("thread")
+    told = trace.samples.join(roles, on="thread").join(stack_causes(trace.stacks), on="stack", how="left")
+    assert told["cause"].is_not_null().mean() > 0.98
+
+
+@pytest.mark.corpus
+def test_tokenization_samples_are_of_tokenizer_threads(captures) -> None:
+    """Samples in the tokenizer's library, counted by its path alone, are the ones called tokenization."""
+    trace = load(captures / "starved")
+    in_library = trace.stacks.filter(pl.col("library").cast(pl.String).str.contains("tokenizers.abi3.so"))[
+        "stack"
+    ].unique()
+    told = stack_causes(trace.stacks).filter(pl.col("cause") == "tokenization")["stack"]
+    assert set(told.to_list()) == set(in_library.to_list())

@@ -30,7 +30,7 @@ def threads(seen: pl.DataFrame, host: str | None) -> pl.DataFrame:
     rows = (
         named.group_by("tid")
         .agg(last)
-        .join(main, on="tid", how="full", coalesce=True)
+        .join(main, on="tid", how="left")
         .with_columns(pl.coalesce("pid", "main"))
         .sort("tid")
     )

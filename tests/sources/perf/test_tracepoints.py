@@ -1,0 +1,91 @@
+"""Scheduler events and system calls in every spelling, against rows worked out by hand."""
+
+import polars as pl
+import pytest
+
+IDLE = -1
+
+
+def _sched(trace):
+    tid = {None: None, IDLE: IDLE} | dict(trace.threads.select("thread", "tid").iter_rows())
+    return [(r[1], r[2], r[3], tid[r[4]], r[5], tid[r[6]]) for r in trace.sched.iter_rows()]
+
+
+def test_both_spellings_of_scheduler_events(load):
+    trace = load(
+        "swapper 0/0 [000] 6.000001: sched:sched_switch: swapper/0:0 [120] R ==> x y:12 [120]\n"
+        "x y 10/12 [000] 6.000002: sched:sched_switch: prev_comm=x y prev_pid=12 prev_prio=120 prev_state=D|W ==> next_comm=a= b next_pid=13 next_prio=1\n"
+        "a 12/12 [001] 6.000003: sched:sched_wakeup: comm=a b pid=14 prio=120 success=1 target_cpu=003\n"
+        "a 12/12 [001] 6.000004: sched:sched_waking: a:15 [120] success=1 CPU:003\n"
+        "a 12/12 [001] 6.000005: sched:sched_wakeup_new: comm=new pid=16 prio=120 target_cpu=002\n"
+    )
+    assert _sched(trace) == [
+        (6_000_001_000, 0, "switch", IDLE, "R", 12),
+        (6_000_002_000, 0, "switch", 12, "D", 13),
+        (6_000_003_000, 3, "wakeup", 12, None, 14),
+        (6_000_004_000, 3, "waking", 12, None, 15),
+        (6_000_005_000, 2, "wakeup_new", 12, None, 16),
+    ]
+    names = dict(trace.threads.select("tid", "name").iter_rows())
+    assert {t: names[t] for t in (13, 14, 15, 16)} == {13: "a= b", 14: "a b", 15: "a", 16: "new"}
+
+
+@pytest.mark.parametrize(
+    ("printed", "state"),
+    [("R", "R"), ("R+", "R"), ("S", "S"), ("D", "D"), ("I", "I"), ("T", "T"), ("t", "t"), ("X", "X"), ("Z", "Z"), ("P", "P"), ("x", "other"),
+     ("S|W", "S"), ("0", "R"), ("1", "S"), ("2", "D"), ("0x100", "R"), ("0x2", "D"), ("128", "I")],
+)  # fmt: skip
+def test_states(load, printed, state):
+    trace = load(f"x 12/12 [000] 1.000001: sched:sched_switch: prev_comm=x prev_pid=12 prev_prio=120 prev_state={printed} ==> next_comm=y next_pid=13 next_prio=120\n")
+    assert trace.sched["prev_state"].to_list() == [state]
+
+
+def test_missing_switches_are_proven_by_the_next_one_on_that_cpu(load):
+    # by hand: cpu 0: A->idle, then A->B (idle->A is missing), B->A (fine); cpu 1: A->B, B->idle (fine)
+    lines = [(0, 1, 11, 0), (1, 2, 11, 12), (0, 3, 11, 12), (0, 4, 12, 11), (1, 5, 12, 0), (0, 6, 11, 0), (0, 7, 0, 11)]
+    trace = load("".join(
+        f"t {p}/{p} [{cpu:03d}] {s}.000001: sched:sched_switch: prev_comm=t prev_pid={p} prev_prio=120 prev_state=S ==> next_comm=t next_pid={n} next_prio=120\n"
+        for cpu, s, p, n in lines
+    ))  # fmt: skip
+    assert trace.sources["lost_detected"][0] == 1
+    assert any("at least 1 switch event missing: 1 of 5 times" in m and "3 switches to idle, 1 from idle" in m for m in trace.health["message"])
+
+
+def test_a_recording_of_some_processes_is_not_called_lossy(load):
+    header = "# ========\n# cmdline : /usr/bin/perf record -e sched:sched_switch -p 12\n# ========\n#\n"
+    line = "t 12/12 [000] {}.000001: sched:sched_switch: prev_comm=t prev_pid=12 prev_prio=120 prev_state=S ==> next_comm=u next_pid=99 next_prio=120\n"
+    trace = load(header + line.format(1) + line.format(2))
+    assert trace.sources["lost_detected"][0] == 0
+    assert any("recorded for some processes only" in m for m in trace.health["message"])
+
+
+def test_system_calls_are_slices_where_enter_and_exit_meet(load):
+    trace = load(
+        "x 12/12 [000] 4.000001: syscalls:sys_exit_read: 0x0\n"  # entered before the recording began
+        "x 12/12 [000] 5.000001: syscalls:sys_enter_futex: uaddr: 0x1, op: 0\n"
+        "y 12/13 [001] 5.000002: syscalls:sys_enter_poll: 0x1\n"
+        "x 12/12 [002] 5.000011: syscalls:sys_exit_futex: 0x0\n"
+        "y 12/13 [001] 5.000013: syscalls:sys_exit_poll: 0x0\n"
+        "x 12/12 [000] 7.000001: block:block_rq: 1\n"
+    )
+    tid = dict(trace.threads.select("thread", "tid").iter_rows())
+    rows = [(tid[r["thread"]], r["ts_ns"], r["dur_ns"], r["name"], r["category"]) for r in trace.slices.iter_rows(named=True)]
+    assert rows == [(12, 5_000_001_000, 10_000, "futex", "os"), (13, 5_000_002_000, 11_000, "poll", "os")]
+    said = " ".join(trace.health["message"])
+    assert "block:block_rq (1)" in said
+    assert "1 system-call events without their other half" in said
+    assert trace.samples.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("arch", "number", "name"),
+    [("x86_64", 202, "futex"), ("x86_64", 24, "sched_yield"), ("x86_64", 232, "epoll_wait"), ("x86_64", 9999, "syscall_9999"),
+     ("aarch64", 98, "futex"), ("aarch64", 124, "sched_yield"), (None, 202, "futex")],
+)  # fmt: skip
+def test_system_calls_by_number(load, arch, number, name):
+    header = f"# ========\n# hostname : h\n# arch : {arch}\n# ========\n#\n" if arch else ""
+    trace = load(
+        f"{header}x 12/12 [000] 6.000001: raw_syscalls:sys_enter: NR {number} (0, 1)\n"
+        f"x 12/12 [000] 6.000011: raw_syscalls:sys_exit: NR {number} = 0\n"
+    )
+    assert trace.slices.select(pl.col("name").cast(pl.String), "dur_ns").rows() == [(name, 10_000)]

@@ -12,7 +12,9 @@ from tracelib.schema import IDLE
 from tracelib.sources.perf import read
 
 CONDITIONS = ["healthy", "starved", "throttled"]
-SWITCH = re.compile(r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+) ")
+SWITCH = re.compile(
+    r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+) "
+)
 WAKEUP = re.compile(r"comm=(.*) pid=(\d+) prio=\d+ target_cpu=(\d+)")
 
 
@@ -87,12 +89,19 @@ def test_roles_processes_are_those_of_the_stack(capture):
 def test_header_ties_the_clock_to_wall_time(capture):
     path, text, trace = capture
     source = trace.sources.row(0, named=True)
-    assert (source["host"], source["cpus"], source["recorder"], source["clock"]) == ("vm", 32, "perf 6.1.192", "monotonic")
+    assert (source["host"], source["cpus"], source["recorder"], source["clock"]) == (
+        "vm",
+        32,
+        "perf 6.1.192",
+        "monotonic",
+    )
     s, f, ms, mf = re.search(r"= (\d+)\.(\d+) \(TOD\) = (\d+)\.(\d+) ", text).groups()
     exact = int(s) * 10**9 + int(f) * 1000 - int(ms) * 10**9 - int(mf)
     assert source["wall_offset_ns"] == exact
     meta = json.loads((path.parent / "meta.json").read_text())
-    assert abs(exact - (meta["realtime_ns"] - meta["monotonic_ns"])) < 100_000  # the stack's own pair of clocks
+    assert (
+        abs(exact - (meta["realtime_ns"] - meta["monotonic_ns"])) < 100_000
+    )  # the stack's own pair of clocks
 
 
 def test_missing_switches_are_counted_by_hand(capture):

@@ -19,7 +19,11 @@ MAY_BE_REFUSED = (
 
 def _truth(corpus, folder):
     truth = json.loads((corpus / "TRUTH.json").read_text())
-    return {name: counts for name, counts in truth.items() if name.startswith(folder) and (corpus / name).is_file()}
+    return {
+        name: counts
+        for name, counts in truth.items()
+        if name.startswith(folder) and (corpus / name).is_file()
+    }
 
 
 def _ns(text):
@@ -55,7 +59,12 @@ def test_instruction_trace_errors_are_losses(corpus):
 
 
 def test_no_file_of_another_format_is_taken_for_perf(corpus):
-    others = [p for folder in ("ftrace", "kineto", "chrome_json", "nsys") for p in (corpus / folder).rglob("*") if p.is_file()]
+    others = [
+        p
+        for folder in ("ftrace", "kineto", "chrome_json", "nsys")
+        for p in (corpus / folder).rglob("*")
+        if p.is_file()
+    ]
     assert len(others) > 30
     wrong = [path.name for path in others if sniff(head(path), path.name)]
     assert wrong == []
@@ -86,5 +95,7 @@ def test_recordings_hold_what_the_truth_counts_or_perf_refuses_them(corpus):
 def test_without_perf_a_recording_names_the_command(corpus, monkeypatch):
     path = corpus / next(iter(_truth(corpus, "perf_data/")))
     monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(BadTrace, match=r"no perf is installed here.*perf script --header --ns .* > perf\.txt"):
+    with pytest.raises(
+        BadTrace, match=r"no perf is installed here.*perf script --header --ns .* > perf\.txt"
+    ):
         read(path)

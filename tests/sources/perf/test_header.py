@@ -15,7 +15,12 @@ def test_the_pair_of_clocks_is_exact():
         "# reference time: 2026-11-30 02:40:04.348532 = 1796006404.348532 (TOD) = 89.740626607 (monotonic)",
     ])  # fmt: skip
     assert header.wall_offset_ns == 1796006404348532000 - 89740626607
-    assert (header.host, header.cpus, header.recorder, header.architecture) == ("gpu-7", 8, "perf 6.8", "aarch64")
+    assert (header.host, header.cpus, header.recorder, header.architecture) == (
+        "gpu-7",
+        8,
+        "perf 6.8",
+        "aarch64",
+    )
     assert (header.clock, header.system_wide) == ("monotonic", True)
 
 
@@ -70,7 +75,10 @@ def test_recordings_of_some_processes(command):
     assert of_lines([f"# cmdline : {command}"]).system_wide is False
 
 
-@pytest.mark.parametrize("command", ["perf record -a", "perf record --all-cpus -g", "perf record -ag sleep 1", "perf record -C 0-3 sleep 1"])
+@pytest.mark.parametrize(
+    "command",
+    ["perf record -a", "perf record --all-cpus -g", "perf record -ag sleep 1", "perf record -C 0-3 sleep 1"],
+)
 def test_recordings_of_the_whole_system(command):
     assert of_lines([f"# cmdline : {command}"]).system_wide is True
 

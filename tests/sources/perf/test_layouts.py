@@ -27,7 +27,9 @@ def test_names_may_hold_anything(load, form):
     trace = load(text)
     assert trace.threads["name"].to_list() == NAMES
     assert trace.threads["tid"].to_list()[: len(NAMES)] == [100 + at for at in range(len(NAMES))]
-    assert trace.samples["ts_ns"].to_list() == [(5 + at) * 10**9 + (1 if "000000001" in form else 1000) for at in range(len(NAMES))]
+    assert trace.samples["ts_ns"].to_list() == [
+        (5 + at) * 10**9 + (1 if "000000001" in form else 1000) for at in range(len(NAMES))
+    ]
     assert trace.sources["skipped_bytes"][0] == 0
 
 
@@ -37,16 +39,34 @@ def test_names_may_hold_anything(load, form):
         ("x 7/8 [003] 5.000001: 12 cycles:u: ", (7, 8, "x", 3, 5_000_001_000, 12, "cycles:u")),
         ("x 7/8 5.000001: 12 cycles: ", (7, 8, "x", None, 5_000_001_000, 12, "cycles")),
         ("x 8 [003] 5.000001: cycles: ", (None, 8, "x", 3, 5_000_001_000, None, "cycles")),
-        ("7/8 5.123456789: 50 branch-misses/period=50/u: ", (7, 8, None, None, 5_123_456_789, 50, "branch-misses/period=50/u")),
+        (
+            "7/8 5.123456789: 50 branch-misses/period=50/u: ",
+            (7, 8, None, None, 5_123_456_789, 50, "branch-misses/period=50/u"),
+        ),
         ("x 8 5.000001: ", (None, 8, "x", None, 5_000_001_000, None, None)),
-        ("x 7/8 [003] 5.000001: 12 cpu_core/cycles/P: ", (7, 8, "x", 3, 5_000_001_000, 12, "cpu_core/cycles/P")),
+        (
+            "x 7/8 [003] 5.000001: 12 cpu_core/cycles/P: ",
+            (7, 8, "x", 3, 5_000_001_000, 12, "cpu_core/cycles/P"),
+        ),
         ("x 7/8 [003] K 5.000001: 12 cycles: ", (7, 8, "x", 3, 5_000_001_000, 12, "cycles")),
-        ("x 7/8 [003] 2026-01-02 03:04:05.123456 5.000001: 12 cycles: ", (7, 8, "x", 3, 5_000_001_000, 12, "cycles")),
-        ("    bash       8   3     5.000001:         12 cycles: ", (None, 8, "bash", 3, 5_000_001_000, 12, "cycles")),  # -L
-        ("x\t8 [003] 5.0000:\t\t12 task-clock:u:", (None, 8, "x", 3, 5_000_000_000, 12, "task-clock:u")),  # simpleperf
+        (
+            "x 7/8 [003] 2026-01-02 03:04:05.123456 5.000001: 12 cycles: ",
+            (7, 8, "x", 3, 5_000_001_000, 12, "cycles"),
+        ),
+        (
+            "    bash       8   3     5.000001:         12 cycles: ",
+            (None, 8, "bash", 3, 5_000_001_000, 12, "cycles"),
+        ),  # -L
+        (
+            "x\t8 [003] 5.0000:\t\t12 task-clock:u:",
+            (None, 8, "x", 3, 5_000_000_000, 12, "task-clock:u"),
+        ),  # simpleperf
         ("x\t8 [003] 5.12:\t\t12 task-clock:u:", (None, 8, "x", 3, 5_120_000_000, 12, "task-clock:u")),
         ("x 7/8 [-01] 5.000001: 12 cycles: ", (7, 8, "x", None, 5_000_001_000, 12, "cycles")),
-        ("x 7/8 [003] 5.000001: 18446744073709551615 cycles: ", (7, 8, "x", 3, 5_000_001_000, None, "cycles")),
+        (
+            "x 7/8 [003] 5.000001: 18446744073709551615 cycles: ",
+            (7, 8, "x", 3, 5_000_001_000, None, "cycles"),
+        ),
     ],
 )
 def test_field_lists(load, head, expected):
@@ -62,11 +82,23 @@ def test_field_lists(load, head, expected):
 @pytest.mark.parametrize(
     ("line", "symbol", "library"),
     [
-        ("\t  7f00 bar<int (*)(int), a b>::operator()(int) const+0x2 (/lib/x)", "bar<int (*)(int), a b>::operator()(int) const", "/lib/x"),
+        (
+            "\t  7f00 bar<int (*)(int), a b>::operator()(int) const+0x2 (/lib/x)",
+            "bar<int (*)(int), a b>::operator()(int) const",
+            "/lib/x",
+        ),
         ("\t  7f00 foo+0x2 (/memfd:x y (deleted))", "foo", "/memfd:x y (deleted)"),
         ("\t  7f00 [unknown] ([unknown])", "[unknown]", "[unknown]"),
-        ("\t  7f00 py::Foo.bar:/a/b c.py+0x1 (/tmp/perf-12.map)", "py::Foo.bar:/a/b c.py", "/tmp/perf-12.map"),
-        ("\t  7f00 RegExp:[&<>\"'] /a (x).js (/tmp/perf-1.map)", "RegExp:[&<>\"'] /a (x).js", "/tmp/perf-1.map"),
+        (
+            "\t  7f00 py::Foo.bar:/a/b c.py+0x1 (/tmp/perf-12.map)",
+            "py::Foo.bar:/a/b c.py",
+            "/tmp/perf-12.map",
+        ),
+        (
+            "\t  7f00 RegExp:[&<>\"'] /a (x).js (/tmp/perf-1.map)",
+            "RegExp:[&<>\"'] /a (x).js",
+            "/tmp/perf-1.map",
+        ),
         ("\t  7f00 inlined_function (inlined)", "inlined_function", None),
         ("\t  7f00 foo+0x2 (/lib/x+0x1234)", "foo", "/lib/x"),
         ("\t  7f00 foo", "foo", None),
@@ -93,12 +125,16 @@ def test_a_branch_row_keeps_where_it_came_from(load):
 
 
 def test_an_address_on_the_head_is_a_chain_of_one(load):
-    trace = load("x 8 [000] 1.000001: cycles:  ffffffff96613abf foo+0x1 0xffffffff96612350/0xffffffff96613a9a/P/-/-/0/  0x0/0x0/P/-/-/0/\n")
+    trace = load(
+        "x 8 [000] 1.000001: cycles:  ffffffff96613abf foo+0x1 0xffffffff96612350/0xffffffff96613a9a/P/-/-/0/  0x0/0x0/P/-/-/0/\n"
+    )
     assert _chains(trace) == [[("foo", None)]]
 
 
 def test_idle_and_departed_threads_are_no_threads(load):
-    trace = load(f"swapper 0/0 [000] 1.000001: 1 cycles: \n{CHAIN}:-1 -1/-1 [000] 2.000001: 1 cycles: \n{CHAIN}")
+    trace = load(
+        f"swapper 0/0 [000] 1.000001: 1 cycles: \n{CHAIN}:-1 -1/-1 [000] 2.000001: 1 cycles: \n{CHAIN}"
+    )
     assert trace.samples["thread"].to_list() == [-1, None]
     assert trace.threads.is_empty()
 
@@ -115,7 +151,9 @@ def test_source_lines_and_other_programs_messages_leave_chains_whole(load):
 
 
 def test_chains_without_empty_lines_between_events(load):
-    trace = load("".join(f"x 1/1 [000] {at}.000001: 100 cycles:u: \n\t 7f00 f{at} ([k])\n" for at in range(4)))
+    trace = load(
+        "".join(f"x 1/1 [000] {at}.000001: 100 cycles:u: \n\t 7f00 f{at} ([k])\n" for at in range(4))
+    )
     assert _chains(trace) == [[(f"f{at}", "[k]")] for at in range(4)]
 
 

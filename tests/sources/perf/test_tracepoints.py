@@ -36,19 +36,32 @@ def test_both_spellings_of_scheduler_events(load):
      ("S|W", "S"), ("0", "R"), ("1", "S"), ("2", "D"), ("0x100", "R"), ("0x2", "D"), ("128", "I")],
 )  # fmt: skip
 def test_states(load, printed, state):
-    trace = load(f"x 12/12 [000] 1.000001: sched:sched_switch: prev_comm=x prev_pid=12 prev_prio=120 prev_state={printed} ==> next_comm=y next_pid=13 next_prio=120\n")
+    trace = load(
+        f"x 12/12 [000] 1.000001: sched:sched_switch: prev_comm=x prev_pid=12 prev_prio=120 prev_state={printed} ==> next_comm=y next_pid=13 next_prio=120\n"
+    )
     assert trace.sched["prev_state"].to_list() == [state]
 
 
 def test_missing_switches_are_proven_by_the_next_one_on_that_cpu(load):
     # by hand: cpu 0: A->idle, then A->B (idle->A is missing), B->A (fine); cpu 1: A->B, B->idle (fine)
-    lines = [(0, 1, 11, 0), (1, 2, 11, 12), (0, 3, 11, 12), (0, 4, 12, 11), (1, 5, 12, 0), (0, 6, 11, 0), (0, 7, 0, 11)]
+    lines = [
+        (0, 1, 11, 0),
+        (1, 2, 11, 12),
+        (0, 3, 11, 12),
+        (0, 4, 12, 11),
+        (1, 5, 12, 0),
+        (0, 6, 11, 0),
+        (0, 7, 0, 11),
+    ]
     trace = load("".join(
         f"t {p}/{p} [{cpu:03d}] {s}.000001: sched:sched_switch: prev_comm=t prev_pid={p} prev_prio=120 prev_state=S ==> next_comm=t next_pid={n} next_prio=120\n"
         for cpu, s, p, n in lines
     ))  # fmt: skip
     assert trace.sources["lost_detected"][0] == 1
-    assert any("at least 1 switch event missing: 1 of 5 times" in m and "3 switches to idle, 1 from idle" in m for m in trace.health["message"])
+    assert any(
+        "at least 1 switch event missing: 1 of 5 times" in m and "3 switches to idle, 1 from idle" in m
+        for m in trace.health["message"]
+    )
 
 
 def test_a_recording_of_some_processes_is_not_called_lossy(load):
@@ -69,7 +82,10 @@ def test_system_calls_are_slices_where_enter_and_exit_meet(load):
         "x 12/12 [000] 7.000001: block:block_rq: 1\n"
     )
     tid = dict(trace.threads.select("thread", "tid").iter_rows())
-    rows = [(tid[r["thread"]], r["ts_ns"], r["dur_ns"], r["name"], r["category"]) for r in trace.slices.iter_rows(named=True)]
+    rows = [
+        (tid[r["thread"]], r["ts_ns"], r["dur_ns"], r["name"], r["category"])
+        for r in trace.slices.iter_rows(named=True)
+    ]
     assert rows == [(12, 5_000_001_000, 10_000, "futex", "os"), (13, 5_000_002_000, 11_000, "poll", "os")]
     said = " ".join(trace.health["message"])
     assert "block:block_rq (1)" in said

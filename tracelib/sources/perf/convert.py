@@ -6,7 +6,7 @@ strings; a switch is told by them, a wake-up cannot be told from its kin.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import polars as pl
@@ -28,6 +28,10 @@ __all__ = ["read_json"]
 FORMAT = "perf JSON"
 SAMPLE_END = b"\n\t\t}"
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 class Frame(msgspec.Struct):
     """One frame of a call chain, innermost first."""
@@ -40,10 +44,10 @@ class Frame(msgspec.Struct):
 class Sample(msgspec.Struct):
     """One sample; the kernel fields of a switch or a wake-up where there are any."""
 
-    timestamp: int | None = None
-    pid: int | str | None = None
-    tid: int | None = None
-    cpu: int | None = None
+    timestamp: Int64 | None = None
+    pid: Int64 | str | None = None
+    tid: Int64 | None = None
+    cpu: Int32 | None = None
     comm: str | None = None
     callchain: list[Frame] = []
     prev_pid: str | None = None
@@ -58,7 +62,7 @@ class Headers(msgspec.Struct, rename="kebab"):
     """What the recording says of itself."""
 
     hostname: str | None = None
-    nrcpus_online: int | None = None
+    nrcpus_online: Int32 | None = None
     perf_version: str | None = None
     cmdline: list[str] = []
 
@@ -125,11 +129,12 @@ def _decoded(path: Path, remarks: Remarks) -> tuple[Recording, int]:
         damage = stream.damage
     try:
         return msgspec.json.decode(data, type=Recording), 0
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         whole = data.rfind(SAMPLE_END) + len(SAMPLE_END)
+        repaired = data[:whole].decode(errors="replace") + "\n\t]\n}"
         try:
-            recording = msgspec.json.decode(data[:whole] + b"\n\t]\n}", type=Recording)
-        except msgspec.DecodeError:
+            recording = msgspec.json.decode(repaired, type=Recording)
+        except UNREADABLE:
             raise BadTrace(
                 path, FORMAT, "", str(error), "", "Convert it again: perf data convert --to-json"
             ) from error

@@ -63,6 +63,8 @@ def intern(
         )
         if alike.all():
             break
+    else:
+        raise AssertionError("no hash tells the call chains apart")
     firsts, stack = np.unique(model, return_inverse=True)
     of_event = np.full(events, -1, dtype=np.int32)
     of_event[event[start]] = stack

@@ -60,7 +60,7 @@ def of_lines(lines: Iterable[str]) -> Header:
     return Header(
         present=True,
         host=values.get("hostname"),
-        cpus=int(cpus) if cpus.isdecimal() else None,
+        cpus=int(cpus) if re.fullmatch(r"[0-9]{1,6}", cpus) else None,
         recorder=f"perf {values['perf version']}" if "perf version" in values else None,
         architecture=values.get("arch"),
         clock=_clock(values.get("clockid")),
@@ -92,7 +92,8 @@ def _wall_offset(values: dict[str, str]) -> int | None:
     if pair is None:
         return None
     wall_s, wall_fraction, clock_s, clock_fraction = pair.groups()
-    return _nanoseconds(wall_s, wall_fraction) - _nanoseconds(clock_s, clock_fraction)
+    offset = _nanoseconds(wall_s, wall_fraction) - _nanoseconds(clock_s, clock_fraction)
+    return offset if abs(offset) < 2**62 else None
 
 
 def _nanoseconds(seconds: str, fraction: str) -> int:

@@ -1,0 +1,110 @@
+"""The JSON of `perf data convert --to-json`: hand-made, and made by perf beside its text."""
+
+import json
+import shutil
+import subprocess
+
+import polars as pl
+import pytest
+
+from tracelib.errors import BadTrace
+from tracelib.sources.perf import read, sniff
+
+
+def _sample(ns, **fields):
+    return {
+        "timestamp": ns,
+        "pid": 7,
+        "tid": 8,
+        "cpu": 1,
+        "comm": "x",
+        "callchain": [{"ip": "0x1", "symbol": "f", "dso": "/a"}, {"ip": "0x2"}],
+        **fields,
+    }
+
+
+def _write(tmp_path, samples):
+    headers = {
+        "header-version": 1,
+        "hostname": "h",
+        "nrcpus-online": 4,
+        "perf-version": "6.1",
+        "cmdline": ["perf", "record", "-k", "mono"],
+    }
+    path = tmp_path / "perf.json"
+    # perf's own layout: tabs, one sample closed by "\t\t}"
+    path.write_text(
+        json.dumps({"linux-perf-json-version": 1, "headers": headers, "samples": samples}, indent="\t")
+    )
+    return path
+
+
+def test_samples_switches_and_what_is_left_out(tmp_path, plain):
+    switch = {
+        "prev_comm": "x",
+        "prev_pid": "8",
+        "prev_prio": "120",
+        "prev_state": "1",
+        "next_comm": "y",
+        "next_pid": "9",
+        "next_prio": "120",
+    }
+    path = _write(
+        tmp_path, [_sample(10), _sample(20, **switch), _sample(30, pid="12", target_cpu="0"), _sample(2**62)]
+    )
+    trace = read(path)
+    assert sniff(path.read_bytes(), path.name)
+    assert plain(trace) == {
+        "samples": [(at, 8, 1, None, None, (("f", "/a"), ("[unknown]", None))) for at in (10, 2**62)],
+        "sched": [(20, 1, "switch", 8, "S", 9)],
+    }
+    assert trace.threads.select("pid", "tid", "name").rows() == [(7, 8, "x"), (None, 9, "y")]
+    assert trace.sources.select("host", "cpus", "recorder", "clock").row(0) == (
+        "h",
+        4,
+        "perf 6.1",
+        "monotonic",
+    )
+    assert "1 wake-ups are left out" in " ".join(trace.health["message"])
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.95])
+def test_a_cut_file_gives_its_whole_samples(tmp_path, share):
+    path = _write(tmp_path, [_sample(at) for at in range(1, 51)])
+    data = path.read_bytes()
+    part = data[: int(len(data) * share)]
+    path.write_bytes(part)
+    trace = read(path)
+    assert trace.samples.height == part.count(b"\n\t\t}")
+    assert 0 < trace.sources["skipped_bytes"][0] < 400
+    assert "ends early" in " ".join(trace.health["message"])
+
+
+@pytest.mark.parametrize("text", ['{"linux-perf-json-version": 1, "samples": [{"timestamp": "x"}]}', '{"linux-perf-json-version": 1, "samples": []}',
+                                  '{"linux-perf-json-version": 1', '{"linux-perf-json-version": 1, "samples": 3}'])  # fmt: skip
+def test_what_is_none_is_refused(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(BadTrace):
+        read(path)
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
+def test_text_and_json_of_one_recording_agree(corpus, tmp_path, plain):
+    recording = next(corpus.glob("perf_data/*perf.data.callgraph.next"))
+    made = tmp_path / "perf.json"
+    subprocess.run(
+        ["perf", "data", "convert", "-f", "-i", recording, "--to-json", made], check=True, capture_output=True
+    )
+    by_json, by_text = read(made), read(recording)
+    keys = ["ts_ns", "tid", "pid"]
+    named = [
+        t.samples.join(t.threads, on="thread", how="left").select(keys).sort(keys) for t in (by_json, by_text)
+    ]
+    assert named[0].height == 1768
+    assert named[0].equals(named[1])
+    lengths = [
+        t.samples.join(t.stacks.group_by("stack").len(), on="stack")["len"].cast(pl.Int64).sum()
+        for t in (by_json, by_text)
+    ]
+    assert lengths[0] == lengths[1]

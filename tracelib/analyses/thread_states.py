@@ -130,7 +130,7 @@ def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
     before = bounded.select(
         "thread", "ts_ns", dur_ns=pl.col("earliest") - pl.col("ts_ns"), state=pl.col("state").cast(STATE), cpu="cpu",
         by=pl.when((pl.col("state") == "runnable") & (pl.col("kind") == OUT)).then("other"),
-        inferred=(pl.col("state") != "unknown") & ~pl.col("sure"), to_idle=idle, latest_ns="latest",
+        inferred=pl.col("state") == "runnable", to_idle=idle, latest_ns="latest",
     )  # fmt: skip
     around = bounded.select(
         "thread", ts_ns="earliest", dur_ns=pl.col("latest") - pl.col("earliest"),
@@ -148,10 +148,9 @@ def _bounded(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
     """Bound the moment at which the thread came: `earliest`, `latest`; `state` is what it was before that.
 
     `latest` is its first act, or its leaving; where neither shows that it came at all, the end of the recording.
-    `at_once`: it was woken on an idle CPU, and came at `earliest`. `sure`: the recording misses no coming at all.
+    `at_once`: it was woken on an idle CPU, and came at `earliest`.
     """
     kind, begin, until = pl.col("kind"), pl.col("ts_ns"), pl.col("until_ns")
-    sure = not gaps["gap"].any()
     comes = pl.col("gap") | pl.col("act_ns").is_not_null()
     waits = (kind == WAKE) | ((kind == OUT) & pl.col("ready"))
     latest = pl.col("act_ns").fill_null(until)
@@ -159,7 +158,7 @@ def _bounded(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
     period, first, last = sampled or (0, 0, 0)
     watched = (begin >= first) & (latest <= last + period) if sampled else pl.lit(value=False)
     unseen = pl.when(watched).then(pl.max_horizontal(lowest, latest - PERIODS * period)).otherwise(lowest)
-    stays = ~comes & (pl.col("asleep") | (waits & sure))
+    stays = ~comes & pl.col("asleep")
     state = (
         pl.when(waits)
         .then(pl.lit("runnable"))
@@ -172,6 +171,6 @@ def _bounded(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
     )
     bounded = gaps.with_columns(
         state=state, latest=latest, earliest=pl.when(stays).then(until).otherwise(pl.min_horizontal(unseen, latest)),
-        sure=pl.lit(sure), idle_at_wake=idle_at_wake.fill_null(value=False),
+        idle_at_wake=idle_at_wake.fill_null(value=False),
     )  # fmt: skip
     return bounded.with_columns(at_once=pl.col("idle_at_wake") & (pl.col("earliest") == begin))

@@ -20,11 +20,12 @@ def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
 
     One row per cause and sub-cause: `cause`, `sub_cause` (String, null = none), `total_ns` (Int64, summed over threads),
     `union_ns` (Int64, time in which at least one thread did it), `exposed_ns` (Int64, lost GPU time given to it, summed
-    over GPUs), `count` (Int64, stretches). Causes that only the GPU side knows (latency, imbalance, no_work) have null
+    over GPUs), `count` (Int64, stretches). Time in which a thread waits
+    for another process is nobody's work and not counted on the host's side: the frame `ipc` has it. Causes that only the GPU side knows (latency, imbalance, no_work) have null
     host columns. Sorted by `exposed_ns`, largest first.
     """
     key = ["cause", "sub_cause"]
-    told = activity.filter(pl.col("cause").is_not_null())
+    told = activity.filter(pl.col("cause").is_not_null() & pl.col("waits_for").is_null())
     total = told.group_by(key).agg(total_ns=pl.col("dur_ns").sum(), count=pl.len().cast(pl.Int64))
     named = told.with_columns(_key=pl.struct(key).rank("dense").cast(pl.Int64))
     covered = (

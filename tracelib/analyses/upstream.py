@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["UPSTREAM", "Upstream"]
 
 #: Whose work a role waits for when it waits for "upstream".
-UPSTREAM = {"worker": "engine", "engine": "api_server"}
-#: The role behind which only clients are: when it has nothing to do, there is no work.
-ENTRANCE = "api_server"
+UPSTREAM = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
+#: The role behind which only clients are: when it has nothing to do, or waits for them, there is no work.
+ENTRANCE, CLIENTS = "api_server", "clients"
 #: Longest chain that is followed: worker, engine, other worker, engine, API server.
 STEPS = 4
 
@@ -91,6 +91,9 @@ class Upstream:
         done: list[pl.DataFrame] = []
         further: list[pl.DataFrame] = []
         for (role,), pieces in asking.group_by("asked"):
+            if role == CLIENTS:
+                done.append(pieces.with_columns(cause=pl.lit("no_work"), sub_cause=pl.lit(None, pl.String)))
+                continue
             if role is None or role not in self._recorded():
                 done.append(pieces.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit(NOT_RECORDED)))
                 continue
@@ -141,7 +144,7 @@ class Upstream:
         states = self.thread_states.select("thread", "ts_ns", "dur_ns", "state")
         crossed = overlay(silent, states, "thread")
         asleep = pl.col("state").cast(pl.String).fill_null("unknown") == "blocked"
-        upstream = pl.lit("upstream" if role in UPSTREAM else None, pl.String)
+        upstream = pl.lit(None if role == ENTRANCE else "upstream", pl.String)
         marked = crossed.with_columns(
             waits_for=pl.when(asleep).then(upstream),
             sub_cause=pl.when(asleep).then(pl.lit("asleep")).otherwise(pl.col("state").cast(pl.String)),

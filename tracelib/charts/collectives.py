@@ -62,7 +62,11 @@ def collectives_chart(results: Results) -> go.Figure | None:
 def _points(results: Results, own: pl.DataFrame, name: str, colour: str, symbol: str) -> go.Scatter:
     step = max(1, results.window.duration_ns // POINTS)
     at = pl.col("ts_ns") - results.window.start_ns
-    worst = own if len(own) <= POINTS else own.sort("skew_ns").unique(at // pl.lit(step, pl.Int64), keep="last").sort("ts_ns")
+    worst = (
+        own
+        if len(own) <= POINTS
+        else own.sort("skew_ns").unique(at // pl.lit(step, pl.Int64), keep="last").sort("ts_ns")
+    )
     lowest = max(1.0, float(own["skew_ns"].filter(own["skew_ns"] > 0).min() or 1))  # type: ignore[arg-type]
     return go.Scatter(
         x=worst.select(at / 1e6).to_series().to_numpy(), y=worst["skew_ns"].clip(lower_bound=int(lowest)).to_numpy().astype("float64"),

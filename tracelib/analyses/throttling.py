@@ -38,7 +38,7 @@ TOLERANCE_NS = 3_000_000
 SHORTEST_NS = 1_000_000
 FEWEST_POINTS = 3
 #: Of the gaps, how many must end on the grid.
-MOST = 0.6
+MOST = 0.7
 
 
 def throttled(states: pl.DataFrame, periods_ns: Sequence[int] = PERIODS_NS) -> pl.DataFrame:

@@ -1,0 +1,183 @@
+"""CPU time by role and cause, threads over time, and states summed up, on rows worked by hand and on the captures."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tracelib import load, schema
+from tracelib.analyses.cpu_time import cpu_time
+from tracelib.analyses.demand import demand
+from tracelib.analyses.scheduling import scheduling
+from tracelib.analyses.thread_states import thread_states
+from tracelib.analyses.window import window as gpu_window
+from tracelib.classify import load_rules
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
+from scheduling_frames import IDLE, switch, trace, wakeup, window
+
+A, B, C = 1, 2, 3
+SERVER = {A: "worker", B: "api_server", C: "system"}
+STACKS = [
+    (0, 0, "merge_all", "/x/tokenizers.abi3.so"), (1, 0, "cudaLaunchKernel", "/x/libcudart.so.13"),
+    (2, 0, "_PyEval_EvalFrameDefault", "/usr/bin/python3.12"),
+]  # fmt: skip
+
+
+def sampled(
+    rows: list[tuple[int, int, int | None]],
+    sched: list[tuple[object, ...]] = (),
+    ranges: list[tuple[int, int, int, str]] = (),
+):
+    """Trace of samples (time, thread, stack), one per 1000 ns, and ranges (thread, time, length, name)."""
+    of = trace([*sched], [(ts, thread) for ts, thread, _ in rows], period=1000, roles=SERVER)
+    samples = of.samples.drop("stack").with_columns(
+        pl.Series("stack", [stack for *_, stack in sorted(rows, key=lambda r: r[:2])], pl.Int32)
+    )
+    slices = [(0, thread, ts, dur, name, "annotation", None) for thread, ts, dur, name in ranges]
+    return of.replace(
+        samples=samples, stacks=pl.DataFrame(STACKS, schema=schema.STACKS, orient="row"),
+        slices=pl.DataFrame(slices, schema=schema.SLICES, orient="row"),
+    )  # fmt: skip
+
+
+def ledger(of, start: int, end: int) -> dict[tuple[str | None, str, str | None], tuple[int, int]]:
+    over = window(start, end)
+    got = cpu_time(of, over, thread_states(of, over), load_rules())
+    return {
+        (r["role"], r["cause"], r["sub_cause"]): (r["samples"], r["cpu_ns"])
+        for r in got.iter_rows(named=True)
+    }
+
+
+def test_samples_weigh_their_period() -> None:
+    of = sampled([(1000, B, 0), (2000, B, 0), (3000, A, 1), (4000, A, 2), (5000, A, None), (9000, B, 0)])
+    assert ledger(of, 0, 6000) == {
+        ("api_server", "tokenization", "encode"): (2, 2000),
+        ("worker", "kernel_launch", "api"): (1, 1000),
+        ("worker", "kernel_launch", "dispatch"): (1, 1000),
+        ("worker", "unattributed", None): (1, 1000),
+    }
+
+
+def test_system_threads_are_left_out() -> None:
+    assert ledger(sampled([(1000, C, 0), (2000, B, 0)]), 0, 6000) == {
+        ("api_server", "tokenization", "encode"): (1, 1000)
+    }
+
+
+def test_samples_are_scaled_to_the_running_time_that_switches_prove() -> None:
+    # B ran from 0 to 2500: two samples of 1000 ns stand for 2500 ns.
+    sched = [switch(0, 0, A, "S", B), wakeup(1, 1, C), switch(2500, 0, B, "S", A)]
+    of = sampled([(1000, B, 0), (2000, B, 0)], sched)
+    assert ledger(of, 0, 2500) == {("api_server", "tokenization", "encode"): (2, 2500)}
+
+
+def test_a_cpu_inside_a_wait_is_polling() -> None:
+    of = sampled([(1000, A, 2), (2000, A, 2), (2100, A, 1)], ranges=[(A, 1900, 300, "shm_broadcast.dequeue")])
+    assert ledger(of, 0, 3000) == {
+        ("worker", "kernel_launch", "dispatch"): (1, 1000),
+        ("worker", "spin", "poll"): (1, 1000),
+        ("worker", "kernel_launch", "api"): (1, 1000),  # what a frame says outright stands
+    }
+
+
+def test_shares_carry_wilsons_interval() -> None:
+    of = sampled([(1000 * n, B, 0) for n in range(1, 31)] + [(1000 * n + 500, A, 1) for n in range(1, 71)])
+    over = window(0, 10**6)
+    got = cpu_time(of, over, thread_states(of, over), load_rules())
+    row = got.filter(pl.col("cause") == "tokenization").row(0, named=True)
+    # Wilson's score interval of 30 of 100, computed by its textbook formula.
+    z, n, p = 1.96, 100, 0.3
+    centre, half = (
+        (p + z * z / 2 / n) / (1 + z * z / n),
+        z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n),
+    )
+    assert row["share"] == pytest.approx(0.3)
+    assert (row["ci_low"], row["ci_high"]) == (pytest.approx(centre - half), pytest.approx(centre + half))
+    assert got["share"].sum() == pytest.approx(1)
+
+
+def test_no_samples() -> None:
+    of = trace([switch(0, 0, A, "S", B)])
+    assert cpu_time(of, window(0, 10), thread_states(of, window(0, 10)), load_rules()).is_empty()
+
+
+def test_hardware_events_have_no_length() -> None:
+    of = sampled([(1000, B, 0)])
+    of = of.replace(samples=of.samples.with_columns(event=pl.lit("cycles").cast(pl.Categorical())))
+    assert ledger(of, 0, 3000) == {}
+
+
+def test_demand_counts_running_and_ready_threads() -> None:
+    sched = [
+        wakeup(0, 1, C), switch(0, 0, IDLE, "R", A), wakeup(10, 0, B, A), switch(30, 0, A, "R", B), switch(50, 0, B, "S", A),
+        switch(60, 0, A, "S", IDLE), switch(100, 1, C, "S", IDLE),
+    ]  # fmt: skip
+    of = trace(sched, roles=SERVER)
+    got = demand(of, window(0, 100), thread_states(of, window(0, 100)))
+    merged = got.select("ts_ns", "dur_ns", "running", "runnable").rows()
+    assert [r for r in merged if r[0] < 60] == [(0, 10, 1, 0), (10, 20, 1, 1), (30, 20, 1, 1), (50, 10, 1, 0)]
+    assert got["dur_ns"].sum() == 100
+    assert merged[-1][2:] == (0, 0)
+
+
+def test_scheduling_adds_up_and_counts_migrations() -> None:
+    sched = [
+        switch(0, 0, IDLE, "R", A), switch(10, 0, A, "R", B), switch(20, 1, C, "S", A), switch(35, 1, A, "S", IDLE),
+        wakeup(40, 1, A, B), switch(41, 1, IDLE, "R", A), switch(50, 1, A, "S", IDLE), switch(60, 0, B, "S", IDLE),
+    ]  # fmt: skip
+    of = trace(sched, roles=SERVER)
+    got = scheduling(of, thread_states(of, window(0, 60)))
+    row = got.filter(pl.col("thread") == A).row(0, named=True)
+    states = ("running", "runnable", "throttled", "blocked", "unknown")
+    assert {s: row[f"{s}_ns"] for s in states} == {
+        "running": 10 + 15 + 9,
+        "runnable": 10 + 1,
+        "throttled": 0,
+        "blocked": 5 + 10,
+        "unknown": 0,
+    }
+    assert row["migrations"] == 1
+    assert row["role"] == "worker"
+    assert got.select(pl.sum_horizontal(f"{s}_ns" for s in states)).to_series().unique().to_list() == [60]
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("capture", ["starved", "healthy", "throttled"])
+def test_samples_and_switches_agree_on_the_servers_cpu_time(captures, capture: str) -> None:
+    """Two independent measurements: CPU samples times their period, and running time from switches."""
+    of = load(captures / capture)
+    over = gpu_window(of)
+    states = thread_states(of, over)
+    server = of.threads.filter(pl.col("role").is_in(["api_server", "engine", "worker"]))["thread"]
+    running = states.filter(pl.col("thread").is_in(server.implode()) & (pl.col("state") == "running"))[
+        "dur_ns"
+    ].sum()
+    sampled_ns = of.samples.filter(
+        pl.col("thread").is_in(server.implode()) & pl.col("ts_ns").is_between(over.start_ns, over.end_ns)
+    )["period"].sum()
+    assert running == pytest.approx(sampled_ns, rel=0.03)
+    got = cpu_time(of, over, states, load_rules())
+    assert got.filter(pl.col("role").is_not_null())["cpu_ns"].sum() == pytest.approx(running, rel=0.03)
+
+
+@pytest.mark.corpus
+def test_starved_server_fills_its_two_cpus(captures) -> None:
+    of = load(captures / "starved")
+    over = gpu_window(of)
+    states = thread_states(of, over)
+    steps = demand(of, over, states)
+    assert steps["dur_ns"].sum() == over.duration_ns
+    assert (
+        steps.filter(pl.col("running") > 2)["dur_ns"].sum() < 0.01 * over.duration_ns
+    )  # meta.json: CPUs 0 and 1
+    wanted = (steps["running"] + steps["runnable"]).to_list()
+    assert (
+        sum(d for w, d in zip(wanted, steps["dur_ns"].to_list(), strict=True) if w > 2)
+        > 0.3 * over.duration_ns
+    )

@@ -26,38 +26,39 @@ Made = TypeVar("Made")
 
 def blocks(stream: io.RawIOBase, size: int = BLOCK) -> Iterator[bytes]:
     """Yield the stream's bytes in pieces of about `size` that end between two events (the last: where the file ends)."""
-    kept = b""
-    while data := _read(stream, size):
-        data = kept + data if kept else data
-        end = _between_events(data) or (len(data) if len(data) >= LONGEST else 0)
-        kept = data[end:]
+    buffer, filled = bytearray(2 * size), 0
+    while count := _fill(stream, memoryview(buffer)[filled : filled + size]):
+        filled += count
+        end = _between_events(buffer, filled) or (filled if filled >= LONGEST else 0)
         if end:
-            yield data[:end]
-    if kept:
-        yield kept
+            yield bytes(memoryview(buffer)[:end])
+            buffer[: filled - end] = buffer[end:filled]
+            filled -= end
+        if len(buffer) < filled + size:
+            buffer.extend(bytes(filled))
+    if filled:
+        yield bytes(memoryview(buffer)[:filled])
 
 
-def _between_events(data: bytes) -> int:
-    """Return the length of the part of `data` that holds whole events, 0 if no cut is found.
+def _between_events(data: bytearray, filled: int) -> int:
+    """Return how many of the `filled` bytes of `data` are whole events, 0 if no cut is found.
 
     Most recordings close each event with an empty line; those without call chains have one event a line.
     """
     for empty_line in (b"\n\n", b"\n\r\n"):
-        if (at := data.rfind(empty_line)) >= 0:
+        if (at := data.rfind(empty_line, 0, filled)) >= 0:
             return at + len(empty_line)
-    last = max(
-        (match.end() for match in BEFORE_HEAD.finditer(data, max(0, len(data) - LOOK_BACK))), default=0
-    )
-    return last or data.rfind(b"\n") + 1 if len(data) >= LONGEST else last
+    start = max(0, filled - LOOK_BACK)
+    last = max((match.end() for match in BEFORE_HEAD.finditer(data, start, filled)), default=0)
+    return last or data.rfind(b"\n", 0, filled) + 1 if filled >= LONGEST else last
 
 
-def _read(stream: io.RawIOBase, size: int) -> bytes:
-    """Return `size` bytes, fewer only at the end: a decompressor hands out small pieces."""
-    parts: list[bytes] = []
-    while size > 0 and (part := stream.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _fill(stream: io.RawIOBase, room: memoryview) -> int:
+    """Fill `room` and return how much of it was filled, less only at the end: a decompressor hands out small pieces."""
+    filled = 0
+    while filled < len(room) and (count := stream.readinto(room[filled:])):
+        filled += count
+    return filled
 
 
 def overlapped(work: Callable[[bytes], Made], pieces: Iterable[bytes]) -> Iterator[Made]:

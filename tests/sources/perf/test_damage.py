@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelib.errors import BadTrace
-from tracelib.sources.perf import read, script
+from tracelib.sources.perf import joined, read
 from tracelib.sources.perf.blocks import blocks as cut_blocks
 
 
@@ -64,7 +64,7 @@ def test_the_size_of_blocks_changes_nothing(seed, text, tmp_path, plain, monkeyp
     path.write_text(text)
     expected = read(path)
     size = random.Random(seed).randrange(50, 20_000)
-    monkeypatch.setattr(script, "blocks", functools.partial(cut_blocks, size=size))
+    monkeypatch.setattr(joined, "blocks", functools.partial(cut_blocks, size=size))
     found = read(path)
     assert plain(found) == plain(expected)
     assert found.threads.equals(expected.threads)
@@ -79,7 +79,7 @@ def test_the_size_of_blocks_changes_nothing(seed, text, tmp_path, plain, monkeyp
 def test_blocks_without_empty_lines_hold_whole_events(form, size, tmp_path, plain, monkeypatch):
     path = tmp_path / "perf.txt"
     path.write_bytes("".join(form.format(at, at) for at in range(100, 200)).encode())
-    monkeypatch.setattr(script, "blocks", functools.partial(cut_blocks, size=size))
+    monkeypatch.setattr(joined, "blocks", functools.partial(cut_blocks, size=size))
     samples = plain(read(path))["samples"]
     assert [row[-1] for row in samples] == [((f"f{at}", "[k]"),) for at in range(100, 200)]
 

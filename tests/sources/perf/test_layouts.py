@@ -195,3 +195,13 @@ def test_other_texts_are_not_recognised(text):
     from tracelib.sources.perf import sniff
 
     assert not sniff(text.encode(), "perf.txt")
+
+
+def test_a_refused_head_keeps_its_chain_from_the_event_before(load):
+    trace = load(
+        f"x 1/1 [000] 1.000001: 1 cycles: \n{CHAIN}torn 2.0000: 1 cycles: \n{CHAIN}x 1/1 [000] 3.000001: 1 cycles: \n{CHAIN}"
+    )
+    assert _chains(trace) == [[("foo", "/lib/x.so"), ("main", "/bin/app")]] * 2
+    said = " ".join(trace.health["message"])
+    assert "1 line (" in said
+    assert "2 call-chain lines follow no readable event" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,14 +9,11 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.schema import SAMPLES, SCHED, SOURCES
-from tracelib.sources.files import open_stream, sha256
-from tracelib.sources.perf import frames, heads, scheduler, syscalls
-from tracelib.sources.perf.blocks import blocks, overlapped
-from tracelib.sources.perf.ending import Ending
-from tracelib.sources.perf.header import Header, of_lines
+from tracelib.sources.files import sha256
+from tracelib.sources.perf import frames, scheduler, syscalls
 from tracelib.sources.perf.health import Remarks
+from tracelib.sources.perf.joined import Text, joined
 from tracelib.sources.perf.patterns import COMM_RECORD, LOSS, NO_TIME_HEAD, SOURCE_LINE
-from tracelib.sources.perf.scan import Scan, Tables, scan
 from tracelib.sources.perf.threads import number_of, shared_ids, threads
 from tracelib.trace import Trace
 
@@ -27,28 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["read_text"]
 
 SCHEDULER = ["switch", "wakeup", "waking", "wakeup_new"]
-
-
-@dataclass
-class Text:
-    """A scanned file: its scans joined, its distinct parts parsed.
-
-    `events` has one row per accepted head, in the order of the file: `ts_ns`, `base`, `says` (codes), `kind`; `frames`
-    one row per call-chain line: `event` (row of `events`), `frame` (code).
-    """
-
-    events: pl.DataFrame
-    frames: pl.DataFrame
-    bases: pl.DataFrame
-    says: pl.DataFrame
-    lines: pl.Series
-    header: Header
-    other: pl.DataFrame
-    orphans: int
-    damaged: int
-    ending: Ending
-    damage: str | None
-    lost_bytes: int
 
 
 def read_text(path: Path, original: Path | None = None) -> Trace:
@@ -62,7 +36,7 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
         The file holds no event with a time.
 
     """
-    text = _scanned(path)
+    text = joined(path)
     if text.events.is_empty():
         raise _nothing(path, text)
     remarks = Remarks()
@@ -95,71 +69,6 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
         "samples": samples, "stacks": stacks, "sched": sched, "slices": slices, "threads": who,
         "sources": pl.DataFrame([row], schema=SOURCES), "health": remarks.frame(),
     })  # fmt: skip
-
-
-def _scanned(path: Path) -> Text:
-    """Return the file scanned, its heads accepted or moved to the lines that were not understood."""
-    tables, ending = Tables(), Ending()
-    try:
-        with open_stream(path) as stream:
-            scans = list(overlapped(lambda block: scan(block, tables), ending.of(blocks(stream))))
-            damage, lost_bytes = stream.damage, stream.lost_bytes
-    except OSError as error:
-        raise BadTrace(path, "perf script text", "", str(error)) from error
-    offsets = np.cumsum([0, *(part.heads.height for part in scans)])
-    all_heads = pl.concat([part.heads for part in scans] or [_no_scan(tables).heads])
-    all_frames = pl.concat(
-        [
-            part.frames.with_columns(pl.col("event") + int(at))
-            for part, at in zip(scans, offsets, strict=False)
-        ]
-        or [_no_scan(tables).frames]
-    )
-    bases, texts = heads.prefixes(tables.base.strings()), tables.says.strings()
-    says = heads.events(texts)
-    accepted = _accepted(all_heads, bases, says)
-    other = pl.concat([part.other for part in scans] or [_no_scan(tables).other])
-    rejected = all_heads.filter(~accepted)
-    refused = pl.concat_str(
-        tables.base.strings().gather(rejected["base"]), pl.lit(".…: "), texts.gather(rejected["says"])
-    )
-    refused_lines = pl.select(refused.alias("text")).with_columns(
-        pl.col("text").str.len_bytes().alias("bytes")
-    )
-    event = (accepted.cum_sum().cast(pl.Int64) - 1).gather(all_frames["event"])
-    return Text(
-        events=_events(all_heads.filter(accepted), bases, says),
-        frames=all_frames.with_columns(event.alias("event")).filter(pl.col("event") >= 0),
-        bases=bases, says=says, lines=tables.frame.strings(),
-        header=of_lines(line for part in scans for line in part.comments),
-        other=pl.concat([other, refused_lines]), orphans=sum(part.orphans for part in scans),
-        damaged=sum(part.damaged for part in scans), ending=ending, damage=damage, lost_bytes=lost_bytes,
-    )  # fmt: skip
-
-
-def _no_scan(tables: Tables) -> Scan:
-    return scan(b"", tables)
-
-
-def _accepted(all_heads: pl.DataFrame, bases: pl.DataFrame, says: pl.DataFrame) -> pl.Series:
-    """Say for each head whether it is one.
-
-    It has a time and a thread; where most have no thread (`-F time,event,…`) an event will do in its place.
-    """
-    timed = bases["seconds"].is_not_null().gather(all_heads["base"]) & all_heads["fraction_ns"].is_not_null()
-    with_thread = bases["tid"].is_not_null().gather(all_heads["base"]) & timed
-    with_event = says["event"].is_not_null().gather(all_heads["says"]) & timed
-    return with_thread if with_thread.sum() * 2 > with_event.sum() else with_event
-
-
-def _events(accepted: pl.DataFrame, bases: pl.DataFrame, says: pl.DataFrame) -> pl.DataFrame:
-    seconds = bases["seconds"].gather(accepted["base"])
-    return accepted.select(
-        (seconds * 10**9 + accepted["fraction_ns"]).alias("ts_ns"),
-        "base",
-        "says",
-        says["kind"].gather(accepted["says"]),
-    )
 
 
 def _nothing(path: Path, text: Text) -> BadTrace:

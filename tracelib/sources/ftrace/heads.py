@@ -24,7 +24,8 @@ import polars as pl
 
 __all__ = ["HEAD", "LATENCY", "Heads", "Layout", "Piece"]
 
-TASK = r"(?P<task>\S.*?-\d+(?:\s+\(\s*[\d-]+\))?)"
+NUMBER = r"-\d+(?:\s+\(\s*[\d-]+\))?"
+TASK = rf"(?P<task>.*?{NUMBER})"  # a name may be empty
 FLAGS = r"[^\s\d\[\](]\S{3,5}"
 TIME = r"(?P<seconds>\d+)(?:\.(?P<fraction>\d{1,9}))?"
 #: `(+232)` is what `trace-cmd report --ts-diff` adds.
@@ -36,6 +37,8 @@ LATENCY = rf"^\s*{TASK}\s+(?P<cpu>\d+){FLAGS}\s+{TIME}(?P<unit>us[ +!#*@$]?)?\s*
 LAYOUTS = 6
 EXAMPLES = 200
 NS = 1_000_000_000
+#: "-1234567 (1234567) " is the widest that the kernel prints before the CPU.
+NUMBER_WIDTH = 24
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,13 @@ class Layout:
         )
 
     def pattern(self) -> str:
-        """Return what stands between task and rest in a line of this layout."""
+        """Return what stands between name and rest in a line of this layout."""
         start, end = self.flags
         flags = rf" {{{start - self.close - 1}}}[^\s\d\[\](]\S{{{end - start - 1}}}" if end else ""
         blanks = self.seconds - (end or self.close + 1)
         fraction = rf"\.\d{{{self.colon - self.point - 1}}}" if self.colon > self.point else ""
         cpu, seconds = self.close - self.bracket - 1, self.point - self.seconds
-        return rf"^ \[\d{{{cpu}}}\]{flags} {{{blanks}}}\d{{{seconds}}}{fraction}: [^\s(]"
+        return rf"{NUMBER} +\[\d{{{cpu}}}\]{flags} {{{blanks}}}\d{{{seconds}}}{fraction}: [^\s(]$"
 
     def columns(self) -> list[pl.Expr]:
         """Return the parts of a head as slices: task, cpu, seconds, fraction, rest, and whether the layout `fits`."""
@@ -82,12 +85,12 @@ class Layout:
             text = pl.col("line").str.slice(start, end - start)
             return (text if dtype is None else text.cast(dtype, strict=False)).alias(name)
 
-        before = self.bracket - 1
+        before = max(0, self.bracket - NUMBER_WIDTH)
         return [
-            part("task", 0, before),
+            part("task", 0, self.bracket - 1),
             part("cpu", self.bracket + 1, self.close, pl.Int32()),
             part("seconds", self.seconds, self.point, pl.Int64()),
-            part("fraction", self.point + 1, self.colon, pl.Int64()),
+            part("fraction", self.point + 1, max(self.point + 1, self.colon), pl.Int64()),
             pl.col("line").str.slice(self.colon + 2).alias("rest"),
             part("middle", before, self.colon + 3).str.contains(self.pattern()).alias("fits"),
         ]

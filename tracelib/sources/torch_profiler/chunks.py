@@ -108,7 +108,7 @@ class Cutter:
             end, start = place
             carry = bytes(data[start:stop])
             chunk_offset, offset = offset, offset + start - LEAD
-            data[end : end + PAD] = b" " * PAD
+            data[end : end + PAD] = b",".ljust(PAD)  # beyond `stop`, so that every event has a comma behind it
             del data[end + PAD :]
             yield Chunk(data, end, chunk_offset, last=False)
 

@@ -114,6 +114,9 @@ def test_the_throttled_capture_against_its_cgroup(captures) -> None:
     over = gpu_window(of)
     states = thread_states(of, over)
     stat = cpu_stat((folder / "cpu.stat.before").read_text(), (folder / "cpu.stat.after").read_text())
+    assert states.group_by("thread").agg(pl.col("dur_ns").sum())["dur_ns"].unique().to_list() == [
+        over.duration_ns
+    ]
     stretches = quota_periods(states)
     ends = (stretches["ts_ns"] + stretches["dur_ns"]).to_numpy()
     assert grid(ends, [100 * MS]) is not None

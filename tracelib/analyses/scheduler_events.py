@@ -33,6 +33,10 @@ __all__ = [
 #: Kinds of a thread's events: its segment begins, it is woken, comes to a CPU, leaves it, its segment ends.
 START, WAKE, IN, OUT, END = range(5)
 
+#: Room for the events' order `n` in a sorting key, which leaves 27 bits for the thread and segment.
+ROOM = 2**36
+LAST = ROOM - 2
+
 TIMED_EVENT = "^(?:cpu|task)-clock"
 
 COVERS = pl.Schema(
@@ -138,15 +142,21 @@ def thread_events(sched: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFrame:
         pl.col("event").is_in(["wakeup", "waking", "wakeup_new"]) & (pl.col("next") >= 0)
     ).select("segment", "ts_ns", "n", "cpu", thread="next", kind=pl.lit(WAKE, pl.UInt8))
     edges = _edges(left, came, woken, cover)
-    events = pl.concat([left, came, woken, edges], how="diagonal").sort("thread", "segment", "ts_ns", "n")
+    events = pl.concat([left, came, woken, edges], how="diagonal").sort(_in_order("thread"))
     before = pl.col("kind").shift(1)
     off = (before == START) | ((before == OUT) & ~pl.col("ready").shift(1))
     return events.filter((pl.col("kind") != WAKE) | off)
 
 
+def _in_order(key: str) -> pl.Expr:
+    """Return one integer that sorts by `key`, `segment`, `n`: several times as fast as sorting by three columns."""
+    segments = pl.col("segment").max().cast(pl.Int64) + 1
+    return (pl.col(key).cast(pl.Int64) * segments + pl.col("segment")) * ROOM + pl.col("n") + 1
+
+
 def _switches(sched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return what switches say of the thread that left, and of the one that came."""
-    switch = sched.filter(pl.col("event") == "switch").sort("segment", "cpu", "n")
+    switch = sched.filter(pl.col("event") == "switch").sort(_in_order("cpu"))
     same_before = (pl.col("cpu") == pl.col("cpu").shift(1)) & (
         pl.col("segment") == pl.col("segment").shift(1)
     )
@@ -181,7 +191,7 @@ def _edges(left: pl.DataFrame, came: pl.DataFrame, woken: pl.DataFrame, cover: p
         "thread", "segment", ts_ns="from_ns", kind=pl.lit(START, pl.UInt8), n=pl.lit(-1, pl.Int64)
     )
     end = both.select(
-        "thread", "segment", ts_ns="until_ns", kind=pl.lit(END, pl.UInt8), n=pl.lit(2**62, pl.Int64)
+        "thread", "segment", ts_ns="until_ns", kind=pl.lit(END, pl.UInt8), n=pl.lit(LAST, pl.Int64)
     )
     return pl.concat([begin, end])
 

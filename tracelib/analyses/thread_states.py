@@ -66,15 +66,33 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     sched = chosen_events(trace, cover)
     if sched.is_empty():
         return pl.DataFrame(schema=THREAD_STATES)
-    pairs = _pairs(thread_events(sched, cover))
+    events = thread_events(sched, cover)
+    pairs = _pairs(events)
     missing = _with_first_act(pairs.filter(pl.col("gap") | pl.col("open")), acts(trace, sched))
     pieces = throttled(pl.concat([_recorded(pairs), _rebuilt(missing, sampling(trace))]))
-    rows = pieces.select(list(THREAD_STATES)).match_to_schema(THREAD_STATES).sort("thread", "ts_ns")
-    threads = rows["thread"].unique().sort().to_list()
-    whole = fill(
-        clip(rows, window.start_ns, window.end_ns), "thread", threads, window.start_ns, window.end_ns
+    rows = clip(pieces.select(list(THREAD_STATES)), window.start_ns, window.end_ns)
+    whole = pl.concat([rows, _not_covered(events, window)]).match_to_schema(THREAD_STATES)
+    return whole.sort(
+        pl.col("thread").cast(pl.Int64) * (window.duration_ns + 1) + (pl.col("ts_ns") - window.start_ns)
     )
-    return whole.with_columns(pl.col("state").fill_null("unknown"), pl.col("inferred").fill_null(value=False))
+
+
+def _not_covered(events: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Return the parts of the window that no recording of the thread's machine covers."""
+    spans = events.filter(pl.col("kind").is_in([START, END])).select(
+        "thread",
+        "ts_ns",
+        dur_ns=pl.col("ts_ns").shift(-1) - pl.col("ts_ns"),
+        kind="kind",
+        seen=pl.lit(value=True),
+    )
+    recorded = spans.filter(pl.col("kind") == START).drop("kind")
+    threads = recorded["thread"].unique().to_list()
+    holes = fill(recorded, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("seen").is_null())
+    return holes.select(
+        "thread", "ts_ns", "dur_ns", state=pl.lit("unknown").cast(STATE), cpu=pl.lit(None, pl.Int32), by=pl.lit(None, pl.Int32),
+        inferred=pl.lit(value=False),
+    )  # fmt: skip
 
 
 def _pairs(events: pl.DataFrame) -> pl.DataFrame:
@@ -109,7 +127,7 @@ def _recorded(pairs: pl.DataFrame) -> pl.DataFrame:
     return pairs.filter(~pl.col("gap") & ~pl.col("open")).select(
         "thread", "ts_ns", dur_ns=pl.col("until_ns") - pl.col("ts_ns"), state=state.cast(STATE),
         cpu=pl.when(kind == WAKE).then("then_cpu").otherwise("cpu"), by=pl.when(state == "runnable").then(had_cpu),
-        inferred=pl.lit(value=False), to_idle=pl.col("to_idle") & ready, latest_ns="until_ns",
+        inferred=pl.lit(value=False), to_idle=pl.col("to_idle") & ready, latest_ns="until_ns", waited_ns=pl.col("until_ns") - pl.col("ts_ns"),
     ).filter(pl.col("dur_ns") > 0)  # fmt: skip
 
 
@@ -130,16 +148,16 @@ def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
     before = bounded.select(
         "thread", "ts_ns", dur_ns=pl.col("earliest") - pl.col("ts_ns"), state=pl.col("state").cast(STATE), cpu="cpu",
         by=pl.when((pl.col("state") == "runnable") & (pl.col("kind") == OUT)).then("other"),
-        inferred=pl.col("state") == "runnable", to_idle=idle, latest_ns="latest",
+        inferred=pl.col("state") == "runnable", to_idle=idle, latest_ns="latest", waited_ns="waited_ns",
     )  # fmt: skip
     around = bounded.select(
         "thread", ts_ns="earliest", dur_ns=pl.col("latest") - pl.col("earliest"),
         state=pl.when("at_once").then(pl.lit("running")).otherwise(pl.lit("unknown")).cast(STATE), cpu="then_cpu",
-        by=none, inferred="at_once", to_idle=idle & ~pl.col("at_once"), latest_ns="latest",
+        by=none, inferred="at_once", to_idle=idle & ~pl.col("at_once"), latest_ns="latest", waited_ns="waited_ns",
     )  # fmt: skip
     after = bounded.select(
         "thread", ts_ns="latest", dur_ns=pl.col("until_ns") - pl.col("latest"), state=pl.lit("running").cast(STATE),
-        cpu="then_cpu", by=none, inferred=pl.lit(value=True), to_idle=no, latest_ns="latest",
+        cpu="then_cpu", by=none, inferred=pl.lit(value=True), to_idle=no, latest_ns="latest", waited_ns="waited_ns",
     )  # fmt: skip
     return pl.concat([before, around, after]).filter(pl.col("dur_ns") > 0)
 
@@ -173,4 +191,6 @@ def _bounded(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
         state=state, latest=latest, earliest=pl.when(stays).then(until).otherwise(pl.min_horizontal(unseen, latest)),
         idle_at_wake=idle_at_wake.fill_null(value=False),
     )  # fmt: skip
-    return bounded.with_columns(at_once=pl.col("idle_at_wake") & (pl.col("earliest") == begin))
+    return bounded.with_columns(
+        at_once=pl.col("idle_at_wake") & (pl.col("earliest") == begin), waited_ns=pl.col("earliest") - begin
+    )

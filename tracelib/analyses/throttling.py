@@ -44,27 +44,25 @@ MOST = 0.7
 def throttled(states: pl.DataFrame, periods_ns: Sequence[int] = PERIODS_NS) -> pl.DataFrame:
     """Return `states` with `throttled` instead of `runnable` where a quota kept the thread off an idle CPU.
 
-    Takes rows of `thread_states` with `to_idle` (Boolean: ready, and its CPU idle) and `latest_ns` (Int64: when it was back
-    at the latest). Where its coming is known only to lie between the end of a row and `latest_ns`, it came at the grid's
-    point in between. Other rows stay as they are.
+    Takes rows of `thread_states`, and of each gap off a CPU the columns `to_idle` (Boolean: ready, and the CPU idle),
+    `waited_ns` (Int64: how long it certainly waited) and `latest_ns` (Int64: when the thread was back at the latest). Where
+    its coming is known only to lie in the gap's last part (a row `unknown`), it came at the grid's point in there.
     """
-    gap = pl.col("to_idle") & (pl.col("state") == "runnable") & (pl.col("dur_ns") >= SHORTEST_NS)
-    found = grid(states.filter(gap)["latest_ns"].to_numpy(), periods_ns)
+    gap = pl.col("to_idle") & (pl.col("waited_ns") >= SHORTEST_NS)
+    waits = gap & (pl.col("state") == "runnable")
+    found = grid(states.filter(waits)["latest_ns"].to_numpy(), periods_ns)
     if found is None:
         return states
     period, phase = found
     off = (pl.col("latest_ns") - phase) % period
-    point = pl.col("latest_ns") - off
-    on_grid = off <= _tolerance(period)
     end = pl.col("ts_ns") + pl.col("dur_ns")
-    kept_off = gap & on_grid
-    came_later = pl.col("to_idle") & (pl.col("state") == "unknown") & on_grid
-    begin = (
-        pl.when(came_later).then(pl.max_horizontal("ts_ns", pl.min_horizontal(point, end))).otherwise("ts_ns")
-    )
+    kept_off = waits & (off <= _tolerance(period))
+    came = gap & (pl.col("state") == "unknown") & (off <= _tolerance(period))
+    point = pl.col("latest_ns") - off
+    begin = pl.when(came).then(pl.max_horizontal("ts_ns", point)).otherwise("ts_ns")
     return states.with_columns(
         ts_ns=begin,
-        dur_ns=pl.when(kept_off).then(pl.max_horizontal(end, point) - pl.col("ts_ns")).otherwise(end - begin),
+        dur_ns=pl.when(kept_off).then(pl.max_horizontal(end, point)).otherwise(end) - begin,
         state=pl.when(kept_off).then(pl.lit("throttled", states.schema["state"])).otherwise("state"),
     ).filter(pl.col("dur_ns") > 0)
 

@@ -306,6 +306,50 @@ def test_a_last_line_that_is_surely_whole_is_kept(trace_of):
     assert trace.sources["skipped_bytes"][0] == 0
 
 
+HUGE = "99999999999999999999"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        line(f"{HUGE}.000000", "cpu_idle: state=1"), line("9999999999.000000", "cpu_idle: state=1"),
+        line(HUGE, "cpu_idle: state=1"), f"bash-7 {HUGE}d..2. 1.000000: cpu_idle: state=1\n",
+        f"bash-7 0d..2. {HUGE}us!: cpu_idle: state=1\n", f" {HUGE}.000000 |  1) bash-7 | ...1 | 1 us | f();\n",
+    ],
+)  # fmt: skip
+def test_numbers_beyond_64_bits_make_no_event(trace_of, bad):
+    trace = trace_of(SWITCH_1 + bad)
+    assert trace.sources.select("first_ns", "last_ns").row(0) == (10**9, 10**9)
+    assert "1 line not understood" in messages(trace)
+
+
+def test_numbers_beyond_their_columns_are_not_recorded(trace_of):
+    text = (
+        f"# entries-in-buffer/entries-written: 1/{HUGE} #P:{HUGE}\ncpus={HUGE}\nCPU:1 [LOST {HUGE} EVENTS]\n"
+        + line("1.000000", f"sched_wakeup: comm=a pid=5 prio=1 target_cpu={HUGE}")
+        + line("1.000001", f"sched_wakeup: comm=a pid={HUGE} prio=1 target_cpu=1")
+        + line(
+            "1.000002",
+            f"sched_switch: prev_comm=a prev_pid=5 prev_prio=1 prev_state={HUGE}1 ==> next_comm=b next_pid=6 next_prio=1",
+        )
+        + line(
+            "1.000003",
+            "sched_switch: prev_comm=b prev_pid=6 prev_prio=1 prev_state=007 ==> next_comm=b next_pid=5 next_prio=1",
+        )
+        + line("1.000004", f"sys_enter: NR {HUGE} (1)")
+        + line("1.000005", f"tracing_mark_write: trace_event_clock_sync: realtime_ts={HUGE}")
+        + line("1.000006", f"tracing_mark_write: C|{HUGE}|x|{HUGE}")
+        + line("1.000007", f"funcgraph_entry: {HUGE} us | f();")
+    )
+    trace = trace_of(text).check()
+    assert trace.sources.select("cpus", "wall_offset_ns", "lost_declared").row(0) == (None, None, 1)
+    assert trace.slices.filter(pl.col("category") == "os")["name"].to_list() == ["syscall ?"]
+    wakeups = trace.sched.filter(pl.col("event") == "wakeup")
+    assert wakeups["cpu"].to_list() == [1]  # its own, since the target's is none
+    assert trace.sched.filter(pl.col("prev_state").is_not_null())["prev_state"].to_list() == ["other", "S"]
+    assert "1 scheduler event with fields that are not understood" in messages(trace)
+
+
 @pytest.mark.parametrize("text", ["\n", "hello\nworld\n", "no line end", "\x00\x01\x02" * 50])
 def test_what_holds_no_event(trace_of, text):
     assert not sniff(text.encode(), "trace.txt")

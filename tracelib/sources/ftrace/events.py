@@ -44,9 +44,9 @@ WORDS = tuple(
     )
 )
 #: tracefs and trace-cmd; the number is absent where the kernel does not know it.
-LOST = r"^CPU:(?P<cpu>\d+) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
-WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
-CPUS = re.compile(r"^(?:cpus=(\d+)|#.*#P:(\d+))")
+LOST = r"^CPU:(?P<cpu>\d{1,6}) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
+WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d{1,17})/(\d{1,17})\b")
+CPUS = re.compile(r"^(?:cpus=(\d{1,6})|#.*#P:(\d{1,6}))\b")
 CLOCK = re.compile(r"^#\s*(?:trace_)?clock:\s*(?:.*\[)?(\w[\w-]*)")
 TRACER = re.compile(r"^# tracer: (\S+)")
 #: Lines that belong to the text but say nothing of their own: blank, a kernel stack (its head is an event), the mark of
@@ -170,7 +170,7 @@ class Events:
         base = ["index", "ts_ns", "cpu", "task", "word"]
         self._part("sched", of["sched"].select(*base, pl.col("args").cast(pl.Categorical(self.fields))))
         called = of["syscall"].filter(~pl.col("args").str.starts_with("<-"))
-        number = pl.col("args").str.extract(r"^NR (-?\d+)").cast(pl.Int32)
+        number = pl.col("args").str.extract(r"^NR (-?\d+)").cast(pl.Int32, strict=False)
         self._part("syscall", called.select(*base, number.alias("number")))
         self._part("marker", of["marker"].select(*base, "args"))
         self._part("graph", of["graph"].select(*base, "args"))
@@ -184,7 +184,7 @@ class Events:
             .select("index", line.str.extract_groups(LOST).struct.unnest())
             .drop_nulls("cpu")
         )
-        lost = pl.coalesce("lost", "dropped").cast(pl.Int64)
+        lost = pl.coalesce("lost", "dropped").cast(pl.Int64, strict=False)
         self.waiting = pl.concat(
             [self.waiting, marks.select("index", pl.col("cpu").cast(pl.Int32), lost.alias("events"))]
         )

@@ -176,7 +176,7 @@ class Frames:
         self.remarks.add("info", f"system calls are named by number as on {machine}, judged by which numbers occur",
                          "To be certain, record syscalls:* instead of raw_syscalls:*")  # fmt: skip
         names = pl.col("number").replace_strict(table, default=None, return_dtype=pl.String)
-        named = pl.coalesce(names, pl.format("syscall {}", "number"))
+        named = pl.coalesce(names, pl.format("syscall {}", pl.col("number").cast(pl.String).fill_null("?")))
         return rows.with_columns(event=named.cast(pl.Categorical()))
 
     def _marks(self) -> markers.Marks:

@@ -20,7 +20,7 @@ from tracelib.sources.ftrace.nesting import matched
 __all__ = ["calls", "graph_events"]
 
 DRAWN = (
-    r"^\s*(?:(?P<seconds>\d+)\.(?P<fraction>\d+)\s+\|\s+)?(?P<cpu>\d+)\)\s*"
+    r"^\s*(?:(?P<seconds>\d{1,9})\.(?P<fraction>\d{1,9})\s+\|\s+)?(?P<cpu>\d{1,6})\)\s*"
     r"(?:(?P<task>\S.*?-\d+)\s*\|\s+)?(?:[^\s|\d]\S{3,5}\s+\|\s*)?"
     r"(?:[^\w\s|]\s?)?\s*(?:(?P<duration>\d+\.?\d*) us)?\s*\|\s*(?P<call>\S.*?)\s*$"
 )
@@ -57,7 +57,7 @@ def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]
     return events, others.filter(~drawn), int((drawn & ~timed).sum())
 
 
-CALL = r"^\S?\s*(?:(?P<us>\d+)\.?(?P<part>\d*) us)?\s*\|\s*(?P<leaf>.*?)(?:\(.*\))?\s*(?P<mark>[;{}])?\s*(?:/\*.*\*/)?\s*$"
+CALL = r"^\S?\s*(?:(?P<us>\d{1,12})\.?(?P<part>\d*) us)?\s*\|\s*(?P<leaf>.*?)(?:\(.*\))?\s*(?P<mark>[;{}])?\s*(?:/\*.*\*/)?\s*$"
 
 
 def calls(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:

@@ -27,16 +27,18 @@ __all__ = ["HEAD", "LATENCY", "Heads", "Layout", "Piece"]
 NUMBER = r"-\d+(?:\s+\(\s*[\d-]+\))?"
 TASK = rf"(?P<task>.*?{NUMBER})"  # a name may be empty
 FLAGS = r"[^\s\d\[\](]\S{3,5}"
-TIME = r"(?P<seconds>\d+)(?:\.(?P<fraction>\d{1,9}))?"
+TIME = r"(?P<seconds>\d{1,19})(?:\.(?P<fraction>\d{1,9}))?"
 #: `(+232)` is what `trace-cmd report --ts-diff` adds.
 REST = r":(?:\s+\(\+\d+\))?\s+(?P<rest>\S.*)$"
-HEAD = rf"^\s*{TASK}\s+\[(?P<cpu>\d+)\](?:\s+(?P<flags>{FLAGS}))?\s*{TIME}{REST}"
-LATENCY = rf"^\s*{TASK}\s+(?P<cpu>\d+){FLAGS}\s+{TIME}(?P<unit>us[ +!#*@$]?)?\s*{REST}"
+HEAD = rf"^\s*{TASK}\s+\[(?P<cpu>\d{{1,6}})\](?:\s+(?P<flags>{FLAGS}))?\s*{TIME}{REST}"
+LATENCY = rf"^\s*{TASK}\s+(?P<cpu>\d{{1,6}}){FLAGS}\s+{TIME}(?P<unit>us[ +!#*@$]?)?\s*{REST}"
 
 #: How many places of columns are tried before the rest of a chunk goes to the regular expression.
 LAYOUTS = 6
 EXAMPLES = 200
 NS = 1_000_000_000
+#: Seconds, and counts of µs, beyond these do not fit into 64 bits as ns: such a line is no event.
+MOST_SECONDS, MOST_MICROSECONDS = 9_000_000_000, 9_000_000_000_000_000
 #: "-1234567 (1234567) " is the widest that the kernel prints before the CPU.
 NUMBER_WIDTH = 24
 
@@ -162,6 +164,8 @@ class Heads:
         """Return the events that fit `layout`, and the other lines."""
         tried = lines.with_columns(layout.columns())
         fits = tried["fits"] & tried["cpu"].is_not_null() & tried["seconds"].is_not_null()
+        if layout.colon > layout.point:
+            fits &= tried["seconds"] <= MOST_SECONDS
         whole = bool(fits.all())
         events = (tried if whole else tried.filter(fits)).select(
             "index", "task", "cpu", layout.ts_ns().alias("ts_ns"), "rest"
@@ -171,28 +175,24 @@ class Heads:
 
     def _by_expression(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return events and other lines, by the regular expressions alone."""
-        heads = []
+        found = []
         for pattern in (HEAD, LATENCY):
-            groups = pl.col("line").str.extract_groups(pattern)
-            matched = lines.select("index", groups.struct.unnest())
-            fits = matched["rest"].is_not_null()
-            heads.append(self._typed(matched.filter(fits)))
-            lines = lines.filter(~fits)
-        return pl.concat(heads), lines
+            groups = pl.col("line").str.extract_groups(pattern).struct.unnest()
+            tried = lines.select("index", groups).with_columns(pl.col("seconds").cast(pl.Int64, strict=False))
+            in_us = "unit" in tried.columns
+            tried = tried.with_columns(_ts_ns(in_us=in_us).alias("ts_ns"), pl.col("cpu").cast(pl.Int32))
+            fits = tried["ts_ns"].is_not_null() & tried["cpu"].is_not_null()
+            events, lines = tried.filter(fits), lines.filter(~fits)
+            self.since_start += events["unit"].count() if in_us else 0
+            self.counting += 0 if in_us else events["fraction"].null_count()
+            found.append(events.select("index", "task", "cpu", "ts_ns", "rest"))
+        return pl.concat(found), lines
 
-    def _typed(self, matched: pl.DataFrame) -> pl.DataFrame:
-        counts = pl.col("fraction").is_null()
-        whole = pl.col("seconds").cast(pl.Int64, strict=False)
-        ts_ns = (
-            pl.when(counts)
-            .then(whole)
-            .otherwise(whole * NS + pl.col("fraction").str.pad_end(9, "0").cast(pl.Int64, strict=False))
-        )
-        if "unit" in matched.columns:
-            ts_ns = pl.when(pl.col("unit").is_not_null()).then(whole * 1000).otherwise(ts_ns)
-            self.since_start += matched["unit"].count()
-        else:
-            self.counting += matched["fraction"].null_count()
-        return matched.select(
-            "index", "task", pl.col("cpu").cast(pl.Int32, strict=False), ts_ns.alias("ts_ns"), "rest"
-        )
+
+def _ts_ns(*, in_us: bool) -> pl.Expr:
+    """Return the time of what the expressions found; null where it does not fit into 64 bits."""
+    whole, fraction = pl.col("seconds"), pl.col("fraction")
+    split = whole * NS + fraction.str.pad_end(9, "0").cast(pl.Int64, strict=False)
+    ts_ns = pl.when(fraction.is_null()).then(whole).otherwise(pl.when(whole <= MOST_SECONDS).then(split))
+    micros = pl.when(whole <= MOST_MICROSECONDS).then(whole * 1000)
+    return pl.when(pl.col("unit").is_not_null()).then(micros).otherwise(ts_ns) if in_us else ts_ns

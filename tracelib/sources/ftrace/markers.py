@@ -21,7 +21,7 @@ from tracelib.sources.ftrace.nesting import NO_RANGES, matched
 __all__ = ["Marks", "clock_tie", "nothing", "read_marks", "texts"]
 
 FIRST = r"^([BECSFGHIN])(?:\|(\d+))?(?:\|(.*))?$"
-SYNC = re.compile(r"trace_event_clock_sync: realtime_ts=(\d+)")
+SYNC = re.compile(r"trace_event_clock_sync: realtime_ts=(\d{1,14})\b")
 
 
 class Marks(NamedTuple):

@@ -57,8 +57,11 @@ def states(fields: pl.DataFrame) -> pl.DataFrame:
     Numbers differ by kernel, and the text does not name it. A bit above 256 is set only before 4.14. Linux 4.14 and
     4.15 wrote every state shifted by one, so that even the idle task left its CPU in state 1 (fixed by 3f5fe9fef5b2).
     """
-    numeric = fields["state"].str.contains(r"^(0x[0-9a-f]+|\d+)$").fill_null(value=False)
-    value = {text: int(text, 0) for text in fields.filter(numeric)["state"].unique()}
+    numeric = fields["state"].str.contains(r"^(0x[0-9a-f]{1,15}|\d{1,18})$").fill_null(value=False)
+    value = {
+        text: int(text, 16 if text.startswith("0x") else 10)
+        for text in fields.filter(numeric)["state"].unique()
+    }
     idle = fields.filter(numeric & (fields["prev"] == 0))["state"].unique().to_list()
     shifted = any(value[text] == 1 for text in idle)
     old = not shifted and any(number & 0x3FF >= 0x200 or number >= 0x400 for number in value.values())
@@ -95,7 +98,7 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, wakers: pl.DataFrame, ids: p
         return pl.col(column).replace_strict(thread, default=None, return_dtype=pl.Int32)
 
     known = fields.filter("ok").select(
-        "code", of("prev"), "state", of("next"), pl.col("cpu").alias("target").cast(pl.Int32)
+        "code", of("prev"), "state", of("next"), pl.col("cpu").alias("target").cast(pl.Int32, strict=False)
     )
     waker = wakers.select(pl.col("code").alias("task"), of("tid").alias("waker"))
     joined = rows.join(known, left_on="args", right_on="code", maintain_order="left").join(

@@ -116,7 +116,13 @@ def _execute(
             progress_bar=False,
             cwd=working_directory,
             execution_timeout=timeout_s,
-            config=Config({"KernelManager": {"transport_encryption": "required"}}),
+            config=Config(
+                {
+                    "KernelManager": {"transport_encryption": "required"},
+                    # A kernel that is stopped while it shuts down complains on the terminal; its errors reach us as cells.
+                    "NotebookClient": {"extra_arguments": ["--IPKernelApp.log_level=50"]},
+                }
+            ),
         )
     except PapermillExecutionError as error:
         return Failure(error.exec_count or error.cell_index, error.ename, error.evalue)

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
     Integers = NDArray[np.int64]
 
-__all__ = ["Refused", "fast_batch"]
+__all__ = ["fast_batch"]
 
 #: Phases of ordinary events: complete, instant; flows are only counted.
 INTERVAL, INSTANTS, FLOWS = ord("X"), tuple(b"iI"), tuple(b"stf")
 #: Categories whose correlation joins them to GPU ops.
 CALLS = ("runtime", "driver", "sync")
+#: Above this share of slow events the plain decoder alone is quicker.
+MOSTLY = 0.4
 #: Names that have to be read as JSON: with escapes, or damaged.
 ODD_NAME = r"[\x00-\x1f\\]"
 XCCL = tuple(int.from_bytes(start, "little") for start in (b"nccl", b"rccl"))
@@ -49,6 +51,11 @@ class _Values:
     has: Flags
 
 
+def _last_word(lex: Lexed, close: Integers, length: Integers) -> NDArray[np.uint64]:
+    """Return the last 8 characters before each closing quote as one number; a shorter text is padded with zeros."""
+    return lex.words[close - 8] >> (np.maximum(8 - length, 0).astype(np.uint64) << np.uint64(3))
+
+
 class _Keys:
     """The keys of all events at one depth."""
 
@@ -57,15 +64,14 @@ class _Keys:
         self.lex, self.strings, self.event = lex, lex.keys[here], lex.key_event[here]
         self.first, self.close = lex.opening[self.strings] + 1, lex.closing[self.strings]
         self.length = self.close - self.first
-        self.ending = lex.words[self.close - 8]
+        self.word = _last_word(lex, self.close, self.length)
 
     def find(self, name: bytes) -> _Values:
         """Return the last value of the key `name`, of up to 16 characters, in each event."""
-        size = min(len(name), 8)
-        same = self.ending >> np.uint64(64 - 8 * size) == np.uint64(int.from_bytes(name[-size:], "little"))
-        found = np.flatnonzero(same & (self.length == len(name)))
-        if len(name) > 8:
-            found = found[self.lex.words[self.first[found]] == np.uint64(int.from_bytes(name[:8], "little"))]
+        found = np.flatnonzero(self.word == np.uint64(int.from_bytes(name[-8:], "little")))
+        if len(name) >= 8:  # two words, which overlap, are the whole name
+            first = self.lex.words[self.first[found]] == np.uint64(int.from_bytes(name[:8], "little"))
+            found = found[first & (self.length[found] == len(name))]
         values = _Values(*(np.zeros(self.lex.starts.size, dtype) for dtype in (np.int64, np.int64, bool)))
         event = self.event[found]
         values.at[event] = skip_blanks(self.lex.text, self.close[found] + 2)
@@ -78,14 +84,16 @@ class _Scan:
     """One chunk on its way to columns; `slow` marks the events that are left to the plain decoder."""
 
     def __init__(self, chunk: Chunk) -> None:
-        self.lex = lexed(chunk)
-        self.views = pl.Series([bytes(chunk.data)], dtype=pl.Binary)
+        self.chunk, self.lex = chunk, lexed(chunk)
         self.outer, self.inner = _Keys(self.lex, 1), _Keys(self.lex, 2)
+        self.name = self.outer.find(b"name")
         self.repaired = 0
         self.slow = self.odd_args()
         self.phase = self.phases()
         self.spans = (self.phase == INTERVAL) | np.isin(self.phase, INSTANTS)
         self.slow |= ~self.spans & ~np.isin(self.phase, FLOWS)
+        if self.slow.mean() > MOSTLY:
+            raise Refused("most events are the plain decoder's business")
         self.categories, self.code = self.coded_categories()
 
     def odd_args(self) -> Flags:
@@ -113,38 +121,50 @@ class _Scan:
         self.slow |= needed & ~sound
         return np.where(sound & needed, value, 0)
 
-    def texts(self, values: _Values, rows: Integers) -> pl.Series:
-        """Return the strings, as written, in the events `rows`: views of the chunk, null for what is no string."""
+    def strings(self, values: _Values, rows: Integers) -> tuple[Integers, Integers, Flags]:
+        """Return the opening and closing quotes of the values in the events `rows`, and which of them are strings."""
         string = np.minimum(values.string[rows], self.lex.opening.size - 1)
         start, end = self.lex.opening[string], self.lex.closing[string]
         after = self.lex.text[skip_blanks(self.lex.text, end + 1)]
-        sound = values.has[rows] & (start == values.at[rows]) & ((after == ord(",")) | (after == ord("}")))
-        chunk = self.views.new_from_index(0, rows.size)
-        cut = pl.DataFrame({"chunk": chunk, "from": start + 1, "size": np.where(sound, end - start - 1, 0), "sound": sound})
-        text = pl.col("chunk").bin.slice("from", "size").cast(pl.String)
-        return cut.select(pl.when("sound").then(text))["chunk"]
+        return start, end, values.has[rows] & (start == values.at[rows]) & ((after == ord(",")) | (after == ord("}")))
 
     def coded_categories(self) -> tuple[list[str | None], Integers]:
-        """Return the categories that occur, None first for "has none", and which of them each event has."""
+        """Return the categories that occur, None first for "has none", and which of them each event has.
+
+        Three words of 8 characters, of the start, of the end and from the eighth on, are the whole of a text of up to
+        24 characters; longer ones are slow, as are those that are no strings or hold a backslash.
+        """
         values = self.outer.find(b"cat")
         rows = np.flatnonzero(values.has)
-        coded = self.texts(values, rows).cast(pl.Categorical())
-        distinct = coded.unique(maintain_order=True).drop_nulls()
-        names = distinct.cast(pl.String).to_list()
-        physical = np.zeros(int(coded.to_physical().max() or 0) + 1, np.int64)  # type: ignore[arg-type]
-        physical[distinct.to_physical().to_numpy()] = np.arange(1, len(names) + 1)
+        start, end, sound = self.strings(values, rows)
+        length = end - start - 1
+        middle = np.where(length > 16, self.lex.words[start + 9], np.uint64(0))
+        first = self.lex.words[start + 1] << (np.maximum(8 - length, 0).astype(np.uint64) << np.uint64(3))
+        words = (length, first, middle, _last_word(self.lex, end, length))
+        names: list[str | None] = [None]
         code = np.zeros(self.lex.starts.size, np.int64)
-        code[rows] = physical[coded.to_physical().fill_null(0).to_numpy()]
-        self.slow[rows] |= coded.is_null().to_numpy()
-        self.slow |= np.isin(code, [n for n, name in enumerate(names, 1) if "\\" in name])
-        return [None, *names], code
+        left = np.flatnonzero(sound & (length <= 24))
+        self.slow[rows] |= ~sound | (length > 24)
+        while left.size:
+            one = left[0]
+            same = np.logical_and.reduce([word[left] == word[one] for word in words])
+            name = self.lex.text[start[one] + 1 : end[one]].tobytes().decode()
+            if "\\" in name:
+                self.slow[rows[left[same]]] = True
+            code[rows[left[same]]] = len(names)
+            names.append(name)
+            left = left[~same]
+        return names, code
 
     def of_categories(self, chosen: list[bool]) -> Flags:
         return np.array(chosen)[self.code]
 
     def names(self, rows: Integers) -> pl.Series:
         """Return the names of the events `rows`; those that are no strings are null, and their events become slow."""
-        text = self.texts(self.outer.find(b"name"), rows)
+        start, end, sound = self.strings(self.name, rows)
+        size = np.where(sound, end - start - 1, 0)
+        chunk = pl.Series([bytes(self.chunk.data)], dtype=pl.Binary).new_from_index(0, rows.size)  # views, no copies
+        text = chunk.bin.slice(pl.Series(start + 1), pl.Series(size)).cast(pl.String).set(pl.Series(~sound), None)
         names = text.cast(pl.Categorical())
         self.slow[rows[names.is_null().to_numpy()]] = True
         distinct = names.unique().drop_nulls().cast(pl.String)
@@ -158,8 +178,7 @@ class _Scan:
 
     def collectives(self) -> Flags:
         """Events that may be collectives: their group and sizes are the plain decoder's business."""
-        name = self.outer.find(b"name")
-        start = self.lex.words[name.at + 1] & np.uint64(0xFFFFFFFF)
+        start = self.lex.words[self.name.at + 1] & np.uint64(0xFFFFFFFF)
         return self.inner.find(b"Collective name").has | np.isin(start, np.array(XCCL, np.uint64))
 
 
@@ -174,30 +193,34 @@ def _unescaped(text: str) -> tuple[str, bool]:
     return text, True
 
 
-def _optional(value: Integers, known: Flags) -> pl.Series:
-    return pl.select(pl.when(pl.Series(known)).then(pl.Series(value))).to_series()
+def _optional(name: str, value: Integers, known: Flags) -> pl.Series:
+    return pl.Series(name, value).set(pl.Series(~known), None)
 
 
 def _span_frame(scan: _Scan, rows: Integers, columns: dict[str, Integers], names: pl.Series) -> pl.DataFrame:
-    categories = pl.Series([slice_category(name) for name in scan.categories], dtype=SLICE_CATEGORY)
-    correlation = np.where(scan.of_categories([slice_category(name) in CALLS for name in scan.categories]), columns["correlation"], 0)[rows]
-    return pl.DataFrame({
-        "category": categories.gather(scan.code[rows]), "name": names,
-        **{key: columns[key][rows] for key in ("pid", "tid", "ts", "dur")},
-        "correlation": _optional(correlation, correlation != 0),
-    }, schema=SPANS)  # fmt: skip
-
-
-def _gpu_frame(scan: _Scan, rows: Integers, columns: dict[str, Integers], names: pl.Series, has: dict[str, Flags]) -> pl.DataFrame:
-    kinds = pl.Series([gpu_kind(name) for name in scan.categories], dtype=GPU_OP_KIND)
-    known = {key: _optional(columns[key][rows], has[key][rows]) for key in ("graph", "bytes")}
+    categories = pl.Series("category", [slice_category(name) for name in scan.categories], dtype=SLICE_CATEGORY)
+    called = scan.of_categories([slice_category(name) in CALLS for name in scan.categories])[rows]
     correlation = columns["correlation"][rows]
-    nothing = {key: pl.Series([None], dtype=GPU[key]).new_from_index(0, rows.size) for key in ("collective", "group", "group_size", "sequence", "elements")}
-    return pl.DataFrame({
-        "kind": kinds.gather(scan.code[rows]), "name": names,
-        **{key: columns[key][rows] for key in ("device", "stream", "ts", "dur")},
-        "correlation": _optional(correlation, correlation != 0), **known, **nothing,
-    }, schema=GPU)  # fmt: skip
+    return pl.DataFrame([
+        categories.gather(scan.code[rows]), names.alias("name"),
+        *(pl.Series(key, columns[key][rows]) for key in ("pid", "tid", "ts", "dur")),
+        _optional("correlation", correlation, called & (correlation != 0)),
+    ])  # fmt: skip
+
+
+def _gpu_frame(
+    scan: _Scan, rows: Integers, columns: dict[str, Integers], names: pl.Series, has: dict[str, Flags]
+) -> pl.DataFrame:
+    kinds = pl.Series("kind", [gpu_kind(name) for name in scan.categories], dtype=GPU_OP_KIND)
+    correlation = columns["correlation"][rows]
+    no_collective = ("collective", "group", "group_size", "sequence", "elements")
+    return pl.DataFrame([
+        kinds.gather(scan.code[rows]), names.alias("name"),
+        *(pl.Series(key, columns[key][rows]) for key in ("device", "stream", "ts", "dur")),
+        _optional("correlation", correlation, correlation != 0),
+        *(_optional(key, columns[key][rows], has[key][rows]) for key in ("graph", "bytes")),
+        *(pl.Series(key, [None], GPU[key]).new_from_index(0, rows.size) for key in no_collective),
+    ])  # fmt: skip
 
 
 def _tally(scan: _Scan, rows: Integers) -> Counter[tuple[str, str]]:

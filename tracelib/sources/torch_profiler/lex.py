@@ -123,7 +123,7 @@ def lexed(chunk: Chunk) -> Lexed:
     # Every key has the depth and the event of the last brace before it.
     before = np.append(np.searchsorted(closing[keys], braces), keys.size)
     runs = np.diff(before)
-    event = np.searchsorted(starts, braces, side="right") - 1
+    event = np.minimum(np.cumsum((depth == 1) & (text[braces] == OPEN)), starts.size) - 1
     return Lexed(
         text=text,
         words=np.ndarray((text.size - 8,), dtype="<u8", buffer=data, strides=(1,)),

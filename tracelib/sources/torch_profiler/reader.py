@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +13,13 @@ from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.chunks import Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
 from tracelib.sources.torch_profiler.events import Batch, joined
+from tracelib.sources.torch_profiler.fast import fast_batch
+from tracelib.sources.torch_profiler.lex import Refused
 from tracelib.sources.torch_profiler.salvage import decoded, salvage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     from tracelib.sources.files import Stream
@@ -22,6 +28,7 @@ __all__ = ["Content", "content"]
 
 #: More text than this after the list of events is not looked at: it is other tools' data.
 LONGEST_TAIL = 16 << 20
+THREADS = 2
 
 
 @dataclass
@@ -48,15 +55,35 @@ def plain_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     return batch, salvaged.tail
 
 
+def _batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
+    try:
+        return fast_batch(chunk)
+    except Refused:
+        return plain_batch(chunk)
+
+
+def _decoded(cutter: Cutter) -> Iterator[tuple[Chunk, Batch, bytes | None]]:
+    """Decode chunks on two threads while this one reads on; numpy and Polars let go of the interpreter's lock."""
+    waiting: deque[tuple[Chunk, Future[tuple[Batch, bytes | None]]]] = deque()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as pool:
+        for chunk in cutter:
+            waiting.append((chunk, pool.submit(_batch, chunk)))
+            if len(waiting) > THREADS:
+                first, future = waiting.popleft()
+                yield first, *future.result()
+        for first, future in waiting:
+            yield first, *future.result()
+
+
 def _batches(cutter: Cutter) -> tuple[list[Batch], bytes | None]:
     batches: list[Batch] = []
     tail: bytes | None = None
-    for chunk in cutter:
-        if tail is not None:  # the list has ended: what follows belongs to the document
-            tail = tail + b"," + chunk.text if len(tail) < LONGEST_TAIL else tail
-            continue
-        batch, tail = plain_batch(chunk)
-        batches.append(batch)
+    for chunk, batch, behind in _decoded(cutter):
+        if tail is None:
+            batches.append(batch)
+            tail = behind
+        elif len(tail) < LONGEST_TAIL:  # the list has ended: this text belongs to the document
+            tail += b"," + chunk.text
     return batches, tail
 
 

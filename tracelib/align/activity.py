@@ -1,63 +1,277 @@
-"""Whether what a profiler saw a thread do agrees with when the scheduler let it run.
+"""Whether what a profiler saw a thread do agrees with when the scheduler let it run, and which shift makes it agree.
 
-A host slice can only begin while its thread is on a CPU. If many begin while scheduler events have it off, the two
-sources' clocks, or their thread ids, are not those of one machine.
+A thread does nothing while it is off the CPU: no slice of it can begin or end there. Each time that a thread is provably
+off therefore bounds the shift between the profiler's clock and the scheduler's from both sides, by the last thing the
+thread did before and the first thing it did after. Off for certain is the time from a switch away from the thread to its
+next event, if that is a switch back or its wake-up; recorders lose switches, so nothing else counts.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
+from tracelib.align.fit import MAX_DRIFT_PPB, Fit
+from tracelib.schema import IDLE
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tracelib.align.domains import Tie
     from tracelib.trace import Trace
 
-__all__ = ["off_share"]
+__all__ = ["Bounds", "activity_fit", "bounds", "off_share"]
 
 #: Fewer slices than this in the common time say nothing.
 ENOUGH = 50
+#: Fewer absences than this bound nothing.
+MIN_OFF = 12
 #: A slice may seem to begin this long before its thread's switch-in: clocks are read at different points of the path.
 SLACK_NS = 20_000
+#: Share of absences that may be contradicted: profilers cut the slices that are open when they start and stop.
+TRIM = 0.01
+ACTIVE = ("op", "runtime", "driver", "annotation", "python", "os")
+#: For the search of an unknown shift: how many moments vote, over how long, and what one contradiction costs.
+VOTERS, CHUNK_NS, PENALTY, PAIRS = 1_500, 3_000_000_000, 20, 1_000_000
+#: Clocks that something keeps in step drift less than this against each other.
+PLAUSIBLE_DRIFT = 100e-6
+#: Another shift that does at least this well, relative to the best, makes the answer ambiguous.
+RIVAL = 0.8
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The shifts of the profiler's clock that agree with the scheduler: `low_ns` to `high_ns`, from `absences` of threads.
+
+    `low_ns` > `high_ns`: no shift agrees. `contradicted` = share of the absences that contradict no shift at all, 0.
+    """
+
+    low_ns: int
+    high_ns: int
+    absences: int
+    contradicted: float
 
 
 def off_share(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> float | None:
-    """Return the share of slices that begin while their thread is off the CPU, None if too little is common.
-
-    Off = between a switch away from the thread and the next event of that thread, if that is a switch to it.
-    """
-    off = _off(sched_of, sched_tie)
-    tids = slices_of.threads.select("thread", "tid")
-    begins = (
-        slices_of.slices.filter(pl.col("category").is_in(["op", "runtime", "driver", "annotation"]))
-        .join(tids, on="thread")
-        .select("tid", at=tie.moved(pl.col("ts_ns")))
-        .filter(pl.col("tid").is_in(off["tid"].unique().implode()))
-        .sort("at")
-    )
+    """Return the share of slices that begin while their thread is off the CPU, None if too little is common."""
+    off = _off(sched_of).with_columns(left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came")))
+    begins = _begins(slices_of).with_columns(at=tie.moved(pl.col("at")))
+    begins = begins.filter(pl.col("tid").is_in(off["tid"].unique().implode())).sort("at")
     if off.is_empty() or begins.is_empty():
         return None
     inside = begins.filter(pl.col("at").is_between(off["left"].min(), off["came"].max()))
     if inside.height < ENOUGH:
         return None
     found = inside.join_asof(
-        off, left_on="at", right_on="left", by="tid", check_sortedness=False, coalesce=False
+        off.sort("left"), left_on="at", right_on="left", by="tid", check_sortedness=False, coalesce=False
     )
     away = (found["at"] > found["left"] + SLACK_NS) & (found["at"] < found["came"] - SLACK_NS)
     return int(away.fill_null(value=False).sum()) / inside.height
 
 
-def _off(trace: Trace, tie: Tie) -> pl.DataFrame:
-    """Return when threads were off the CPU for certain: tid, left, came; sorted by left."""
-    switch = trace.sched.filter(pl.col("event") == "switch")
-    sides = [
-        switch.filter(pl.col(side) >= 0).select("ts_ns", thread=side, came=pl.lit(side == "next"))
-        for side in ("prev", "next")
+def bounds(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> Bounds | None:
+    """Return between which further shifts the tied slices agree with the tied scheduler events, None if nothing says."""
+    moved = _begins(slices_of, ends=True).with_columns(at=tie.moved(pl.col("at")))
+    off = _off(sched_of).with_columns(left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came")))
+    pairs = _pairs(off, moved)
+    limits = _limits(pairs, 0.0, 0.0, 0, 2 * SLACK_NS)
+    if limits is None:
+        return None
+    _, low, high = limits
+    hit = float(np.mean((low > SLACK_NS) | (high < -SLACK_NS)))
+    return Bounds(_trimmed(low, "max"), _trimmed(high, "min"), len(low), hit)
+
+
+def activity_fit(sched_of: Trace, slices_of: Trace) -> Fit | None:
+    """Return how the slices' clock maps to the scheduler events', None if too little is common or several shifts would do."""
+    pairs = _pairs(_off(sched_of), _begins(slices_of, ends=True))
+    shift = _search(pairs)
+    if shift is None:
+        return None
+    return _refined(pairs, *shift)
+
+
+def _begins(trace: Trace, *, ends: bool = False) -> pl.DataFrame:
+    """Return when each thread (tid) began a slice, and ended one: moments at which it ran."""
+    slices = trace.slices.filter(pl.col("category").is_in(ACTIVE)).join(
+        trace.threads.select("thread", "tid"), on="thread"
+    )
+    moments = slices.select("tid", at="ts_ns")
+    if not ends:
+        return moments
+    return pl.concat([moments, slices.select("tid", at=pl.col("ts_ns") + pl.col("dur_ns"))])
+
+
+def _off(trace: Trace) -> pl.DataFrame:
+    """Return when threads were off the CPU for certain: tid, left, came.
+
+    A thread that left its CPU still runnable comes back by a switch, one that slept by a wake-up or a switch. A sample of
+    it, or a wake-up that it caused, in between proves that its coming back was not recorded.
+    """
+    switch = pl.col("event") == "switch"
+    state = pl.col("prev_state").cast(pl.String)
+    seen = [
+        trace.sched.filter(switch).select("ts_ns", thread="prev", what=pl.lit("left"), state=state),
+        trace.sched.filter(switch).select("ts_ns", thread="next", what=pl.lit("in"), state=None),
+        trace.sched.filter(~switch).select("ts_ns", thread="next", what=pl.lit("woken"), state=None),
+        trace.sched.filter(~switch).select("ts_ns", thread="prev", what=pl.lit("ran"), state=None),
+        trace.samples.select("ts_ns", "thread", what=pl.lit("ran"), state=None),
     ]
-    events = pl.concat(sides).sort("thread", "ts_ns")
-    following = pl.col("ts_ns").shift(-1).over("thread")
-    comes_next = pl.col("came").shift(-1).over("thread")
-    gaps = events.with_columns(until=following, back=comes_next).filter(~pl.col("came") & pl.col("back"))
+    events = pl.concat(seen, how="vertical_relaxed").filter(pl.col("thread") != IDLE)
+    following = events.sort("thread", "ts_ns", maintain_order=True).with_columns(
+        came=pl.col("ts_ns").shift(-1).over("thread"), then=pl.col("what").shift(-1).over("thread")
+    )
+    back = (pl.col("then") == "in") | ((pl.col("then") == "woken") & (pl.col("state") != "R").fill_null(value=True))
+    gaps = following.filter(pl.col("what") == "left", back, pl.col("came") > pl.col("ts_ns"))
     named = gaps.join(trace.threads.select("thread", "tid"), on="thread")
-    return named.select("tid", left=tie.moved(pl.col("ts_ns")), came=tie.moved(pl.col("until"))).sort("left")
+    return named.select("tid", "came", left="ts_ns").sort("tid", "left")
+
+
+#: Of each thread that both know: when it left and came back, and the sorted moments at which it did something.
+Pairs = list[tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]]
+
+
+def _pairs(off: pl.DataFrame, moments: pl.DataFrame) -> Pairs:
+    out: Pairs = []
+    common = off.select("tid").unique().join(moments.select("tid").unique(), on="tid").sort("tid")["tid"]
+    for tid in common:
+        gone = off.filter(pl.col("tid") == tid).sort("left")
+        at = moments.filter(pl.col("tid") == tid)["at"].unique().sort()
+        out.append((gone["left"].to_numpy(), gone["came"].to_numpy(), at.to_numpy()))
+    return out
+
+
+def _search(pairs: Pairs) -> tuple[int, int, int] | None:
+    """Return the shift at which threads do most while on their CPUs and nothing while off, its width, and its time.
+
+    None if another shift does nearly as well: threads that were rarely off fit anywhere.
+    """
+    if not pairs:
+        return None
+    starts, ends, weights = [], [], []
+    busiest = max(pairs, key=lambda pair: min(len(pair[0]), len(pair[2])))
+    centre = int(np.median(busiest[2]))
+    per_thread = max(1, VOTERS // len(pairs))
+    for left, came, at in pairs:
+        near = at[np.abs(at - centre) <= CHUNK_NS]
+        voters = near[:: max(1, len(near) // per_thread)]
+        if not len(voters):
+            continue
+        every = max(1, len(left) * len(voters) * len(pairs) // PAIRS)
+        starts += [(left[::every, None] - voters).ravel(), left[0] - voters]
+        ends += [(came[::every, None] - voters).ravel(), came[-1] - voters]
+        weights += [np.full(starts[-2].size, -PENALTY), np.ones(len(voters), dtype=np.int64)]
+    if not starts:
+        return None
+    begin, end, weight = np.concatenate(starts), np.concatenate(ends), np.concatenate(weights)
+    at_edges = np.concatenate([begin, end])
+    order = np.argsort(at_edges, kind="stable")
+    edges = at_edges[order]
+    score = np.cumsum(np.concatenate([weight, -weight])[order])
+    best = int(np.argmax(score))
+    first, last = _plateau(edges, score, best)
+    elsewhere = (edges < first - 1_000_000) | (edges > last + 1_000_000)
+    if score[best] < ENOUGH or (elsewhere.any() and score[elsewhere].max() > RIVAL * score[best]):
+        return None
+    return (first + last) // 2, last - first, centre
+
+
+def _plateau(edges: NDArray[np.int64], score: NDArray[np.int64], best: int) -> tuple[int, int]:
+    """Return the shifts round the best one that are nearly as good."""
+    good = score >= RIVAL * score[best]
+    low = best
+    while low > 0 and good[low - 1]:
+        low -= 1
+    high = best
+    while high + 1 < len(edges) and good[high]:
+        high += 1
+    return int(edges[low]), int(edges[high])
+
+
+def _limits(
+    pairs: Pairs, offset: float, rate: float, centre: int, unsure_ns: float, reach: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return, of each absence longer than twice what the shift is unsure by: its time, and the least and most further shift."""
+    out: list[tuple[NDArray[np.float64], ...]] = []
+    for left, came, at in pairs:
+        middle = (left + came) // 2
+        long = (came - left) > 2 * unsure_ns
+        # The middle of the absence in the profiler's clock; the drift over the shift itself is far below a ns.
+        there = middle - offset - (middle - offset - centre) * rate
+        inside = (there > at[0]) & (there < at[-1]) & long
+        if reach is not None:
+            inside &= np.abs(there - centre) <= reach
+        after = np.searchsorted(at, there[inside])
+        last, first = at[after - 1], at[np.minimum(after, len(at) - 1)]
+        moved = [np.rint((x - centre) * rate + offset).astype(np.int64) + x for x in (first, last)]
+        out.append((there[inside] - centre, came[inside] - moved[0], left[inside] - moved[1]))
+    joined = [np.concatenate(parts).astype(float) for parts in zip(*out, strict=True)]
+    if not joined or len(joined[0]) < MIN_OFF:
+        return None
+    return joined[0], joined[1], joined[2]
+
+
+def _trimmed(limits: NDArray[np.float64], which: str) -> int:
+    """Return the tightest limit but for the share that may be wrong."""
+    spare = int(TRIM * len(limits))
+    ordered = np.sort(limits)
+    return round(float(ordered[-1 - spare] if which == "max" else ordered[spare]))
+
+
+def _refined(pairs: Pairs, shift: int, width: int, centre: int) -> Fit | None:
+    """Return the line that keeps clear of all absences by the widest margin, followed outwards from `centre`."""
+    offset, rate, unsure = float(shift), 0.0, float(max(width, 100_000))
+    span = max(int(max(at[-1] - centre, centre - at[0])) for _, _, at in pairs)
+    turn, reach, count, margin = MAX_DRIFT_PPB / 2e9, 0, 0, 0.0
+    while reach < span:
+        reach = min(span, max(CHUNK_NS, reach * 4))
+        for _ in range(3):
+            limits = _limits(pairs, offset, rate, centre, unsure, reach)
+            if limits is None:
+                return None
+            when, low, high = limits
+            margin, add, more = _widest(when, low, high, turn)
+            offset, rate, count = offset + add, rate + more, len(when)
+            unsure = max(margin, 4 * SLACK_NS) if margin > 0 else unsure
+            turn = min(turn, max(margin, SLACK_NS) / reach)
+    if margin <= 0:
+        return None
+    first, last = (side(pick(pair[2]) for pair in pairs) - centre for side, pick in ((min, _first), (max, _last)))
+    error = max(1_000, _room(when, low - add - more * when, high - add - more * when, (first, last)))
+    return Fit(round(offset), round(rate * 1e9), centre, count, round(margin / 2), error, error, 1.0)
+
+
+def _first(at: NDArray[np.int64]) -> int:
+    return int(at[0])
+
+
+def _last(at: NDArray[np.int64]) -> int:
+    return int(at[-1])
+
+
+def _room(
+    when: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], edges: tuple[int, int]
+) -> int:
+    """Return how far another line that keeps clear of all absences can be from the chosen one, within the whole run."""
+    far = 0.0
+    for drift in np.linspace(-PLAUSIBLE_DRIFT, PLAUSIBLE_DRIFT, 81):
+        lowest, highest = _trimmed(low - drift * when, "max"), _trimmed(high - drift * when, "min")
+        if lowest <= highest:
+            far = max(far, *(abs(shift + drift * edge) for shift in (lowest, highest) for edge in edges))
+    return round(far)
+
+
+def _widest(
+    when: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], turn: float
+) -> tuple[float, float, float]:
+    """Return the margin, shift and drift of the line with most room between the limits; no drift if that does as well."""
+    found = []
+    for drift in np.linspace(-turn, turn, 81):
+        lowest, highest = _trimmed(low - drift * when, "max"), _trimmed(high - drift * when, "min")
+        found.append((float(highest - lowest), (highest + lowest) / 2, float(drift)))
+    best = max(found)
+    still = found[len(found) // 2]
+    return still if still[0] > 0 and still[0] >= 0.5 * best[0] else best

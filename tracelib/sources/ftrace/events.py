@@ -150,15 +150,13 @@ class Events:
             pl.col("args").str.strip_chars_start(" ").fill_null(""),
         )
         counted = found["word"].value_counts()
-        for word, code, count in zip(
-            counted["word"].cast(pl.String), counted["word"].to_physical(), counted["count"], strict=True
-        ):
-            self.kinds.setdefault(code, kind_of(word))
+        codes = counted["word"].to_physical()
+        groups = np.zeros(codes.to_numpy().max() + 1, dtype=np.uint8)
+        for word, code, count in zip(counted["word"].cast(pl.String), codes, counted["count"], strict=True):
+            kind = self.kinds.setdefault(code, kind_of(word))
+            groups[code] = GROUPS.index(kind.group)
             name = _name(word)
             self.counts[name] = self.counts.get(name, 0) + count
-        groups = np.zeros(max(self.kinds) + 1, dtype=np.uint8)
-        for code, kind in self.kinds.items():
-            groups[code] = GROUPS.index(kind.group)
         return found.with_columns(group=pl.Series(groups[found["word"].to_physical().to_numpy()]))
 
     def _keep(self, found: pl.DataFrame) -> None:

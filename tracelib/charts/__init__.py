@@ -5,12 +5,14 @@ A chart function returns None where its frame has no rows; `draw` then says why 
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING
 
 from tracelib.charts.causes import causes_chart
 from tracelib.charts.collectives import collectives_chart
 from tracelib.charts.cpu_time import cpu_time_chart
 from tracelib.charts.demand import demand_chart
+from tracelib.charts.flame import flame_chart
 from tracelib.charts.ipc import ipc_chart
 from tracelib.charts.launches import launches_chart
 from tracelib.charts.overview import overview_png, overview_svg
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
 __all__ = [
-    "Notice", "causes_chart", "collectives_chart", "cpu_time_chart", "demand_chart", "detail_chart", "draw", "ipc_chart",
+    "Notice", "causes_chart", "collectives_chart", "cpu_time_chart", "demand_chart", "detail_chart", "draw", "flame_chart", "ipc_chart",
     "launches_chart", "overview_png", "overview_svg", "requests_chart", "staircase_chart", "states_chart", "threads_chart",
     "timeline_chart", "timeline_sentence",
 ]  # fmt: skip
@@ -51,7 +53,7 @@ class Notice:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f'<p class="empty">{self.text}</p>'
+        return f'<p class="empty">{html.escape(self.text)}</p>'
 
 
 def draw(chart: Callable[[Results], go.Figure | None], results: Results) -> go.Figure | Notice:

@@ -8,9 +8,10 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.charts.lanes import shown_devices
-from tracelib.charts.names import gpu_names
+from tracelib.charts.names import cause_label, gpu_names
+from tracelib.charts.rows import grouped
 from tracelib.charts.sentences import causes_sentence
-from tracelib.charts.theme import CPU_STATES, duration, finished, look, marker, plain, safe, share
+from tracelib.charts.theme import CPU_STATES, duration, finished, marker, safe, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -33,21 +34,15 @@ def causes_chart(results: Results) -> go.Figure | None:
     order = rows.group_by("gpu", "label").agg(pl.col("ns").sum())
     order = order.sort("gpu", pl.col("label") == REST, "ns", "label", descending=[False, False, True, False])
     names = gpu_names(results)
-    axis = [[safe(names.get(gpu, gpu)) for gpu in order["gpu"]], [safe(label) for label in order["label"]]]
-    figure = go.Figure([bar for state in CPU_STATES if (bar := _bar(rows, order, axis, state)) is not None])
-    figure.add_trace(_ends(order, axis))
+    places, axis = grouped([names.get(gpu, str(gpu)) for gpu in order["gpu"]], order["label"].to_list())
+    figure = go.Figure([bar for state in CPU_STATES if (bar := _bar(rows, order, places, state)) is not None])
+    figure.add_trace(_ends(order, places))
     figure.update_layout(barmode="stack", margin={"t": 60})
     figure.update_xaxes(
-        title_text="ms of GPU time lost, by what the blamed thread's CPU state was", rangemode="tozero"
+        title_text="ms of GPU time lost; colour: what the blamed thread did meanwhile", rangemode="tozero"
     )
-    figure.update_yaxes(autorange="reversed", dividercolor="rgba(128,128,128,0.4)", showgrid=False)
-    return finished(figure, causes_sentence(results), _table(results), 140 + 26 * len(order))
-
-
-def cause_label(cause: str | None, sub_cause: str | None) -> str:
-    """Return "kernel launch: dispatch", or the cause alone."""
-    words = look("cause", cause).label
-    return f"{words}: {plain(sub_cause, 40).replace('_', ' ')}" if sub_cause else words
+    figure.update_yaxes(**axis)
+    return finished(figure, causes_sentence(results), _table(results), 130 + 24 * (places[-1] + 1))
 
 
 def _labelled(causes: pl.DataFrame) -> pl.DataFrame:
@@ -73,25 +68,25 @@ def _rows(results: Results) -> pl.DataFrame:
     return marked.group_by("gpu", label.alias("label"), "cpu_state").agg(pl.col("ns").sum())
 
 
-def _bar(rows: pl.DataFrame, order: pl.DataFrame, axis: list[list[str]], state: str) -> go.Bar | None:
+def _bar(rows: pl.DataFrame, order: pl.DataFrame, places: list[int], state: str) -> go.Bar | None:
     own = rows.filter(pl.col("cpu_state") == state).select("gpu", "label", own="ns")
     ns = order.join(own, on=["gpu", "label"], how="left", maintain_order="left")["own"].fill_null(0)
     if not ns.sum():
         return None
     appearance = CPU_STATES[state]
-    words = [duration(value) for value in ns]
+    words = [f"{safe(label)}: {duration(value)}" for label, value in zip(order["label"], ns, strict=True)]
     return go.Bar(
-        y=axis, x=(ns / 1e6).to_list(), orientation="h", name=safe(appearance.label), marker=marker(appearance),
-        customdata=words, hovertemplate="%{y}: %{customdata}<extra>%{fullData.name}</extra>",
+        y=places, x=(ns / 1e6).to_list(), orientation="h", name=safe(appearance.label), marker=marker(appearance),
+        customdata=words, hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
     )  # fmt: skip
 
 
-def _ends(order: pl.DataFrame, axis: list[list[str]]) -> go.Bar:
+def _ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
     """Return bars of no length whose text stands at the end of each stack."""
     lost = pl.col("ns").sum().over("gpu")
     parts = order.select(part=pl.col("ns") / lost)["part"]
     return go.Bar(
-        y=axis, x=[0] * len(order), orientation="h", text=[f"{share(p)}" for p in parts], textposition="outside",
+        y=places, x=[0] * len(order), orientation="h", text=[f"{share(p)}" for p in parts], textposition="outside",
         cliponaxis=False, showlegend=False, hoverinfo="skip", marker={"color": "rgba(0,0,0,0)"},
     )  # fmt: skip
 

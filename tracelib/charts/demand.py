@@ -45,8 +45,9 @@ def demand_chart(results: Results, bins: int = 400) -> go.Figure | None:
         )  # fmt: skip
     cpus, how = cpus_known(results)
     if cpus is not None:
-        figure.add_scatter(x=[0, ms[-1]], y=[cpus, cpus], mode="lines", name=f"CPUs ({how})", hoverinfo="skip",
-                           line={"color": "#767676", "dash": "dash", "width": 2})  # fmt: skip
+        for line in ({"color": "#FFFFFF", "width": 5}, {"color": "#1A1A1A", "width": 2.5, "dash": "dash"}):
+            figure.add_scatter(x=[0, ms[-1]], y=[cpus, cpus], mode="lines", name=f"CPUs: {cpus} ({how})", hoverinfo="skip",
+                               line=line, showlegend="dash" in line)  # fmt: skip
     figure.update_xaxes(title_text="ms since the window's start", range=[0, float(ms[-1])])
     figure.update_yaxes(title_text="threads of the server", rangemode="tozero")
     figure.update_layout(margin={"t": 50})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
@@ -12,7 +13,7 @@ from tracelib.charts.collectives import PATTERNS
 from tracelib.charts.launches import bars, log_axis
 from tracelib.charts.names import thread_names
 from tracelib.charts.sentences import dequeues, ipc_sentence, quantile
-from tracelib.charts.theme import TEMPLATE, duration, finished, safe, share
+from tracelib.charts.theme import INK, TEMPLATE, duration, finished, safe, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -38,10 +39,10 @@ def ipc_chart(results: Results) -> go.Figure | None:
         marker = {"color": colour, "line": {"width": 0}, "pattern": hatch}
         figure.add_bar(**bars(own["dur_ns"], borders), name=safe(rank), marker=marker)
     if len(steps):
-        step = float(quantile(steps, 0.5) or 0)
-        figure.add_vline(
-            x=step, line={"dash": "dash", "color": "#767676"}, annotation_text=f"median step {duration(step)}"
-        )
+        step = max(1.0, float(quantile(steps, 0.5) or 0))
+        figure.add_vline(x=step, line={"dash": "dash", "color": INK})
+        at = {"x": float(np.log10(step)), "y": 1, "yref": "paper", "xanchor": "left", "showarrow": False}
+        figure.add_annotation(text=f" median step {duration(step)}", **at)
     figure.update_layout(barmode="stack", bargap=0, margin={"t": 50})
     figure.update_xaxes(
         title_text="dequeue latency: how long a worker waited for its next step", **log_axis(borders)

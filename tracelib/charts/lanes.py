@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
+from tracelib.charts.bins import occupancy
 from tracelib.charts.names import gpu_names, launch_threads
 from tracelib.charts.theme import PALETTES, look, share
 from tracelib.intervals import clip, union
@@ -20,13 +22,15 @@ from tracelib.intervals import clip, union
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from tracelib.analyses.results import Results
 
 __all__ = ["DEVICES", "Lane", "lanes", "shown_devices"]
 
 #: A picture with more devices than this shows those that lost most.
 DEVICES = 8
-_PIECES = ["ts_ns", "dur_ns", "state"]
+LEAST = 0.15
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,6 @@ class Lane:
     palette: str
     pieces: pl.DataFrame
     headline: str
-    unit: str = "of the window"
 
     def share_of(self, *states: str, window_ns: int) -> float:
         """Return the share of the window that the lane spends in `states`."""
@@ -49,6 +52,14 @@ class Lane:
         """Return the states that occur, in the palette's order, useful ones first."""
         found = set(self.pieces["state"].unique().to_list())
         return [s for s in PALETTES[self.palette] if s in found] + sorted(found - set(PALETTES[self.palette]))
+
+    def heights(self, borders: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return a row per state and a column per bin: how high the state stands in the strip (1 = the whole bin).
+
+        A lane of one state shows even the shortest event, at :data:`LEAST` of the strip: an enqueue takes microseconds.
+        """
+        shares = occupancy(self.pieces, self.states(), borders)
+        return np.where(shares > 0, np.maximum(shares, LEAST), 0) if len(shares) == 1 else shares
 
 
 def shown_devices(results: Results, limit: int = DEVICES) -> list[int]:
@@ -83,13 +94,13 @@ def _server_lanes(results: Results) -> Iterator[Lane]:
     doing = results.host_activity.join(roles, on="thread", how="left")
     tokenizing = _together(
         results,
-        doing.filter((pl.col("cause") == "tokenization") & (pl.col("role") != "worker")),
+        doing.filter((pl.col("cause") == "tokenization") & pl.col("role").ne_missing(pl.lit("worker"))),
         "tokenization",
     )
     yield Lane(
         "tokenizers", "server", "cause", tokenizing, f"busy {share(int(tokenizing['dur_ns'].sum()) / length)}"
     )
-    engine = _pieces(results, _busiest(doing.filter(pl.col("role") == "engine")), _cause())
+    engine = _pieces(results, _loop(doing.filter(pl.col("role") == "engine")), _doing())
     yield Lane("engine", "server", "cause", engine, _top_cause(engine, length))
     sent = results.ipc.filter((pl.col("role") == "engine") & pl.col("kind").is_in(["enqueue", "send"]))
     enqueue = _together(results, sent, "ipc")
@@ -98,18 +109,22 @@ def _server_lanes(results: Results) -> Iterator[Lane]:
     )
 
 
+def _doing() -> pl.Expr:
+    """Return the cause, with waiting for another process apart from work in IPC: who waits holds nobody up."""
+    waits = (pl.col("cause") == "ipc") & (pl.col("sub_cause") == "wait")
+    return pl.when(waits).then(pl.lit("ipc_wait")).otherwise(_cause())
+
+
 def _cause() -> pl.Expr:
     return pl.col("cause").cast(pl.String).fill_null("other")
 
 
-def _busiest(activity: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of the thread with most recorded time: an engine's other threads are not its loop."""
-    total = (
-        activity.group_by("thread")
-        .agg(ns=pl.col("dur_ns").sum())
-        .sort("ns", "thread", descending=[True, False])
-    )
-    return activity.filter(pl.col("thread").is_in(total["thread"].head(1).implode()))
+def _loop(activity: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the thread that does most besides waiting: an engine's other threads sleep in a futex."""
+    works = pl.col("dur_ns").filter(pl.col("cause").ne_missing(pl.lit("ipc"))).sum()
+    total = activity.group_by("thread").agg(works.alias("works"), ns=pl.col("dur_ns").sum())
+    first = total.sort("works", "ns", "thread", descending=[True, True, False])["thread"].head(1)
+    return activity.filter(pl.col("thread").is_in(first.implode()))
 
 
 def _top_cause(pieces: pl.DataFrame, length_ns: int) -> str:
@@ -134,13 +149,13 @@ def _device_lanes(results: Results) -> Iterator[Lane]:
 def _thread_lanes(results: Results, thread: int, group: str) -> Iterator[Lane]:
     length = results.window.duration_ns
     received = results.ipc.filter((pl.col("thread") == thread) & pl.col("kind").is_in(["dequeue", "recv"]))
-    dequeue = _together(results, received, "ipc")
+    dequeue = _together(results, received, "ipc_wait")
     yield Lane("dequeue", group, "cause", dequeue, f"waiting {share(int(dequeue['dur_ns'].sum()) / length)}")
     states = _pieces(results, results.thread_states.filter(pl.col("thread") == thread), pl.col("state"))
     lane = Lane("launch thread", group, "cpu_state", states, "")
+    known = 1 - lane.share_of("unknown", window_ns=length)
     starved = lane.share_of("runnable", "throttled", window_ns=length)
-    unknown = lane.share_of("unknown", window_ns=length)
-    words = "CPU state unknown" if unknown > 0.5 else f"wants a CPU {share(starved)}"
+    words = f"wants a CPU {share(starved / known)}" if known > 0.05 else "CPU state unknown"
     yield Lane("launch thread", group, "cpu_state", states, words)
 
 

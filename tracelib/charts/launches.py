@@ -75,7 +75,7 @@ def log_axis(borders: NDArray[np.float64]) -> dict[str, Any]:
         8: "100 ms",
         9: "1 s",
     }
-    decades = range(first, last + 1)
+    decades = range(first, last + 1, 2 if last - first > 6 else 1)
     ticks = [words.get(d, f"{10 ** (d - 9):g} s") for d in decades]
     span = [np.log10(borders[0]), np.log10(borders[-1])]
     return {"type": "log", "tickvals": [10.0**d for d in decades], "ticktext": ticks, "range": span}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.charts.theme import ROLES, plain
+from tracelib.charts.theme import ROLES, look, plain
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
-__all__ = ["gpu_names", "launch_threads", "role_name", "thread_names"]
+__all__ = ["cause_label", "gpu_names", "launch_threads", "role_name", "thread_names"]
 
 
 def gpu_names(results: Results) -> dict[int, str]:
@@ -26,6 +26,12 @@ def gpu_names(results: Results) -> dict[int, str]:
         if names.null_count() == 0 and names.n_unique() == len(names):
             return dict(zip(gpus["gpu"].to_list(), map(plain, names.to_list()), strict=True))
     return {gpu: f"GPU #{gpu}" for gpu in gpus["gpu"].to_list()}
+
+
+def cause_label(cause: str | None, sub_cause: str | None) -> str:
+    """Return "kernel launch: dispatch", or the cause alone."""
+    words = look("cause", cause).label
+    return f"{words}: {plain(sub_cause, 40).replace('_', ' ')}" if sub_cause else words
 
 
 def role_name(role: str | None) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelib.charts.bins import edges, occupancy
+from tracelib.charts.bins import edges
 from tracelib.charts.lanes import Lane, lanes
 from tracelib.charts.sentences import timeline_sentence
 from tracelib.charts.theme import Look, look, plain
@@ -31,8 +31,8 @@ WIDTH, LEFT, RIGHT, TOP = 1000, 150, 210, 52
 LANE, STRIP, AIR = 20, 16, 8
 LIMIT_BYTES = 90_000
 PX = WIDTH - LEFT - RIGHT
-LIGHT = {"ink": "#333333", "lane": "#F4F4F4", "hatch": "#FFFFFF"}
-DARK = {"ink": "#D8D8D8", "lane": "#262626", "hatch": "#111111"}
+LIGHT = {"ink": "#333333", "hatch": "#FFFFFF"}
+DARK = {"ink": "#D8D8D8", "hatch": "#111111"}
 
 
 def overview_svg(results: Results, *, dark: bool | None = None) -> str:
@@ -155,7 +155,7 @@ def _rules(colour: dict[str, str]) -> str:
     return (
         f'.tl-ov text{{font:12px "DejaVu Sans",system-ui,sans-serif;fill:{colour["ink"]}}}'
         ".tl-ov .tl-b{font-weight:bold}.tl-ov .tl-s{font-size:11px}"
-        f".tl-ov .tl-bg{{fill:{colour['lane']}}}"
+        ".tl-ov .tl-bg{fill:#808080;fill-opacity:.12}"
         f".tl-ov .tl-ax{{stroke:{colour['ink']};stroke-opacity:.35}}"
         f".tl-ov .tl-h{{stroke:{colour['hatch']};fill:none;stroke-width:1.2}}"
     )
@@ -185,22 +185,29 @@ def _lane(lane: Lane, before: Lane | None, top: int, borders: NDArray[np.int64])
     yield f'<text class="tl-s" x="{LEFT + PX + 8}" y="{top + 12}">{_text(lane.headline, 34)}</text>'
     yield f'<rect class="tl-bg" x="{LEFT}" y="{top}" width="{PX}" height="{STRIP}"/>\n'
     states = lane.states()
-    stack = np.round(np.cumsum(occupancy(lane.pieces, states, borders), axis=0) * STRIP, 1)
+    stack = np.round(np.cumsum(lane.heights(borders), axis=0) * STRIP, 1)
+    yield f'<g transform="translate({LEFT} {top + STRIP})">\n'
     for row in range(len(states) - 1, -1, -1):
-        appearance = look(lane.palette, states[row])
-        outline = _outline(stack[row], top)
-        yield f'<path class="tl-{_css_name(lane.palette, states[row])}" d="{outline}"/>\n'
-        if appearance.pattern:
-            yield f'<path fill="url(#{_hatch_id(appearance.pattern)})" d="{outline}"/>\n'
+        pattern, outline = look(lane.palette, states[row]).pattern, _outline(stack[row])
+        shape, hatch = f"tl-ov-{top}-{row}", ""
+        if pattern:
+            hatch = f'<use href="#{shape}" fill="url(#{_hatch_id(pattern)})"/>'
+        yield f'<g class="tl-{_css_name(lane.palette, states[row])}"><path id="{shape}" d="{outline}"/></g>{hatch}\n'
+    yield "</g>\n"
 
 
-def _outline(heights: NDArray[np.float64], top: int) -> str:
-    """Return stairs of these heights as a closed path on the strip's floor; equal steps are one."""
-    floor = top + STRIP
+def _outline(heights: NDArray[np.float64]) -> str:
+    """Return stairs of these heights as a closed path that stands on y = 0; equal steps are one."""
     change = np.flatnonzero(np.concatenate([[True], np.diff(heights) != 0]))
     at = np.round(np.concatenate([change, [len(heights)]]) * (PX / len(heights)), 1)
-    steps = "".join(f"V{floor - heights[i]:g}H{LEFT + x:g}" for i, x in zip(change, at[1:], strict=True))
-    return f"M{LEFT} {floor}{steps}V{floor}Z"
+    widths = np.diff(at)
+    return (
+        "M0 0"
+        + "".join(f"V{-heights[i]:g}h{w:g}" for i, w in zip(change, widths, strict=True)).replace(
+            "V-0h", "V0h"
+        )
+        + "V0Z"
+    )
 
 
 def _axis(length_ns: int, top: int, foot: int) -> Iterator[str]:

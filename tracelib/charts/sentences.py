@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.charts.names import gpu_names, launch_threads, role_name
+from tracelib.charts.names import cause_label, gpu_names, launch_threads, role_name, thread_names
 from tracelib.charts.theme import count, duration, look, share
 from tracelib.intervals import clip
 
@@ -154,7 +154,7 @@ def cpu_time_sentence(results: Results) -> str:
     top = results.cpu_time.sort("cpu_ns", "role", "cause", descending=[True, False, False]).row(0, named=True)
     total = int(results.cpu_time["cpu_ns"].sum())
     sure = f"95 % interval {share(top['ci_low'])} to {share(top['ci_high'])}"
-    what = f"{look('cause', top['cause']).label} ({role_name(top['role'])})"
+    what = f"{cause_label(top['cause'], top['sub_cause'])} ({role_name(top['role'])})"
     return f"Of {duration(total)} of CPU time the largest part is {what}: {share(top['share'])}, {sure}."
 
 
@@ -294,15 +294,21 @@ def flame_sentence(role: str | None, samples: int, top: str, part: float) -> str
     return f"Of {count(samples, 'CPU sample')} in {role_name(role)} threads most lie in {top} itself: {share(part)}."
 
 
+def served(threads: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows whose `role` is of the server; all of them where no role is known."""
+    own = threads.filter(pl.col("role").is_not_null() & ~pl.col("role").is_in(["system", "recorder"]))
+    return threads if own.is_empty() else own
+
+
 def threads_sentence(results: Results) -> str:
     """Say which thread lacked a CPU most."""
-    from tracelib.charts.names import thread_names  # noqa: PLC0415  (names.py needs this module)
-
     total = pl.sum_horizontal("running_ns", "runnable_ns", "throttled_ns", "blocked_ns", "unknown_ns")
-    rows = results.scheduling.with_columns(short=pl.col("runnable_ns") + pl.col("throttled_ns"), total=total)
+    rows = served(results.scheduling).with_columns(
+        short=pl.col("runnable_ns") + pl.col("throttled_ns"), total=total
+    )
     row = rows.sort("short", "thread", descending=[True, False]).row(0, named=True)
     if not row["short"]:
         return "No thread of the server was seen to wait for a CPU."
     name = thread_names(results).get(row["thread"], "a thread")
     part = share(row["short"] / row["total"])
-    return f"{name} wanted a CPU and had none for {duration(row['short'])}, {part} of its time, the most of all threads."
+    return f"{name} wanted a CPU and had none for {duration(row['short'])}, {part} of its time, the most of the server's threads."

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.charts.names import thread_names
-from tracelib.charts.sentences import threads_sentence
+from tracelib.charts.sentences import served, threads_sentence
 from tracelib.charts.theme import CPU_STATES, duration, finished, marker, safe
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def threads_chart(results: Results) -> go.Figure | None:
     Threads that only slept are left out; of the others, the :data:`THREADS` that ran or wanted to run most are drawn.
     """
     wanted = pl.col("running_ns") + pl.col("runnable_ns") + pl.col("throttled_ns")
-    rows = results.scheduling.with_columns(wanted=wanted).filter(pl.col("wanted") > 0)
+    rows = served(results.scheduling).with_columns(wanted=wanted).filter(pl.col("wanted") > 0)
     if rows.is_empty():
         return None
     short = pl.col("runnable_ns") + pl.col("throttled_ns")

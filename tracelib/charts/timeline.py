@@ -42,7 +42,7 @@ def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
     borders = edges(results.window.start_ns, results.window.end_ns, min(bins, MAX_BINS))
     ms = ((borders - borders[0]) / 1e6).astype(np.float32)
     places = _places(rows)
-    stacks = [np.cumsum(occupancy(lane.pieces, lane.states(), borders), axis=0) for lane in rows]
+    stacks = [np.cumsum(lane.heights(borders), axis=0) for lane in rows]
     figure = go.Figure()
     for palette, state in _legend(rows):
         drawn = [(s, lane.states().index(state), y) for lane, s, y in zip(rows, stacks, places, strict=True)

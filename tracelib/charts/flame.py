@@ -1,0 +1,188 @@
+"""CPU samples of one role as a flame chart that hangs from the root: a frame's width is its share of the samples.
+
+Drawn with plain bars: plotly's icicle trace needs the full bundle (4.8 MB, 1.5 MB packed), bars are in the smallest one
+(1.2 MB). Pruned to a few hundred frames, bars also draw faster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+import polars as pl
+
+from tracelib.charts.names import role_name
+from tracelib.charts.sentences import flame_sentence
+from tracelib.charts.theme import CAUSES, Look, count, finished, look, marker, plain, safe, share
+from tracelib.classify import stack_causes
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = ["FRAMES", "flame_chart", "flame_tree"]
+
+FRAMES = 400
+DEPTH = 40
+#: Characters that fit a frame as wide as the whole chart.
+CHARACTERS = 150
+UNNAMED = "[no call chain]"
+
+
+def flame_chart(results: Results, role: str | None, frames: int = FRAMES) -> go.Figure | None:
+    """Return the flame chart of a role's CPU samples in the window, at most `frames` frames, or None without samples.
+
+    A frame's colour is the cause to which most of the samples below it are charged.
+    """
+    weights = _weights(results, role)
+    total = int(weights["n"].sum())
+    if not total:
+        return None
+    tree = flame_tree(results.trace.stacks, weights, frames)
+    figure = go.Figure(
+        [_bars(tree, cause, total) for cause in [*CAUSES, None] if not _own(tree, cause).is_empty()]
+    )
+    depth = max(tree["level"].to_list()) + 1
+    figure.update_layout(barmode="overlay", bargap=0, margin={"t": 50})
+    figure.update_xaxes(
+        title_text=f"% of {count(total, 'CPU sample')} ({role_name(role)})", range=[0, 100], showgrid=False
+    )
+    figure.update_yaxes(
+        autorange=False, range=[depth - 0.5, -0.5], showticklabels=False, showgrid=False, zeroline=False
+    )
+    top = _leaves(results, weights)
+    sentence = flame_sentence(role, total, plain(top["symbol"][0]), top["n"][0] / total)
+    rows = [
+        [r["symbol"], r["library"] or "", r["n"], share(r["n"] / total)]
+        for r in top.head(30).iter_rows(named=True)
+    ]
+    return finished(
+        figure, sentence, [["innermost frame", "library", "samples", "share"], *rows], 110 + 19 * depth
+    )
+
+
+def _weights(results: Results, role: str | None) -> pl.DataFrame:
+    """Return `stack`, `n`, `cause` of the role's samples in the window; stack null = no call chain."""
+    window = results.window
+    inside = pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left")
+    threads = results.trace.threads.filter(pl.col("role").eq_missing(pl.lit(role))).select("thread")
+    counted = (
+        results.trace.samples.filter(inside)
+        .join(threads, on="thread")
+        .group_by("stack")
+        .agg(n=pl.len().cast(pl.Int64))
+    )
+    cause = pl.col("worker_cause") if role == "worker" else pl.col("cause")
+    causes = stack_causes(results.trace.stacks).select("stack", cause.alias("cause"))
+    return counted.join(causes, on="stack", how="left").sort("stack")
+
+
+def flame_tree(stacks: pl.DataFrame, weights: pl.DataFrame, frames: int) -> pl.DataFrame:
+    """Return the heaviest `frames` frames of the tree that the call chains make from their roots.
+
+    One row per frame: `node`, `parent` (-1 = root), `level` (0 = outermost), `symbol`, `n` (samples), `cause` (that of most
+    of them), `left` (samples that lie left of it). A frame's children never weigh more than it does, so cutting the
+    lightest ones leaves a tree.
+    """
+    chains = _chains(stacks).join(weights.select("stack", "n", "cause"), on="stack", how="inner")
+    least = max(1, int(weights["n"].sum()) // 2000)
+    active = weights.select("stack", parent=pl.lit(-1, pl.Int64))
+    levels: list[pl.DataFrame] = []
+    first = 0
+    for level in range(DEPTH):
+        here = chains.filter(pl.col("level") == level).join(active, on="stack")
+        nodes = _nodes(here, least, first).with_columns(level=pl.lit(level))
+        if nodes.is_empty():
+            break
+        levels.append(nodes)
+        active = here.join(nodes, on=["parent", "symbol"]).select("stack", parent="node")
+        first += len(nodes)
+    tree = (
+        pl.concat(levels)
+        if levels
+        else _nodes(chains.with_columns(parent=pl.lit(-1, pl.Int64)).clear(), 1, 0).with_columns(level=0)
+    )
+    kept = tree.sort("n", "level", "node", descending=[True, False, False]).head(frames)
+    return _placed(kept.sort("level", "node"))
+
+
+def _chains(stacks: pl.DataFrame) -> pl.DataFrame:
+    """Return `stack`, `level` (0 = outermost), `symbol`; frames without a symbol carry their library's name, runs of them are one."""
+    outward = stacks.sort("stack", "depth", descending=[False, True]).select("stack", symbol=_frame_name())
+    before = pl.col("symbol").shift(1).over("stack")
+    folded = outward.filter(~(pl.col("symbol").str.starts_with("[") & pl.col("symbol").eq_missing(before)))
+    return folded.with_columns(level=pl.int_range(pl.len(), dtype=pl.Int64).over("stack"))
+
+
+def _frame_name() -> pl.Expr:
+    """Return a frame's symbol, or "[libcuda.so.1]" where only the library is known."""
+    symbol, file = (
+        pl.col("symbol").cast(pl.String),
+        pl.col("library").cast(pl.String).str.split("/").list.last(),
+    )
+    known = file.is_not_null() & ~file.str.starts_with("[")
+    nameless = (symbol == "[unknown]") | symbol.is_null()
+    return pl.when(nameless & known).then(pl.format("[{}]", file)).otherwise(symbol.fill_null("[unknown]"))
+
+
+def _nodes(here: pl.DataFrame, least: int, first: int) -> pl.DataFrame:
+    """Return one row per (parent, symbol) that weighs at least `least`: node, parent, symbol, n, cause."""
+    by_cause = (
+        here.group_by("parent", "symbol", "cause")
+        .agg(pl.col("n").sum())
+        .sort("n", "cause", descending=[True, False])
+    )
+    nodes = by_cause.group_by("parent", "symbol", maintain_order=True).agg(
+        pl.col("n").sum(), pl.col("cause").first()
+    )
+    nodes = nodes.filter(pl.col("n") >= least).sort("parent", "n", "symbol", descending=[False, True, False])
+    return nodes.with_columns(node=first + pl.int_range(pl.len(), dtype=pl.Int64)).select(
+        "node", "parent", "symbol", "n", "cause"
+    )
+
+
+def _placed(tree: pl.DataFrame) -> pl.DataFrame:
+    """Add `left`: where a frame begins; children stand from their parent's left edge, heaviest first."""
+    begin: dict[int, int] = {-1: 0}
+    lefts = []
+    for node, parent, n in tree.select("node", "parent", "n").iter_rows():
+        left = begin[parent]
+        begin[parent] += n  # where the next sibling begins
+        begin[node] = left
+        lefts.append(left)
+    return tree.with_columns(left=pl.Series(lefts, dtype=pl.Int64))
+
+
+def _own(tree: pl.DataFrame, cause: str | None) -> pl.DataFrame:
+    return tree.filter(pl.col("cause").eq_missing(pl.lit(cause, pl.String)))
+
+
+def _bars(tree: pl.DataFrame, cause: str | None, total: int) -> go.Bar:
+    own = _own(tree, cause)
+    appearance = look("cause", cause) if cause else Look("no rule knows it", "#C9C9C9", "")
+    part = (own["n"] / total).to_list()
+    fits = [
+        safe(name, max(1, round(CHARACTERS * p))) if CHARACTERS * p >= 4 else ""
+        for name, p in zip(own["symbol"], part, strict=True)
+    ]
+    paint = marker(appearance) | {"line": {"width": 0.6, "color": "rgba(255,255,255,0.7)"}}
+    if "pattern" in paint:
+        paint["pattern"] |= {"fgcolor": "rgba(255,255,255,0.35)"}
+    return go.Bar(
+        y=own["level"].to_list(), base=[100 * left / total for left in own["left"]], x=[100 * p for p in part], orientation="h", width=0.96,
+        name=safe(appearance.label), marker=paint, text=fits, textposition="inside", insidetextanchor="start", constraintext="none",
+        textangle=0, textfont={"size": 11}, customdata=[f"{safe(s, 120)}<br>{share(p)}" for s, p in zip(own["symbol"], part, strict=True)],
+        hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
+    )  # fmt: skip
+
+
+def _leaves(results: Results, weights: pl.DataFrame) -> pl.DataFrame:
+    """Return samples per innermost frame, most first."""
+    innermost = results.trace.stacks.filter(pl.col("depth") == 0).select(
+        "stack", pl.col("library").cast(pl.String), symbol=_frame_name()
+    )
+    named = weights.join(innermost, on="stack", how="left").with_columns(pl.col("symbol").fill_null(UNNAMED))
+    return (
+        named.group_by("symbol", "library")
+        .agg(pl.col("n").sum())
+        .sort("n", "symbol", descending=[True, False])
+    )

@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracelib.report.inputs import given, name_of, seconds
     from tracelib.report.notebooks import located
-    from tracelib.report.pipeline import record, removed, write_report
+    from tracelib.report.pipeline import record, record_picture, removed, write_report
     from tracelib.report.redact import trace as redacted
 
-__all__ = ["given", "located", "name_of", "record", "redacted", "removed", "seconds", "write_report"]
+__all__ = [
+    "given",
+    "located",
+    "name_of",
+    "record",
+    "record_picture",
+    "redacted",
+    "removed",
+    "seconds",
+    "write_report",
+]
 
 _HOME = {
-    "given": ("inputs", "given"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"),
+    "given": ("inputs", "given"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"), "record_picture": ("pipeline", "record_picture"),
     "redacted": ("redact", "trace"), "removed": ("pipeline", "removed"), "seconds": ("inputs", "seconds"), "write_report": ("pipeline", "write_report"),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nbconvert.exporters import HTMLExporter
 from traitlets import Bool, default
 
+from tracelib.charts.theme import CAUSES
 from tracelib.charts.theme import CSS as CHART_CSS
 from tracelib.report import ipynb
 from tracelib.report.plotly_page import bundle_script, figure_html
@@ -30,6 +31,9 @@ BUNDLE = "<!--plotly-->"
 #: Cells that prepare: their code is shown at the end, so that the page opens with the verdict.
 PREPARATION = {"parameters", "injected-parameters", "setup"}
 LAST = "footer"
+_DISCLOSED = {
+    "parameters": "The notebook's parameters", "injected-parameters": "Parameters of this run", "setup": "Preparation",
+}  # fmt: skip
 _HEADING = re.compile(r'<h([2-4]) id="([^"]*)">(.*?)</h\1>', re.DOTALL)
 _TITLE = re.compile(r"<h1[^>]*>(.*?)</h1>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
@@ -59,10 +63,14 @@ class TraceReport(HTMLExporter):
         self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
         """Return the page and nbconvert's resources."""
-        page = arranged(copy.deepcopy(nb))
+        page = with_code_per_section(arranged(copy.deepcopy(nb)))
         figures = with_figures(page)
         resources = dict(resources or {})
-        resources["tracereport"] = {"title": title(page), "sections": sections(page), "chart_css": CHART_CSS}
+        resources["tracereport"] = {
+            "title": title(page),
+            "sections": sections(page),
+            "chart_css": CHART_CSS + cause_colours(),
+        }
         text, resources = super().from_notebook_node(page, resources, **kw)
         # After the rest is done: what nbconvert does to the page costs time by its length.
         return text.replace(BUNDLE, bundle_script(figures) if figures else "", 1), resources
@@ -79,6 +87,36 @@ def arranged(nb: NotebookNode) -> NotebookNode:
     heading = [ipynb.markdown_cell("## Parameters and preparation")] if preparing else []
     nb.cells = [*first, *heading, *preparing, *last]
     return nb
+
+
+def with_code_per_section(nb: NotebookNode) -> NotebookNode:
+    """Give each code cell what is to be disclosed under it: a section's code stands once, under its last cell."""
+    waiting: list[str] = []
+    for cell, following in zip(nb.cells, [*nb.cells[1:], None], strict=True):
+        if cell.cell_type != "code":
+            continue
+        tags = set(cell.metadata.get("tags", ()))
+        special = next((name for tag, name in _DISCLOSED.items() if tag in tags), None)
+        if LAST in tags:
+            continue
+        waiting.append(cell.source.strip())
+        if (
+            special
+            or following is None
+            or following.cell_type != "code"
+            or LAST in following.metadata.get("tags", ())
+        ):
+            code = "\n\n".join(text for text in waiting if text)
+            cell.metadata["disclosed"] = (
+                {"name": special or "How this was computed", "code": code} if code else {}
+            )
+            waiting = []
+    return nb
+
+
+def cause_colours() -> str:
+    """Return the rules by which tables mark causes in the charts' colours."""
+    return "".join(f".c-{cause} {{ --cause: {look.colour}; }}\n" for cause, look in CAUSES.items())
 
 
 def with_figures(nb: NotebookNode) -> list[dict[str, Any]]:
@@ -116,7 +154,13 @@ def sections(nb: NotebookNode) -> list[tuple[str, str]]:
         for line in cell.source.splitlines()
         if line.startswith("## ")
     ]
-    return [(anchor(name), name) for name in names]
+    return [(anchor(name), _short(name)) for name in names]
+
+
+def _short(name: str) -> str:
+    """Return `name` as the navigation has room for it: "Details: GPUs and ranks" is "GPUs and ranks"."""
+    rest = name.rpartition(": ")[2]
+    return rest[:1].upper() + rest[1:]
 
 
 def anchor(name: str) -> str:

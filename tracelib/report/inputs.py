@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from tracelib.errors import BadParameter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["given", "name_of", "seconds"]
+__all__ = ["given", "name_of", "portable", "seconds"]
 
 
 def seconds(window: str) -> tuple[float, float] | None:
@@ -38,6 +39,20 @@ def name_of(traces: str | Sequence[str]) -> str:
     paths = [traces] if isinstance(traces, str) else list(traces)
     names = [Path(path).resolve().name for path in paths]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def portable(path: str, folder: Path) -> str:
+    """Return `path` as a notebook in `folder` can name it without telling where on this machine it lies.
+
+    Relative to `folder`; below `~` if that is where the file lies and the folder does not. Symbolic links on the way are
+    resolved, because `..` would follow them; the file's own name stays.
+    """
+    absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 (resolve() would rename a linked file)
+    real = absolute.parent.resolve() / absolute.name
+    start, home = folder.resolve(), Path.home().resolve()
+    if home != Path("/") and real.is_relative_to(home) and not start.is_relative_to(home):
+        return str(Path("~") / real.relative_to(home))
+    return os.path.relpath(real, start)
 
 
 def given(**parameters: Any) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def lost_shares(findings: Findings) -> list[float]:
 
 
 def cpu_shortage_ns(findings: Findings) -> int:
-    """Return the GPU time lost, over all devices, while the thread to blame wanted a CPU and had none."""
-    return sum(row["ns"] for row in _causes(findings) if row["cpu_state"] in SHORTAGE)
+    """Return the GPU time lost to the host, over all devices, while the thread to blame wanted a CPU and had none."""
+    return sum(row["ns"] for row in _causes(findings) if row["cpu_state"] in SHORTAGE and accuses_host(row))
 
 
 def known_cpu_state_ns(findings: Findings) -> int:

@@ -1,7 +1,8 @@
 """`tracelib report`: traces in, one folder out, whole or not at all (the folder's contract is in FINDINGS.md).
 
 The notebook does the work and carries its outcome in its own outputs (see `record`), so that a notebook run by papermill
-and rendered by nbconvert holds the same figures as a report written here.
+and rendered by nbconvert holds the same figures as a report written here. It runs in the report's folder and names the
+traces from there: so it runs again where it lies, and tells nobody where on which machine that was.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import importlib.util
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,19 +18,24 @@ from typing import TYPE_CHECKING, Any
 from tracelib.errors import TraceError
 from tracelib.report import bundle, ipynb, redact, ticket
 from tracelib.report.exporter import TraceReport
+from tracelib.report.inputs import portable
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook
-from tracelib.report.sections.html import Section
+from tracelib.report.sections.html import Section, esc
 from tracelib.report.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["OUTCOME", "Report", "record", "removed", "write_report"]
+    from tracelib.analyses.results import Results
+
+__all__ = ["OUTCOME", "Report", "record", "record_picture", "removed", "write_report"]
 
 #: Under this type a report notebook carries its findings and its picture, for whoever renders it.
 OUTCOME = "application/vnd.tracelib.outcome+json"
+#: Parameters that name files.
+PATHS = ("traces", "requests", "rules")
 
 
 @dataclass(frozen=True)
@@ -42,18 +49,16 @@ class Report:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Findings and picture, in a form that a notebook's output can carry; shows nothing."""
+    """A part of the outcome, in a form that a notebook's output can carry; shows nothing."""
 
-    findings: dict[str, Any]
-    overview_png: bytes
+    parts: dict[str, Any]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Mapping[str, Any]:  # noqa: ARG002 (IPython's signature)
-        picture = base64.b64encode(self.overview_png).decode("ascii")
-        return {OUTCOME: {"findings": self.findings, "overview_png": picture}, "text/html": ""}
+        return {OUTCOME: self.parts, "text/html": ""}
 
 
-def record(findings: dict[str, Any], overview_png: bytes) -> Outcome:
-    """Return what makes the notebook's cell carry its outcome.
+def record(findings: dict[str, Any]) -> Outcome:
+    """Return what makes the notebook's cell carry the findings.
 
     Raises
     ------
@@ -64,7 +69,16 @@ def record(findings: dict[str, Any], overview_png: bytes) -> Outcome:
     problems = validate(findings)
     if problems:
         raise TraceError(f"the findings contradict themselves, please report this: {'; '.join(problems)}")
-    return Outcome(findings, overview_png)
+    return Outcome({"findings": findings})
+
+
+def record_picture(results: Results) -> Outcome:
+    """Return what makes the notebook's cell carry the overview as PNG; nothing where the drawing package is absent."""
+    from tracelib.charts.overview import overview_png  # noqa: PLC0415 (charts import plotly)
+
+    if importlib.util.find_spec("resvg_py") is None:
+        return Outcome({})
+    return Outcome({"overview_png": base64.b64encode(overview_png(results)).decode("ascii")})
 
 
 def write_report(
@@ -79,67 +93,99 @@ def write_report(
 
     """
     with bundle.folder(folder) as made:
-        ran = run_notebook(notebook("root_cause"), made / "root_cause.ipynb", parameters, timeout_s=timeout_s)
-        _tidy(ran.notebook, folder)
-        ipynb.write(ran.notebook, made / "root_cause.ipynb")
-        page, _ = TraceReport().from_notebook_node(_for_page(ran.notebook, redacted=redacted))  # type: ignore[no-untyped-call]
-        (made / "report.html").write_text(page, encoding="utf-8")
+        moved, names = _portable(parameters, made)
+        try:
+            ran = run_notebook(
+                notebook("root_cause"),
+                made / "root_cause.ipynb",
+                moved,
+                working_directory=made,
+                timeout_s=timeout_s,
+            )
+        except TraceError as error:
+            raise TraceError(_as_typed(str(error), names)) from error
         outcome = _outcome(ran.notebook)
-        if outcome is not None:
-            digest = hashlib.sha256(page.encode()).hexdigest()
-            _write_outcome(made, outcome, digest)
-    return Report(folder, outcome["findings"] if outcome else None, ran.failure)
+        node = _tidy(ran.notebook, folder, redact.Redactor() if redacted else None)
+        ipynb.write(node, made / "root_cause.ipynb")
+        page, _ = TraceReport().from_notebook_node(_without_outcome(node))  # type: ignore[no-untyped-call]
+        (made / "report.html").write_text(page, encoding="utf-8")
+        _write_outcome(made, outcome, ran.failure, hashlib.sha256(page.encode()).hexdigest())
+    return Report(folder, outcome.get("findings"), ran.failure)
 
 
-def _write_outcome(made: Path, outcome: dict[str, Any], digest: str) -> None:
-    findings = outcome["findings"]
-    text = json.dumps(findings, indent=1, ensure_ascii=False, allow_nan=False)
-    (made / "findings.json").write_text(text + "\n", encoding="utf-8")
-    (made / "summary.md").write_text(ticket.summary(findings, digest), encoding="utf-8")
-    if outcome["overview_png"]:
+def _portable(parameters: Mapping[str, Any], made: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the parameters with files named from the folder, and those names -> as the user typed them."""
+    moved = dict(parameters)
+    names: dict[str, str] = {}
+    for name in PATHS:
+        typed = moved.get(name)
+        if typed:
+            several = [typed] if isinstance(typed, str) else list(typed)
+            new = [portable(path, made) for path in several]
+            names.update(zip(new, several, strict=True))
+            moved[name] = new[0] if isinstance(typed, str) else new
+    return moved, names
+
+
+def _as_typed(message: str, names: Mapping[str, str]) -> str:
+    """Return an error's text with the files called as the user called them."""
+    for name in sorted(names, key=len, reverse=True):
+        message = message.replace(name, names[name])
+    return message
+
+
+def _write_outcome(made: Path, outcome: dict[str, Any], failure: Failure | None, digest: str) -> None:
+    if "findings" in outcome:
+        text = json.dumps(outcome["findings"], indent=1, ensure_ascii=False, allow_nan=False)
+        (made / "findings.json").write_text(text + "\n", encoding="utf-8")
+    (made / "summary.md").write_text(
+        ticket.summary(outcome["findings"], digest, failure)
+        if "findings" in outcome
+        else ticket.failed(failure, digest),
+        encoding="utf-8",
+    )
+    if "overview_png" in outcome:
         (made / "overview.png").write_bytes(base64.b64decode(outcome["overview_png"]))
 
 
-def _outcome(node: ipynb.NotebookNode) -> dict[str, Any] | None:
+def _outcome(node: ipynb.NotebookNode) -> dict[str, Any]:
+    """Return what the cells of `node` recorded."""
+    parts: dict[str, Any] = {}
     for cell in node.cells:
         for output in cell.get("outputs", ()):
-            found = output.get("data", {}).get(OUTCOME)
-            if found is not None:
-                return dict(found)
-    return None
+            parts.update(output.get("data", {}).get(OUTCOME, {}))
+    return parts
 
 
-def _tidy(node: ipynb.NotebookNode, folder: Path) -> None:
-    """Take the temporary folder's name, under which papermill ran, out of the notebook's metadata."""
+def _tidy(node: ipynb.NotebookNode, folder: Path, redactor: redact.Redactor | None) -> ipynb.NotebookNode:
+    """Return `node` fit to be given away: no temporary folder in it; what was typed and what failed redacted."""
     papermill = node.metadata.get("papermill", {})
     papermill.pop("output_path", None)
     papermill.pop("input_path", None)
     node.metadata["title"] = folder.name
+    if redactor is None:
+        return node
+    papermill["parameters"] = redactor.anything(dict(papermill.get("parameters", {})))
+    for cell in node.cells:
+        if {"injected-parameters", "papermill-error-cell-tag"} & set(cell.metadata.get("tags", ())):
+            cell.source = redactor.text(cell.source)
+        for output in cell.get("outputs", ()):
+            for key in ("evalue", "text", "traceback"):
+                if key in output:
+                    output[key] = redactor.anything(output[key])
+    return node
 
 
-def _for_page(node: ipynb.NotebookNode, *, redacted: bool) -> ipynb.NotebookNode:
-    """Return a copy for rendering: the outcome left out, what the user typed and what failed redacted."""
+def _without_outcome(node: ipynb.NotebookNode) -> ipynb.NotebookNode:
     page = copy.deepcopy(node)
-    redactor = redact.Redactor()
-    clean = redactor.text if redacted else str
     for cell in page.cells:
-        if {"injected-parameters", "parameters"} & set(cell.metadata.get("tags", ())):
-            cell.source = clean(cell.source)
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop(OUTCOME, None)
-            for key in ("evalue", "text"):
-                if key in output:
-                    output[key] = clean(output[key])
-            if "traceback" in output:
-                output["traceback"] = [clean(line) for line in output["traceback"]]
     return page
 
 
 def removed(redactor: redact.Redactor | None) -> Section:
-    """Return the line that says what redaction removed; nothing if it was off."""
-    text = (
-        redactor.summary()
-        if redactor is not None
-        else "Redaction was off (--no-redact): names are as recorded."
-    )
-    return Section(f"<p class='more'>{text}</p>" if text else "", text)
+    """Return the line that says what redaction removed; nothing if there was nothing."""
+    off = "Redaction was off (--no-redact): names are as recorded."
+    text = off if redactor is None else redactor.summary()
+    return Section(f'<p class="more">{esc(text)}</p>' if text else "", text)

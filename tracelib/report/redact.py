@@ -83,7 +83,7 @@ class Redactor:
         self._hosts: dict[str, str] = {}
         self._seen: dict[tuple[str, bool], str] = {}
         for host in sorted(hosts):
-            if len(host) > 2 and host.lower() not in _COMMON:
+            if host.lower() not in _COMMON:
                 self._hosts[host] = f"host-{len(self._hosts) + 1}"
 
     def text(self, text: str, *, recorded: bool = False) -> str:
@@ -133,7 +133,7 @@ class Redactor:
         text = self._each(_EMAIL, text, "email address", lambda _: "[email]")
         text = self._each(_IPV4, text, "IP address", _address)
         text = self._each(_IPV6, text, "IP address", _address)
-        text = self._each(_FQDN, text, "host name", lambda m: self._host(m[0]))
+        text = self._each(_FQDN, text, "host name", lambda m: self.host(m[0]))
         return self._names(text)
 
     def _each(
@@ -152,7 +152,10 @@ class Redactor:
             self._users.add(user)
         return "~"
 
-    def _host(self, name: str) -> str:
+    def host(self, name: str) -> str:
+        """Return the stand-in for the host called `name`."""
+        if name.lower() in _COMMON:
+            return name
         return self._hosts.setdefault(name, f"host-{len(self._hosts) + 1}")
 
     def _names(self, text: str) -> str:
@@ -164,7 +167,9 @@ class Redactor:
             *((user, "[user]", "user name") for user in sorted(self._users, key=len, reverse=True)),
         ):
             if name in text:
-                whole = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])")
+                # "vm" is a word of many names: one so short counts only where it stands alone.
+                before, after = ("[A-Za-z0-9]", "[A-Za-z0-9]") if len(name) > 2 else (r"\S", r"[^\s,.;:]")
+                whole = re.compile(rf"(?<!{before}){re.escape(name)}(?!{after})")
                 text = self._each(whole, text, kind, lambda _, new=stand_in: new)  # type: ignore[misc]
         # What remains of the counts: Counter keeps kinds with 0, which say nothing.
         self.counts += Counter()
@@ -195,12 +200,20 @@ def _frame(frame: pl.DataFrame, columns: Iterable[str], redactor: Redactor) -> p
     for column in columns:
         dtype = frame.schema[column]
         names = frame[column].cast(pl.String).unique().drop_nulls()
-        changed = {
-            name: new for name in names if (new := redactor.text(name, recorded=column != "message")) != name
-        }
+        redacted = {name: _name(name, column, redactor) for name in names}
+        changed = {name: new for name, new in redacted.items() if new != name}
         if changed:
             frame = frame.with_columns(pl.col(column).cast(pl.String).replace(changed).cast(dtype))
     return frame
+
+
+def _name(name: str, column: str, redactor: Redactor) -> str:
+    if column == "host":
+        return redactor.host(name)
+    if column in _OURS:
+        # A file that could not be read is named with the folders that it lies in.
+        return redactor.text(re.sub(r"^not read: .*?(?=[^/]+: not readable as)", "not read: ", name))
+    return redactor.text(name, recorded=True)
 
 
 def _current_user() -> set[str]:

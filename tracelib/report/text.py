@@ -17,6 +17,8 @@ def duration(ns: float | None) -> str:
     """Return `ns` with three significant digits and the unit that fits: `1.23 s`, `45.6 ms`, `812 µs`, `90 ns`."""
     if ns is None:
         return UNKNOWN
+    if ns == 0:
+        return f"0{NO_BREAK}s"
     for factor, unit in _UNITS:
         # 999.6 µs would round to "1000 µs": take the next unit from where three digits no longer suffice.
         if abs(ns) >= factor * 0.9995:
@@ -37,7 +39,9 @@ def share(value: float | None) -> str:
         return UNKNOWN
     percent = value * 100
     text = f"{percent:.1f}"
-    return f"<{NO_BREAK}0.1{NO_BREAK}%" if text == "0.0" and percent > 0 else f"{text}{NO_BREAK}%"
+    if text == "0.0":
+        return f"<{NO_BREAK}0.1{NO_BREAK}%" if percent > 0 else f"0{NO_BREAK}%"
+    return f"{text}{NO_BREAK}%"
 
 
 def count(value: float | None) -> str:

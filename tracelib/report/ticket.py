@@ -16,7 +16,9 @@ from tracelib.report.text import duration, plain, share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAX_LINES", "escaped", "summary"]
+    from tracelib.report.run import Failure
+
+__all__ = ["MAX_LINES", "escaped", "failed", "summary"]
 
 Findings = dict[str, Any]
 
@@ -28,7 +30,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~!])")
 _WORD_JOINER = "\N{WORD JOINER}"
 
 
-def summary(findings: Findings, report_sha256: str | None = None) -> str:
+def summary(findings: Findings, report_sha256: str | None = None, failure: Failure | None = None) -> str:
     """Return the Markdown: verdict, three numbers, shares, top findings, what is not known, how it was measured."""
     blocks = [
         _head(findings),
@@ -40,9 +42,26 @@ def summary(findings: Findings, report_sha256: str | None = None) -> str:
         _findings(findings),
         _unknown(findings),
         _measured(findings, report_sha256),
+        _failure(failure),
     ]
     lines = [line for block in blocks if block for line in (*block, "")][:-1]
     return "\n".join(lines) + "\n"
+
+
+def failed(failure: Failure | None, report_sha256: str) -> str:
+    """Return the Markdown of a run that failed before it had any findings."""
+    lines = [
+        "### No findings",
+        "",
+        *_failure(failure),
+        "",
+        f"What was run so far: report.html, sha256 {report_sha256}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _failure(failure: Failure | None) -> list[str]:
+    return [] if failure is None else [f"**A part of the report failed**: {escaped(failure.one_line())}"]
 
 
 def escaped(text: object, limit: int = CHARACTERS) -> str:

@@ -75,13 +75,17 @@ def _source_cells(source: dict[str, Any]) -> tuple[object, ...]:
 def _remarks(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return '<p class="empty">No remarks: every file was read whole.</p>'
-    inner = "".join(
-        f'<li class="{esc(row["level"])}"><b>{esc(_LEVELS.get(row["level"], row["level"]))}</b> '
-        f"{esc(row['source']) + ': ' if row['source'] else ''}{esc(row['message'])}"
-        f"{' <em>' + esc(row['fix']) + '</em>' if row['fix'] else ''}</li>"
-        for row in rows
-    )
-    return f'<ul class="remarks">{inner}</ul>'
+    notes = [row for row in rows if row["level"] == "info"]
+    alarms = "".join(_remark(row) for row in rows if row["level"] != "info")
+    quiet = f"<details><summary>{len(notes)} notes on how the files were read</summary><ul class='remarks'>{''.join(map(_remark, notes))}</ul></details>"
+    return (f'<ul class="remarks">{alarms}</ul>' if alarms else "") + (quiet if notes else "")
+
+
+def _remark(row: dict[str, Any]) -> str:
+    level = esc(_LEVELS.get(row["level"], row["level"]))
+    where = f"{row['source']}: " if row["source"] and not row["message"].startswith(row["source"]) else ""
+    fix = f" <em>{esc(row['fix'])}</em>" if row["fix"] else ""
+    return f'<li class="{esc(row["level"])}"><b>{level}</b> {esc(where + row["message"])}{fix}</li>'
 
 
 def method(findings: Findings) -> Section:

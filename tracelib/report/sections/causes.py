@@ -40,7 +40,11 @@ def causes_table(findings: Findings) -> Section:
             "causes: not known",
         )
     body = table(
-        "Lost GPU time by cause", _COLUMNS, [_cause_cells(row) for row in rows], anchor="causes-table"
+        "Lost GPU time by cause",
+        _COLUMNS,
+        [_cause_cells(row) for row in rows],
+        anchor="causes-table",
+        quiet=True,
     )
     return Section(body, "; ".join(f"{cause_name(row.cause)} {duration(row.exposed_ns)}" for row in rows))
 
@@ -137,6 +141,6 @@ def abstained(findings: Findings) -> Section:
     ]  # fmt: skip
     columns = (Column("Question"), Column("Why not"), Column("Record it with"))
     return Section(
-        table("What could not be known", columns, cells),
+        table("What could not be known", columns, cells, quiet=True),
         "; ".join(f"{row['id']}: {row['reason']}" for row in rows),
     )

@@ -50,14 +50,22 @@ def esc(text: object, limit: int | None = None) -> Markup:
 
 
 def table(
-    caption: str, columns: Sequence[Column], rows: Iterable[Sequence[object]], *, anchor: str = ""
+    caption: str,
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[object]],
+    *,
+    anchor: str = "",
+    quiet: bool = False,
 ) -> Markup:
-    """Return a table whose first cell in each row is the row's head; cells that are not :class:`Markup` are escaped."""
+    """Return a table whose first cell in each row is the row's head; cells that are not :class:`Markup` are escaped.
+
+    `quiet`: the caption is for screen readers only, because a heading says the same.
+    """
     head = "".join(_head(column) for column in columns)
     body = "".join(_row(columns, row) for row in rows)
     identity = f' id="{esc(anchor)}"' if anchor else ""
     return Markup(
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{esc(caption)}"><table{identity}>'
+        f'<div class="scroll{" quiet" if quiet else ""}" tabindex="0" role="region" aria-label="{esc(caption)}"><table{identity}>'
         f"<caption>{esc(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

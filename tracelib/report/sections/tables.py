@@ -19,6 +19,11 @@ _GPU_STATES = (
 )  # fmt: skip
 
 
+_ROLES = ("api_server", "engine", "worker")
+#: Smaller shares of the CPU time are counted, not listed.
+LEAST_SHARE = 0.005
+
+
 def per_rank_table(findings: Findings) -> Section:
     """Return each device's time by state (they add up to the window) and the largest causes of its loss."""
     devices = findings["devices"] or []
@@ -27,7 +32,7 @@ def per_rank_table(findings: Findings) -> Section:
     states = [
         (key, name)
         for key, name in _GPU_STATES
-        if any(d["gpu_time_ns"].get(key) is not None for d in devices)
+        if key != "collective" or any(d["gpu_time_ns"].get(key) for d in devices)
     ]
     columns = [
         Column("GPU"),
@@ -37,24 +42,31 @@ def per_rank_table(findings: Findings) -> Section:
         Column("Lost mostly to"),
     ]
     window = findings["window"]["duration_ns"]
-    rows = [_device_cells(device, [key for key, _ in states], window) for device in devices]
+    several = len({device["host"] for device in devices}) > 1
+    rows = [
+        _device_cells(device, [key for key, _ in states], window, with_host=several) for device in devices
+    ]
     body = table(
         "GPU time by state, per device; the states add up to the window", columns, rows, anchor="ranks-table"
     )
     return Section(body, f"{len(devices)} devices")
 
 
-def device_name(device: dict[str, Any]) -> str:
-    """Return what a device is called: its rank where known, its host where there are names, its index."""
-    rank = "" if device["rank"] is None else f"rank {device['rank']}, "
-    host = f"{device['host']}:" if device["host"] else ""
-    return f"{rank}{host}GPU {'?' if device['device'] is None else device['device']}"
+def device_name(device: dict[str, Any], *, with_host: bool) -> Markup:
+    """Return what a device is called: its rank where known, its index, its host where there are several."""
+    index = f"GPU {'?' if device['device'] is None else device['device']}"
+    place = f"{device['host']}, {index}" if with_host and device["host"] else index
+    if device["rank"] is None:
+        return esc(place)
+    return Markup(f"rank {esc(device['rank'])}<small>{esc(place)}</small>")
 
 
-def _device_cells(device: dict[str, Any], states: list[str], window: int) -> tuple[object, ...]:
+def _device_cells(
+    device: dict[str, Any], states: list[str], window: int, *, with_host: bool
+) -> tuple[object, ...]:
     times = (_time(device["gpu_time_ns"].get(state), window) for state in states)
     return (
-        device_name(device), *times, share(device["busy_share"]), share(device["useful_share"]), _largest(device, window)
+        device_name(device, with_host=with_host), *times, share(device["busy_share"]), share(device["useful_share"]), _largest(device, window)
     )  # fmt: skip
 
 
@@ -105,7 +117,12 @@ def _by_role(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for key in keys:
             if thread[key] is not None:
                 role[key] = (role[key] or 0) + thread[key]
-    return [{"role": role, **times} for role, times in sorted(roles.items())]
+    return [{"role": role, **roles[role]} for role in sorted(roles, key=_server_first)]
+
+
+def _server_first(role: str | None) -> tuple[int, str]:
+    """Order roles as a request meets them, then all that is not the server."""
+    return (_ROLES.index(role) if role in _ROLES else len(_ROLES), role or "")
 
 
 def _role_cells(row: dict[str, Any]) -> tuple[object, ...]:
@@ -123,30 +140,34 @@ def _cpu_time(findings: Findings) -> str:
         Column("Role"), Column("CPU time went to"), Column("CPU time", number=True), Column("Share of all", number=True),
         Column("95 % interval", number=True, meaning="from the number of samples"),
     )  # fmt: skip
-    ordered = sorted(rows, key=lambda row: (str(row["role"]), -(row["cpu_ns"] or 0)))
-    return table("CPU time by role and cause, from samples", columns, [_cpu_cells(row) for row in ordered])
+    shown = [row for row in rows if row["share"] is None or row["share"] >= LEAST_SHARE]
+    shown.sort(key=lambda row: (*_server_first(row["role"]), -(row["cpu_ns"] or 0)))
+    left = len(rows) - len(shown)
+    more = (
+        f'<p class="more">{left} smaller parts, each under {share(LEAST_SHARE)}, stand in findings.json</p>'
+        if left
+        else ""
+    )
+    return (
+        table("CPU time by role and cause, from samples", columns, [_cpu_cells(row) for row in shown]) + more
+    )
 
 
 def _cpu_cells(row: dict[str, Any]) -> tuple[object, ...]:
     interval = "" if row["ci95"] is None else " to ".join(share(end) for end in row["ci95"])
     part = "" if row["share"] is None else bar(row["share"], "c-" + row["cause"])
     role = str(row["role"] or "unknown").replace("_", " ")
-    return (
-        role,
-        cause_name(row["cause"]),
-        duration(row["cpu_ns"]),
-        Markup(f"{part} {esc(share(row['share']))}"),
-        interval,
-    )
+    sub_cause = f": {row['sub_cause']}".replace("_", " ") if row.get("sub_cause") else ""
+    cause = f"{cause_name(row['cause'])}{sub_cause}"
+    return role, cause, duration(row["cpu_ns"]), Markup(f"{part} {esc(share(row['share']))}"), interval
 
 
 def request_parts_table(findings: Findings) -> Section:
     """Return what the time to first token consists of, where requests can be told apart."""
     requests = findings["requests"]
     if not requests or not requests["parts"]:
-        return Section(
-            '<p class="empty">Requests cannot be told apart in these files.</p>', "requests: not known"
-        )
+        # The chart's place says why; the same sentence twice helps nobody.
+        return Section("", "requests: not known")
     columns = (
         Column("Part of the time to first token"), Column("p50", number=True), Column("p95", number=True),
         Column("Correlation with it", number=True, meaning="over the requests; near 1: this part decides"),

@@ -57,7 +57,9 @@ class Bounds:
 
 def off_share(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> float | None:
     """Return the share of slices that begin while their thread is off the CPU, None if too little is common."""
-    off = _off(sched_of).with_columns(left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came")))
+    off = _off(sched_of).with_columns(
+        left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came"))
+    )
     begins = _begins(slices_of).with_columns(at=tie.moved(pl.col("at")))
     begins = begins.filter(pl.col("tid").is_in(off["tid"].unique().implode())).sort("at")
     if off.is_empty() or begins.is_empty():
@@ -75,7 +77,9 @@ def off_share(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> fl
 def bounds(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> Bounds | None:
     """Return between which further shifts the tied slices agree with the tied scheduler events, None if nothing says."""
     moved = _begins(slices_of, ends=True).with_columns(at=tie.moved(pl.col("at")))
-    off = _off(sched_of).with_columns(left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came")))
+    off = _off(sched_of).with_columns(
+        left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came"))
+    )
     pairs = _pairs(off, moved)
     limits = _limits(pairs, 0.0, 0.0, 0, 2 * SLACK_NS)
     if limits is None:
@@ -124,7 +128,9 @@ def _off(trace: Trace) -> pl.DataFrame:
     following = events.sort("thread", "ts_ns", maintain_order=True).with_columns(
         came=pl.col("ts_ns").shift(-1).over("thread"), then=pl.col("what").shift(-1).over("thread")
     )
-    back = (pl.col("then") == "in") | ((pl.col("then") == "woken") & (pl.col("state") != "R").fill_null(value=True))
+    back = (pl.col("then") == "in") | (
+        (pl.col("then") == "woken") & (pl.col("state") != "R").fill_null(value=True)
+    )
     gaps = following.filter(pl.col("what") == "left", back, pl.col("came") > pl.col("ts_ns"))
     named = gaps.join(trace.threads.select("thread", "tid"), on="thread")
     return named.select("tid", "came", left="ts_ns").sort("tid", "left")
@@ -239,7 +245,9 @@ def _refined(pairs: Pairs, shift: int, width: int, centre: int) -> Fit | None:
             turn = min(turn, max(margin, SLACK_NS) / reach)
     if margin <= 0:
         return None
-    first, last = (side(pick(pair[2]) for pair in pairs) - centre for side, pick in ((min, _first), (max, _last)))
+    first, last = (
+        side(pick(pair[2]) for pair in pairs) - centre for side, pick in ((min, _first), (max, _last))
+    )
     error = max(1_000, _room(when, low - add - more * when, high - add - more * when, (first, last)))
     return Fit(round(offset), round(rate * 1e9), centre, count, round(margin / 2), error, error, 1.0)
 

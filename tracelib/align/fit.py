@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "fit", "residuals"]
 
-Times = "NDArray[np.int64]"
-
 #: Fewer common moments than this prove nothing.
 MIN_ANCHORS = 12
 #: Share of the moments in the common time that must meet a partner.
-MIN_SHARE = 0.5
+MIN_SHARE = 0.7
 #: A second shift that does at least this well, relative to the best, makes the answer ambiguous.
 RIVAL = 0.75
+#: What moments meet by chance must stay below this part of what the best line reaches; the shifts that show chance.
+CHANCE, DECOYS_NS = 0.4, (-23_456_789, -9_123_457, -3_701_235, 3_302_467, 8_765_431, 21_098_765)
 #: Widths of the bins in which votes are counted: narrow for dense moments, wide for a drifting clock.
-BINS_NS = (5_000, 50_000, 500_000)
-VOTERS, VOTES = 600, 2_000_000
+BINS_NS = (5_000, 25_000, 125_000, 600_000)
+VOTERS, VOTES, CANDIDATES = 600, 300_000, 12
+#: A moment whose nearest partner is farther away has none.
+FAR_NS = 100_000
 CHUNKS = (0.5, 0.25, 0.75, 0.1, 0.9)
 #: No clock of a machine that is in order drifts more.
 MAX_DRIFT_PPB = 500_000
@@ -48,6 +50,10 @@ class Fit:
     error_ns: int
     share: float
     kind: str = ""
+
+
+#: Difference at a time, drift as a plain ratio, and that time.
+Line = tuple[float, float, int]
 
 
 class _Index:
@@ -82,21 +88,29 @@ def fit(first: pl.DataFrame, second: pl.DataFrame, near_ns: tuple[int, int] | No
     if len(times) < MIN_ANCHORS or len(first_times) < MIN_ANCHORS:
         return None
     index = _Index(first_times, first_keys)
-    candidates = _candidates(first_times, first_keys, times, keys, near_ns)
-    fits = [
-        found
-        for shift, centre in candidates
-        if (found := _track(index, times, keys, shift, centre)) is not None
+    lines = [
+        line
+        for shift, centre, width in _candidates(first_times, first_keys, times, keys, near_ns)
+        if (line := _track(index, times, keys, shift, centre, width)) is not None
     ]
-    if not fits:
+    if not lines:
         return None
-    best = max(fits, key=lambda found: (found.share, found.anchors))
+    # All are judged by the sharpest one's measure: a line that fits loosely must not win by its looseness.
+    missed = [_missed(index, times, keys, line) for line in lines]
+    tight = max(2_000.0, 6 * min(float(np.median(found[found <= FAR_NS])) for found in missed))
+    shares = [float((found <= tight).sum()) / len(found) for found in missed]
+    best = int(np.argmax(shares))
+    spread = [
+        abs(_at(line, time) - _at(lines[best], time)) for line in lines for time in (times[0], times[-1])
+    ]
     rivals = [
-        other for other in fits if abs(_at(other, best.pivot_ns) - best.offset_ns) > 4 * best.error_ns + 1000
+        share for share, *far in zip(shares, spread[::2], spread[1::2], strict=True) if max(far) > 4 * tight
     ]
-    if best.share < MIN_SHARE or any(other.share > RIVAL * best.share for other in rivals):
+    if shares[best] < MIN_SHARE or max(rivals, default=0.0) > RIVAL * shares[best]:
         return None
-    return best
+    if _by_chance(index, times, keys, lines[best], tight) > CHANCE * shares[best]:
+        return None
+    return _measured(lines[best], missed[best], shares[best])
 
 
 def residuals(
@@ -127,24 +141,25 @@ def _candidates(
     times: NDArray[np.int64],
     keys: NDArray[np.int64],
     near_ns: tuple[int, int] | None,
-) -> list[tuple[int, int]]:
-    """Return the most voted shifts, with the time of the voters."""
+) -> list[tuple[int, int, int]]:
+    """Return the most voted shifts, with the time of the voters and the width of the bins that they fell in."""
     order = np.argsort(first_keys, kind="stable")
     by_key = np.searchsorted(first_keys[order], np.arange(int(first_keys.max()) + 2))
-    found: dict[int, tuple[int, int, float]] = {}
+    found: list[tuple[float, int, int, int]] = []
     for where in CHUNKS:
         start = int(max(0, len(times) - VOTERS) * where)
         chunk = slice(start, start + VOTERS)
         shifts = _votes(times[chunk], keys[chunk], first_times[order], by_key)
         if near_ns is not None:
             shifts = shifts[np.abs(shifts - near_ns[0]) <= near_ns[1]]
+        centre = int(np.median(times[chunk]))
         for width in BINS_NS:
-            for shift, votes in _peaks(shifts, width):
-                strength = votes / len(times[chunk])
-                if strength > found.get(shift // width, (0, 0, 0.0))[2]:
-                    found[shift // width] = (shift, int(np.median(times[chunk])), strength)
-    best = sorted(found.values(), key=lambda item: -item[2])[:12]
-    return [(shift, centre) for shift, centre, _ in best]
+            found += [(strength, shift, centre, width) for shift, strength in _peaks(shifts, width)]
+    best: list[tuple[int, int, int]] = []
+    for _, shift, centre, width in sorted(found, key=lambda item: (-item[0], item[3])):
+        if all(abs(shift - other) > 2 * min(width, narrow) for other, _, narrow in best):
+            best.append((shift, centre, width))
+    return best[:CANDIDATES]
 
 
 def _votes(
@@ -156,7 +171,10 @@ def _votes(
     """Return the shift that each pair of a voter and a moment of its key stands for."""
     counts = by_key[keys + 1] - by_key[keys]
     rare_first = np.argsort(counts, kind="stable")
-    within = rare_first[: max(1, int(np.searchsorted(np.cumsum(counts[rare_first]), VOTES)))]
+    affordable = int(np.searchsorted(np.cumsum(counts[rare_first]), VOTES // 2))
+    common = rare_first[affordable:]  # of these, some from all over the chunk
+    every = 1 + int(counts[common].sum()) // (VOTES // 2)
+    within = np.concatenate([rare_first[:affordable], np.sort(common)[::every]])
     starts = by_key[keys[within]]
     repeat = counts[within]
     offsets = np.arange(int(repeat.sum())) - np.repeat(np.cumsum(repeat) - repeat, repeat)
@@ -166,29 +184,55 @@ def _votes(
     return shifts
 
 
-def _peaks(shifts: NDArray[np.int64], width: int, count: int = 5) -> list[tuple[int, int]]:
-    """Return the shifts with most votes; two neighbouring bins count as one, as a peak may straddle their edge."""
+def _peaks(shifts: NDArray[np.int64], width: int, count: int = 5) -> list[tuple[int, float]]:
+    """Return the shifts with most votes, and by how many deviations they stand out of the other bins.
+
+    Two neighbouring bins count as one, as a peak may straddle their edge.
+    """
     if not len(shifts):
         return []
     bins, votes = np.unique(shifts // width, return_counts=True)
     following = np.where(np.append(np.diff(bins) == 1, False), np.append(votes[1:], 0), 0)
     both = votes + following
-    peaks: list[tuple[int, int]] = []
+    usual = float(both.mean())
+    peaks: list[tuple[int, float]] = []
     for at in np.argsort(-both, kind="stable")[: 4 * count]:
         if all(abs(int(bins[at]) * width - shift) > 2 * width for shift, _ in peaks):
-            peaks.append((int(bins[at] + (following[at] > 0)) * width, int(both[at])))
+            middle = int(bins[at] + (following[at] > 0)) * width
+            peaks.append((middle, (float(both[at]) - usual) / usual**0.5))
     return peaks[:count]
 
 
-def _at(found: Fit, time: int) -> int:
-    return found.offset_ns + round(found.drift_ppb * (time - found.pivot_ns) / 1e9)
+def _at(line: Line, time: int) -> float:
+    """Return the difference between the clocks at a time of the second."""
+    offset, rate, centre = line
+    return offset + (int(time) - centre) * rate
+
+
+def _missed(
+    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], line: Line
+) -> NDArray[np.int64]:
+    """Return how far the moments in the common time are from their nearest partners."""
+    offset, rate, centre = line
+    moved = times + np.rint((times - centre) * rate + offset).astype(np.int64)
+    common = (moved >= index.low - 1_000_000) & (moved <= index.high + 1_000_000)
+    return np.abs(index.nearest(moved[common], keys[common]))
+
+
+def _by_chance(
+    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], line: Line, tight: float
+) -> float:
+    """Return the share of moments that meet a partner as closely under shifts that are surely wrong."""
+    offset, rate, centre = line
+    wrong = [_missed(index, times, keys, (offset + decoy, rate, centre)) for decoy in DECOYS_NS]
+    return float(np.median([(found <= tight).sum() / max(1, len(found)) for found in wrong]))
 
 
 def _track(
-    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], shift: int, centre: int
-) -> Fit | None:
+    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], shift: int, centre: int, width: int
+) -> Line | None:
     """Return the line through the differences of matched moments, followed outwards from `centre`."""
-    offset, rate, reach, tolerance = float(shift), 0.0, 0, 2 * BINS_NS[-1]
+    offset, rate, reach, tolerance = float(shift), 0.0, 0, 2 * width
     span = int(max(times.max() - centre, centre - times.min()))
     while reach < span:
         # Start with what the voters spanned; from there the rate is known well enough to look four times as far.
@@ -207,7 +251,8 @@ def _track(
         if abs(rate) * 1e9 > MAX_DRIFT_PPB:
             return None
         tolerance = max(tolerance, 20_000)
-    return _measured(index, times, keys, offset, rate, centre)
+    common = _missed(index, times, keys, (offset, rate, centre))
+    return (offset, rate, centre) if (common <= FAR_NS).sum() >= MIN_ANCHORS else None
 
 
 def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
@@ -222,16 +267,8 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]
     return offset, slope
 
 
-def _measured(
-    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], offset: float, rate: float, centre: int
-) -> Fit | None:
-    moved = times + np.rint((times - centre) * rate + offset).astype(np.int64)
-    common = (moved >= index.low - 1_000_000) & (moved <= index.high + 1_000_000)
-    missed = np.abs(index.nearest(moved[common], keys[common]))
-    matched = missed[missed <= 100_000]
-    if len(matched) < MIN_ANCHORS:
-        return None
-    tight = max(3_000.0, 6 * float(np.quantile(matched, 0.5)))
-    p50, p99 = (int(np.quantile(matched, share)) for share in (0.5, 0.99))
-    share = float((missed <= tight).sum()) / len(missed)
+def _measured(line: Line, missed: NDArray[np.int64], share: float) -> Fit:
+    matched = missed[missed <= FAR_NS]
+    p50, p99 = (int(np.quantile(matched, part)) for part in (0.5, 0.99))
+    offset, rate, centre = line
     return Fit(round(offset), round(rate * 1e9), centre, len(matched), p50, p99, max(p99, 1_000), share)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.align.activity import off_share
 from tracelib.align.domains import source_row, unmatched_offsets, with_ftrace_clock
 from tracelib.align.hosts import group_hosts
 from tracelib.align.merge import merge
@@ -18,7 +18,7 @@ from tracelib.schema import FRAMES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelib.align.domains import Tie
+    from tracelib.align.timeline import Timeline
     from tracelib.trace import Trace
 
 __all__ = ["align"]
@@ -69,16 +69,11 @@ def align(
     if stray:
         raise BadParameter("offsets", stray[0], names)
     tied = timeline(clocked, offsets or {}, max_error_ns)
-    ties = tied.ties
-
-    def off(index: int, other: int) -> float | None:
-        return off_share(clocked[index], ties[index], clocked[other], ties[other])
-
-    hosts = group_hosts(clocked, [tie.method == "untied" for tie in ties], off)
-    merged = merge(clocked, ties, hosts.group, hosts.names)
+    hosts = group_hosts(clocked, [tie.method == "untied" for tie in tied.ties], tied.off_share)
+    merged = merge(clocked, tied.ties, hosts.group, hosts.names)
     remarks = [
         *tied.remarks,
-        *_disagreements(clocked, ties, hosts.group),
+        *_disagreements(clocked, tied, hosts.group),
         *((source, level, message, "") for source, level, message in hosts.remarks),
     ]
     return assign_roles(_with_remarks(merged, remarks), roles)
@@ -89,24 +84,16 @@ DISAGREE = 0.05
 
 
 def _disagreements(
-    traces: Sequence[Trace], ties: Sequence[Tie], group: Sequence[int]
+    traces: Sequence[Trace], tied: Timeline, group: Sequence[int]
 ) -> list[tuple[int | None, str, str, str]]:
     """Check tied sources of one host against each other's scheduler events, and say where they do not fit."""
     out: list[tuple[int | None, str, str, str]] = []
-    for index, trace in enumerate(traces):
-        for other, sched in enumerate(traces):
-            if (
-                index == other
-                or group[index] != group[other]
-                or trace.slices.is_empty()
-                or sched.sched.is_empty()
-            ):
-                continue
-            share = off_share(trace, ties[index], sched, ties[other])
-            if share is not None and share > DISAGREE:
-                file = str(source_row(sched)["file"])
-                said = f"{100 * share:.0f} % of its ranges begin while {file} has their thread off the CPU: the clocks disagree"
-                out.append((index, "warning", said, "give the offset of one of them (--offset FILE=NS)"))
+    for index, other in permutations(range(len(traces)), 2):
+        share = tied.off_share(index, other) if group[index] == group[other] else None
+        if share is not None and share > DISAGREE:
+            file = str(source_row(traces[other])["file"])
+            said = f"{100 * share:.0f} % of its ranges begin while {file} has their thread off the CPU: the clocks disagree"
+            out.append((index, "warning", said, "give the offset of one of them (--offset FILE=NS)"))
     return out
 
 

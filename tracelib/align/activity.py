@@ -20,10 +20,9 @@ from tracelib.schema import IDLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tracelib.align.domains import Tie
     from tracelib.trace import Trace
 
-__all__ = ["Bounds", "activity_fit", "bounds", "off_share"]
+__all__ = ["Bounds", "absences", "activity_fit", "bounds", "moments", "off_share"]
 
 #: Fewer slices than this in the common time say nothing.
 ENOUGH = 50
@@ -46,7 +45,7 @@ RIVAL = 0.8
 class Bounds:
     """The shifts of the profiler's clock that agree with the scheduler: `low_ns` to `high_ns`, from `absences` of threads.
 
-    `low_ns` > `high_ns`: no shift agrees. `contradicted` = share of the absences that contradict no shift at all, 0.
+    `low_ns` > `high_ns`: no shift agrees. `contradicted` = share of the absences during which their thread did something.
     """
 
     low_ns: int
@@ -55,16 +54,15 @@ class Bounds:
     contradicted: float
 
 
-def off_share(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> float | None:
-    """Return the share of slices that begin while their thread is off the CPU, None if too little is common."""
-    off = _off(sched_of).with_columns(
-        left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came"))
-    )
-    begins = _begins(slices_of).with_columns(at=tie.moved(pl.col("at")))
-    begins = begins.filter(pl.col("tid").is_in(off["tid"].unique().implode())).sort("at")
-    if off.is_empty() or begins.is_empty():
+def off_share(begins: pl.DataFrame, off: pl.DataFrame) -> float | None:
+    """Return the share of slices that begin while their thread is off the CPU, None if too little is common.
+
+    Both on one clock: `begins` as of :func:`moments`, `off` as of :func:`absences`.
+    """
+    known = begins.filter(pl.col("tid").is_in(off["tid"].unique().implode())).sort("at")
+    if known.is_empty():
         return None
-    inside = begins.filter(pl.col("at").is_between(off["left"].min(), off["came"].max()))
+    inside = known.filter(pl.col("at").is_between(off["left"].min(), off["came"].max()))
     if inside.height < ENOUGH:
         return None
     found = inside.join_asof(
@@ -74,42 +72,35 @@ def off_share(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> fl
     return int(away.fill_null(value=False).sum()) / inside.height
 
 
-def bounds(slices_of: Trace, tie: Tie, sched_of: Trace, sched_tie: Tie) -> Bounds | None:
-    """Return between which further shifts the tied slices agree with the tied scheduler events, None if nothing says."""
-    moved = _begins(slices_of, ends=True).with_columns(at=tie.moved(pl.col("at")))
-    off = _off(sched_of).with_columns(
-        left=sched_tie.moved(pl.col("left")), came=sched_tie.moved(pl.col("came"))
-    )
-    pairs = _pairs(off, moved)
-    limits = _limits(pairs, 0.0, 0.0, 0, 2 * SLACK_NS)
+def bounds(moments: pl.DataFrame, off: pl.DataFrame) -> Bounds | None:
+    """Return between which shifts of the moments they agree with the absences, None if nothing says; both on one clock."""
+    limits = _limits(_pairs(off, moments), 0.0, 0.0, 0, 2 * SLACK_NS)
     if limits is None:
         return None
     _, low, high = limits
-    hit = float(np.mean((low > SLACK_NS) | (high < -SLACK_NS)))
-    return Bounds(_trimmed(low, "max"), _trimmed(high, "min"), len(low), hit)
+    wrong = float(np.mean((low > SLACK_NS) | (high < -SLACK_NS)))
+    return Bounds(_trimmed(low, "max"), _trimmed(high, "min"), len(low), wrong)
 
 
-def activity_fit(sched_of: Trace, slices_of: Trace) -> Fit | None:
-    """Return how the slices' clock maps to the scheduler events', None if too little is common or several shifts would do."""
-    pairs = _pairs(_off(sched_of), _begins(slices_of, ends=True))
+def activity_fit(off: pl.DataFrame, moments: pl.DataFrame) -> Fit | None:
+    """Return how the moments' clock maps to that of the absences, None if too little is common or several shifts would do."""
+    pairs = _pairs(off, moments)
     shift = _search(pairs)
-    if shift is None:
-        return None
-    return _refined(pairs, *shift)
+    return None if shift is None else _refined(pairs, *shift)
 
 
-def _begins(trace: Trace, *, ends: bool = False) -> pl.DataFrame:
-    """Return when each thread (tid) began a slice, and ended one: moments at which it ran."""
+def moments(trace: Trace) -> pl.DataFrame:
+    """Return when threads began and ended slices, moments at which they ran: tid, at, begin (or else end)."""
     slices = trace.slices.filter(pl.col("category").is_in(ACTIVE)).join(
         trace.threads.select("thread", "tid"), on="thread"
     )
-    moments = slices.select("tid", at="ts_ns")
-    if not ends:
-        return moments
-    return pl.concat([moments, slices.select("tid", at=pl.col("ts_ns") + pl.col("dur_ns"))])
+    begins = slices.select("tid", at="ts_ns", begin=pl.lit(value=True))
+    return pl.concat(
+        [begins, slices.select("tid", at=pl.col("ts_ns") + pl.col("dur_ns"), begin=pl.lit(value=False))]
+    )
 
 
-def _off(trace: Trace) -> pl.DataFrame:
+def absences(trace: Trace) -> pl.DataFrame:
     """Return when threads were off the CPU for certain: tid, left, came.
 
     A thread that left its CPU still runnable comes back by a switch, one that slept by a wake-up or a switch. A sample of

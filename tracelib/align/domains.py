@@ -59,6 +59,7 @@ class Tie:
     anchors: int = 0
     p50_ns: int | None = None
     p99_ns: int | None = None
+    kind: str = ""
 
     def moved(self, times: pl.Expr) -> pl.Expr:
         """Return `times` on the timeline; monotone, so nesting and order survive."""

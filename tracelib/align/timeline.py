@@ -1,21 +1,24 @@
 """Ties every source's clock to one timeline, in the order that ATTRIBUTION.md (Alignment) gives.
 
 By the user's word, by declaration, by a steady clock that another source names too, by anchors that two sources both saw.
-What is left stays untied. If nothing says where wall time is, the first source's clock is the timeline.
+What is left stays untied. If no file says where wall time is, the clock of the fullest one is the timeline. What was
+declared is checked against the anchors: a declared clock that they prove wrong is replaced by theirs, and the report says
+so; the user's word is never replaced, only doubted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING
 
-from tracelib.align.anchors import KINDS
 from tracelib.align.domains import BILLION, Tie, declared_tie, shared_clock_tie, source_row, user_offset
-from tracelib.align.fit import Fit, fit
+from tracelib.align.evidence import Check, Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tracelib.align.fit import Fit
     from tracelib.trace import Trace
 
 __all__ = ["DEFAULT_MAX_ERROR_NS", "Timeline", "timeline"]
@@ -23,61 +26,78 @@ __all__ = ["DEFAULT_MAX_ERROR_NS", "Timeline", "timeline"]
 DEFAULT_MAX_ERROR_NS = 50_000
 
 Remark = tuple[int | None, str, str, str]  # source, level, message, fix
+Checks = dict[tuple[int, int], Check]
 
 
 @dataclass
 class Timeline:
-    """A tie per source, and what there is to say about them."""
+    """A tie per source, what there is to say about them, and the evidence that they rest on."""
 
     ties: list[Tie]
+    evidence: Evidence
     remarks: list[Remark] = field(default_factory=list)
+
+    def off_share(self, index: int, other: int) -> float | None:
+        """Return the share of source `index`'s slices that begin while source `other` has their thread off the CPU."""
+        return self.evidence.off_share(index, other, self.ties)
 
 
 def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: int) -> Timeline:
     """Return how each of `traces` is tied."""
     rows = [source_row(trace) for trace in traces]
+    evidence = Evidence(traces)
     ties: list[Tie | None] = [user_offset(str(row["file"]), offsets) or declared_tie(row) for row in rows]
-    for index, row in enumerate(rows):
-        if ties[index] is None:
-            tied = [(other, tie) for other, tie in zip(rows, ties, strict=True) if tie is not None]
-            ties[index] = shared_clock_tie(row, tied)
     if all(tie is None for tie in ties):
-        ties[0] = Tie("reference")
-    while (found := _next_by_anchors(traces, ties, max_error_ns)) is not None:
-        ties[found[0]] = found[1]
-    made = [tie or Tie("untied") for tie in ties]
-    remarks = [_remark(index, row, tie) for index, (row, tie) in enumerate(zip(rows, made, strict=True))]
-    return Timeline(made, [remark for remark in remarks if remark is not None])
+        fullest = max(
+            range(len(traces)), key=lambda index: (traces[index].gpu_ops.height, _rows(traces[index]))
+        )
+        ties[fullest] = Tie("reference")
+    _tie_all(rows, ties, evidence, max_error_ns)
+    remarks, checks = _replace_wrong(rows, ties, evidence, max_error_ns)
+    made = [_with_error(index, tie or Tie("untied"), checks) for index, tie in enumerate(ties)]
+    for index, tie in enumerate(made):
+        remarks += _remarks(
+            index, tie, {pair: check for pair, check in checks.items() if index in pair}, rows
+        )
+    return Timeline(made, evidence, remarks)
 
 
-def _next_by_anchors(
-    traces: Sequence[Trace], ties: Sequence[Tie | None], max_error_ns: int
-) -> tuple[int, Tie] | None:
-    """Return a source that has no tie yet, and its tie through the tied source with which it agrees best."""
-    for index, tie in enumerate(ties):
-        if tie is not None:
-            continue
-        fits = [
-            (found, other)
-            for other, known in enumerate(ties)
-            if known is not None
-            and (found := _common_moments(traces[other], traces[index], max_error_ns)) is not None
-        ]
-        if fits:
-            best, through = max(fits, key=lambda pair: (pair[0].share, pair[0].anchors))
-            against = ties[through]
-            assert against is not None
-            return index, _through(best, against, str(source_row(traces[through])["file"]))
-    return None
+def _rows(trace: Trace) -> int:
+    return sum(frame.height for frame in trace.frames().values())
 
 
-def _common_moments(tied: Trace, other: Trace, max_error_ns: int) -> Fit | None:
-    """Return the fit of the most telling kind of moment that both sources hold, None if none gives one answer."""
-    for _, moments in KINDS:
-        found = fit(moments(tied), moments(other))
-        if found is not None and found.error_ns <= max_error_ns:
-            return found
-    return None
+def _tie_all(
+    rows: Sequence[Mapping[str, object]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
+) -> None:
+    """Tie what can be tied through those that are, the surest first."""
+    while True:
+        for index, row in enumerate(rows):
+            if ties[index] is None:
+                tied = [(other, tie) for other, tie in zip(rows, ties, strict=True) if tie is not None]
+                ties[index] = shared_clock_tie(row, tied)
+        found = _surest(ties, evidence, max_error_ns)
+        if found is None:
+            return
+        index, through, best = found
+        against = ties[through]
+        assert against is not None
+        ties[index] = _through(best, against, str(rows[through]["file"]))
+
+
+def _surest(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -> tuple[int, int, Fit] | None:
+    """Return a source without a tie, the tied one that it agrees with best, and how their clocks differ."""
+    found = [
+        (fit, index, through)
+        for index, tie in enumerate(ties)
+        if tie is None
+        for through, known in enumerate(ties)
+        if known is not None
+        and (fit := evidence.fit(through, index, max_error_ns - (known.error_ns or 0))) is not None
+    ]
+    if not found:
+        return None
+    fit, index, through = min(found, key=lambda item: item[0].error_ns)
+    return index, through, fit
 
 
 def _through(found: Fit, against: Tie, file: str) -> Tie:
@@ -86,30 +106,122 @@ def _through(found: Fit, against: Tie, file: str) -> Tie:
     drifted = (at_pivot - against.pivot_ns) * against.drift_ppb // BILLION
     return Tie(
         "anchors", found.offset_ns + against.offset_ns + drifted, found.drift_ppb + against.drift_ppb, found.pivot_ns,
-        found.error_ns + (against.error_ns or 0), against=file, anchors=found.anchors, p50_ns=found.p50_ns, p99_ns=found.p99_ns,
+        found.error_ns + (against.error_ns or 0), against=file, anchors=found.anchors, p50_ns=found.p50_ns,
+        p99_ns=found.p99_ns, kind=found.kind,
     )  # fmt: skip
 
 
-def _remark(index: int, row: Mapping[str, object], tie: Tie) -> Remark | None:
-    if tie.method == "anchors":
-        said = f"tied through {tie.against} by {tie.anchors:,} moments that both saw: half of them agree within {_us(tie.p50_ns)}, 99 % within {_us(tie.p99_ns)}"
-        drift = (
-            f"; its clock runs {tie.drift_ppb / 1000:+.1f} ppm against that one"
-            if abs(tie.drift_ppb) >= 1000
-            else ""
+def _replace_wrong(
+    rows: Sequence[Mapping[str, object]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
+) -> tuple[list[Remark], Checks]:
+    """Check the tied sources against each other, and tie by anchors those whose declared clock is proven wrong.
+
+    Which of two is wrong, more witnesses decide; of two alone, the one without GPU work, whose header is a mere pair of
+    clock readings.
+    """
+    remarks: list[Remark] = []
+    while True:
+        checks = _checks(ties, evidence, max_error_ns)
+        wrong = {pair: check for pair, check in checks.items() if check.shift_ns}
+        votes = {index: sum(index in pair for pair in wrong) for pair in wrong for index in pair}
+        accused = [index for index in votes if (tie := ties[index]) is not None and tie.method == "declared"]
+        if not accused:
+            remarks += [_doubt(pair, check, rows) for pair, check in wrong.items()]
+            return remarks, checks
+        worst = max(
+            accused, key=lambda index: (votes[index], evidence.traces[index].gpu_ops.is_empty(), index)
         )
-        return index, "info", said + drift, ""
+        pair, check = next((pair, check) for pair, check in wrong.items() if worst in pair)
+        other = pair[0] if pair[1] == worst else pair[1]
+        before = ties[worst]
+        ties[worst] = None
+        _tie_all(
+            [{**row, "clock": None} if at == worst else row for at, row in enumerate(rows)],
+            ties,
+            evidence,
+            max_error_ns,
+        )
+        level = "warning" if ties[worst] is not None else "error"
+        said = (
+            f"the clock that it declares is {abs(check.shift_ns) / 1e6:.3f} ms off that of {rows[other]['file']}, as "
+            f"{check.count:,} anchors ({check.kind}) prove; {'it is tied by anchors instead' if ties[worst] else 'it is kept apart'}"
+        )
+        remarks.append((worst, level, said, "give its offset (--offset FILE=NS) if you know better"))
+        assert before is not None
+
+
+def _checks(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -> Checks:
+    """Return how the sources agree whose clocks nobody measured."""
+    held = [index for index, tie in enumerate(ties) if tie is not None]
+    moved = [tie or Tie("untied") for tie in ties]
+    checks: Checks = {}
+    for one, other in combinations(held, 2):
+        files = {str(source_row(evidence.traces[index])["file"]) for index in (one, other)}
+        measured = [moved[index] for index in (one, other) if moved[index].method == "anchors"]
+        # What was tied through the other one proves nothing about it.
+        if len(measured) < 2 and not any(tie.against in files for tie in measured):
+            check = evidence.check(one, other, moved, max_error_ns)
+            if check is not None:
+                checks[one, other] = check
+    return checks
+
+
+def _with_error(index: int, tie: Tie, checks: Checks) -> Tie:
+    """Return a declared tie with the least error that a check leaves room for."""
+    errors = [check.error_ns for pair, check in checks.items() if index in pair and not check.shift_ns]
+    return replace(tie, error_ns=min(errors)) if tie.error_ns is None and errors else tie
+
+
+def _doubt(pair: tuple[int, int], check: Check, rows: Sequence[Mapping[str, object]]) -> Remark:
+    said = (
+        f"its clock is {abs(check.shift_ns) / 1e6:.3f} ms off that of {rows[pair[0]]['file']}, as {check.count:,} anchors "
+        f"({check.kind}) say; what is joined between them is off by as much"
+    )
+    return pair[1], "warning", said, "correct the offset of one of them (--offset FILE=NS), or leave it out"
+
+
+def _remarks(
+    index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, object]]
+) -> list[Remark]:
     if tie.method == "untied":
         fix = "give its clock (--ftrace-clock mono) or its offset to wall time (--offset FILE=NS); record perf with -k mono"
-        return (
-            index,
-            "warning",
-            "its clock could not be tied to the others': it is reported alone, and nothing of it is joined",
-            fix,
+        return [
+            (
+                index,
+                "warning",
+                "its clock could not be tied to the others': it is reported alone, and nothing of it is joined",
+                fix,
+            )
+        ]
+    if tie.method == "anchors":
+        return [(index, "info", _by_anchors(tie), "")]
+    said: list[Remark] = []
+    if tie.method == "reference" and len(rows) > 1:
+        said.append((index, "info", "no file says where wall time is: this file's clock is the timeline", ""))
+    agreed = [(check, pair) for pair, check in checks.items() if not check.shift_ns]
+    if agreed:
+        check, pair = min(agreed, key=lambda item: item[0].error_ns)
+        other = rows[pair[0] if pair[1] == index else pair[1]]["file"]
+        median = "" if check.p50_ns is None else f", half of them within {_us(check.p50_ns)}"
+        message = f"its clock agrees with that of {other} within {_us(check.error_ns)}{median} by {check.count:,} anchors ({check.kind})"
+        said.append((index, "info", message, ""))
+    return said
+
+
+def _by_anchors(tie: Tie) -> str:
+    drift = (
+        f"; its clock runs {-tie.drift_ppb / 1000:+.1f} ppm against that one"
+        if abs(tie.drift_ppb) >= 1000
+        else ""
+    )
+    if tie.kind == "activity":
+        how = f"{tie.anchors:,} times that its threads were off the CPU leave it within {_us(tie.p99_ns)}"
+    else:
+        how = (
+            f"{tie.anchors:,} moments that both saw ({tie.kind}): half of them agree within {_us(tie.p50_ns)}, "
+            f"99 % within {_us(tie.p99_ns)}"
         )
-    if tie.method == "reference" and row["wall_offset_ns"] is None:
-        return index, "info", "no file says where wall time is: this file's clock is the timeline", ""
-    return None
+    return f"tied through {tie.against} by {how}{drift}"
 
 
 def _us(ns: int | None) -> str:

@@ -62,7 +62,7 @@ def _bar(own: pl.DataFrame, total_ns: int) -> go.Bar:
         "color": INK,
     }
     return go.Bar(
-        y=own["place"].to_list(), x=(own["cpu_ns"] / 1e9).to_list(), orientation="h", customdata=words, error_x=whiskers,
+        y=own["place"].to_list(), x=(own["cpu_ns"] / 1e9).to_list(), orientation="h", width=0.72, customdata=words, error_x=whiskers,
         marker=marker(look("cause", own["cause"][0])), hovertemplate="%{customdata}<extra></extra>",
     )  # fmt: skip
 

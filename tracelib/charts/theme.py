@@ -52,7 +52,7 @@ CAUSES = {
     "tokenization": Look("tokenization", "#E69F00", ""),
     "kernel_launch": Look("kernel launch", "#7B5EC6", "/"),
     "ipc": Look("IPC", "#CC79A7", ""),
-    "ipc_wait": Look("waits for another process", "#EBCFDE", ""),
+    "ipc_wait": Look("waits for others", "#EBCFDE", ""),
     "scheduling": Look("engine scheduling", "#E5D930", "-"),
     "sync": Look("host waits for the device", "#117733", "\\"),
     "gc": Look("garbage collection", "#661100", "x"),

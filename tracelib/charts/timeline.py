@@ -48,8 +48,8 @@ def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
         drawn = [(s, lane.states().index(state), y) for lane, s, y in zip(rows, stacks, places, strict=True)
                  if lane.palette == palette and state in lane.states()]  # fmt: skip
         figure.add_trace(_stairs(palette, state, drawn, ms))
-    for lane, stack, place in zip(rows, stacks, places, strict=True):
-        figure.add_trace(_hover(lane, stack, place, ms))
+    for lane, place in zip(rows, places, strict=True):
+        figure.add_trace(_hover(lane, place, ms, occupancy(lane.pieces, lane.states(), borders)))
     _axes(figure, rows, places, float(ms[-1]))
     return finished(figure, timeline_sentence(results), lane_table(results, rows), _height(places))
 
@@ -113,9 +113,8 @@ def _polygon(
     return along, height
 
 
-def _hover(lane: Lane, stack: NDArray[np.float64], foot: float, ms: NDArray[np.float32]) -> go.Scatter:
+def _hover(lane: Lane, foot: float, ms: NDArray[np.float32], shares: NDArray[np.float64]) -> go.Scatter:
     """Return an invisible line through the lane that tells each bin's shares when pointed at."""
-    shares = np.diff(stack, axis=0, prepend=0)
     lines = [
         f"{safe(look(lane.palette, s).label)} %{{customdata[{i}]}} %" for i, s in enumerate(lane.states())
     ]

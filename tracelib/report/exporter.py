@@ -31,6 +31,7 @@ BUNDLE = "<!--plotly-->"
 #: Cells that prepare: their code is shown at the end, so that the page opens with the verdict.
 PREPARATION = {"parameters", "injected-parameters", "setup"}
 LAST = "footer"
+PREPARED = "Parameters and preparation"
 _DISCLOSED = {
     "parameters": "The notebook's parameters", "injected-parameters": "Parameters of this run", "setup": "Preparation",
 }  # fmt: skip
@@ -84,7 +85,7 @@ def arranged(nb: NotebookNode) -> NotebookNode:
     for cell in nb.cells:
         tags = set(cell.metadata.get("tags", ()))
         (last if LAST in tags else preparing if tags & PREPARATION else first).append(cell)
-    heading = [ipynb.markdown_cell("## Parameters and preparation")] if preparing else []
+    heading = [ipynb.markdown_cell(f"## {PREPARED}")] if preparing else []
     nb.cells = [*first, *heading, *preparing, *last]
     return nb
 
@@ -154,12 +155,12 @@ def sections(nb: NotebookNode) -> list[tuple[str, str]]:
         for line in cell.source.splitlines()
         if line.startswith("## ")
     ]
-    return [(anchor(name), _short(name)) for name in names]
+    return [(anchor(name), _short(name)) for name in names if name != PREPARED]
 
 
 def _short(name: str) -> str:
     """Return `name` as the navigation has room for it: "Details: GPUs and ranks" is "GPUs and ranks"."""
-    rest = name.rpartition(": ")[2]
+    rest = name.rpartition(": ")[2].partition(",")[0]
     return rest[:1].upper() + rest[1:]
 
 

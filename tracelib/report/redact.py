@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -78,7 +78,7 @@ class Redactor:
     """Removes what gives people and machines away, the same name always by the same stand-in, and counts it."""
 
     def __init__(self, users: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
-        self.counts: Counter[str] = Counter()
+        self._removed: dict[str, set[str]] = defaultdict(set)
         self._users = {name for name in users if len(name) > 2 and name.lower() not in _COMMON}
         self._hosts: dict[str, str] = {}
         self._seen: dict[tuple[str, bool], str] = {}
@@ -108,17 +108,22 @@ class Redactor:
         fixed = ("schema", "tool", "generated_utc")
         return {name: value if name in fixed else self.anything(value) for name, value in findings.items()}
 
+    @property
+    def counts(self) -> Counter[str]:
+        """Return how many different things of each kind were removed."""
+        return Counter({kind: len(texts) for kind, texts in self._removed.items() if texts})
+
     def summary(self) -> str:
         """Return one line that says what was removed; "" if nothing was."""
         parts = [
             f"{n} {kind if n == 1 else kind.replace('address', 'addresse') + 's'}"
             for kind, n in sorted(self.counts.items())
         ]
-        return f"Removed before writing: {', '.join(parts)} (distinct texts)" if parts else ""
+        return f"Removed before writing: {', '.join(parts)}." if parts else ""
 
     def _redacted(self, text: str, *, recorded: bool) -> str:
         if recorded and _is_prose(text):
-            self.counts["prompt-like text"] += 1
+            self._removed["prompt-like text"].add(text)
             return f"[text of {len(text)} characters]"
         text = self._each(_ENVIRONMENT, text, "environment", lambda _: "[environment]")
         text = self._each(_SECRETS, text, "secret", lambda _: "[secret]")
@@ -141,7 +146,8 @@ class Redactor:
     ) -> str:
         def replaced(found: re.Match[str]) -> str:
             new = stand_in(found)
-            self.counts[kind] += new != found[0]
+            if new != found[0]:
+                self._removed[kind].add(found[0])
             return new
 
         return pattern.sub(replaced, text)
@@ -156,6 +162,7 @@ class Redactor:
         """Return the stand-in for the host called `name`."""
         if name.lower() in _COMMON:
             return name
+        self._removed["host name"].add(name)
         return self._hosts.setdefault(name, f"host-{len(self._hosts) + 1}")
 
     def _names(self, text: str) -> str:
@@ -171,8 +178,6 @@ class Redactor:
                 before, after = ("[A-Za-z0-9]", "[A-Za-z0-9]") if len(name) > 2 else (r"\S", r"[^\s,.;:]")
                 whole = re.compile(rf"(?<!{before}){re.escape(name)}(?!{after})")
                 text = self._each(whole, text, kind, lambda _, new=stand_in: new)  # type: ignore[misc]
-        # What remains of the counts: Counter keeps kinds with 0, which say nothing.
-        self.counts += Counter()
         return text
 
 

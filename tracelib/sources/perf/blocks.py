@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["blocks", "overlapped"]
 
-BLOCK = 8 << 20
-LONGEST = 4 * BLOCK  # a piece without a place to cut is cut anywhere: memory stays bounded whatever the input
+BLOCK = 4 << 20
+LONGEST = 8 * BLOCK  # a piece without a place to cut is cut anywhere: memory stays bounded whatever the input
 LOOK_BACK = 1 << 16
 #: A line end before a line that can only be the head of an event: neither blank nor indented like a frame.
 BEFORE_HEAD = re.compile(rb"\n(?=[ ]{0,16}[^\s])(?![ ]*[0-9a-f]+ )")

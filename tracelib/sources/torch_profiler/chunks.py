@@ -108,7 +108,9 @@ class Cutter:
             end, start = place
             carry = bytes(data[start:stop])
             chunk_offset, offset = offset, offset + start - LEAD
-            data[end : end + PAD] = b",".ljust(PAD)  # beyond `stop`, so that every event has a comma behind it
+            data[end : end + PAD] = b",".ljust(
+                PAD
+            )  # beyond `stop`, so that every event has a comma behind it
             del data[end + PAD :]
             yield Chunk(data, end, chunk_offset, last=False)
 

@@ -17,7 +17,15 @@ import polars as pl
 
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 from tracelib.sources.torch_profiler import numbers, plain
-from tracelib.sources.torch_profiler.events import COUNTERS, GPU, MARKS, SPANS, Batch, gpu_kind, joined, slice_category
+from tracelib.sources.torch_profiler.events import (
+    COUNTERS,
+    GPU,
+    MARKS,
+    Batch,
+    gpu_kind,
+    joined,
+    slice_category,
+)
 from tracelib.sources.torch_profiler.lex import QUOTE, Lexed, Refused, lexed, skip_blanks
 from tracelib.sources.torch_profiler.salvage import UNDECODABLE, repaired
 
@@ -75,7 +83,9 @@ class _Keys:
         values = _Values(*(np.zeros(self.lex.starts.size, dtype) for dtype in (np.int64, np.int64, bool)))
         event = self.event[found]
         values.at[event] = skip_blanks(self.lex.text, self.close[found] + 2)
-        values.string[event] = self.strings[found] + 1  # the next string after a key is its value, if that is a string
+        values.string[event] = (
+            self.strings[found] + 1
+        )  # the next string after a key is its value, if that is a string
         values.has[event] = True
         return values
 
@@ -100,7 +110,8 @@ class _Scan:
         """Events in which an object inside may be something else than the value of args."""
         args = self.outer.find(b"args")
         objects = args.has & (self.lex.text[args.at] == ord("{"))
-        return (self.lex.objects != objects) | (args.has & ~objects)
+        odd: Flags = (self.lex.objects != objects) | (args.has & ~objects)
+        return odd
 
     def phases(self) -> NDArray[np.uint8]:
         ph, text = self.outer.find(b"ph"), self.lex.text
@@ -126,7 +137,11 @@ class _Scan:
         string = np.minimum(values.string[rows], self.lex.opening.size - 1)
         start, end = self.lex.opening[string], self.lex.closing[string]
         after = self.lex.text[skip_blanks(self.lex.text, end + 1)]
-        return start, end, values.has[rows] & (start == values.at[rows]) & ((after == ord(",")) | (after == ord("}")))
+        return (
+            start,
+            end,
+            values.has[rows] & (start == values.at[rows]) & ((after == ord(",")) | (after == ord("}"))),
+        )
 
     def coded_categories(self) -> tuple[list[str | None], Integers]:
         """Return the categories that occur, None first for "has none", and which of them each event has.
@@ -163,8 +178,14 @@ class _Scan:
         """Return the names of the events `rows`; those that are no strings are null, and their events become slow."""
         start, end, sound = self.strings(self.name, rows)
         size = np.where(sound, end - start - 1, 0)
-        chunk = pl.Series([bytes(self.chunk.data)], dtype=pl.Binary).new_from_index(0, rows.size)  # views, no copies
-        text = chunk.bin.slice(pl.Series(start + 1), pl.Series(size)).cast(pl.String).set(pl.Series(~sound), None)
+        chunk = pl.Series([bytes(self.chunk.data)], dtype=pl.Binary).new_from_index(
+            0, rows.size
+        )  # views, no copies
+        text = (
+            chunk.bin.slice(pl.Series(start + 1), pl.Series(size))  # type: ignore[arg-type]  (takes Series too)
+            .cast(pl.String)
+            .set(pl.Series(~sound), None)
+        )
         names = text.cast(pl.Categorical())
         self.slow[rows[names.is_null().to_numpy()]] = True
         distinct = names.unique().drop_nulls().cast(pl.String)
@@ -198,7 +219,9 @@ def _optional(name: str, value: Integers, known: Flags) -> pl.Series:
 
 
 def _span_frame(scan: _Scan, rows: Integers, columns: dict[str, Integers], names: pl.Series) -> pl.DataFrame:
-    categories = pl.Series("category", [slice_category(name) for name in scan.categories], dtype=SLICE_CATEGORY)
+    categories = pl.Series(
+        "category", [slice_category(name) for name in scan.categories], dtype=SLICE_CATEGORY
+    )
     called = scan.of_categories([slice_category(name) in CALLS for name in scan.categories])[rows]
     correlation = columns["correlation"][rows]
     return pl.DataFrame([
@@ -233,17 +256,33 @@ def _tally(scan: _Scan, rows: Integers) -> Counter[tuple[str, str]]:
 
 def _ordinary(scan: _Scan) -> Batch:
     """Return the rows of the ordinary events; complete `scan.slow` on the way."""
-    gpu = scan.of_categories([gpu_kind(name) is not None for name in scan.categories]) & (scan.phase == INTERVAL)
-    scan.slow |= scan.of_categories([name == "Trace" for name in scan.categories]) | (gpu & scan.collectives())
+    gpu = scan.of_categories([gpu_kind(name) is not None for name in scan.categories]) & (
+        scan.phase == INTERVAL
+    )
+    scan.slow |= scan.of_categories([name == "Trace" for name in scan.categories]) | (
+        gpu & scan.collectives()
+    )
     calls = scan.of_categories([slice_category(name) in CALLS for name in scan.categories])
     interval = scan.phase == INTERVAL
     columns = {key: scan.integers(scan.outer.find(key.encode()), scan.spans & ~gpu) for key in ("pid", "tid")}
     columns["ts"] = scan.times(scan.outer.find(b"ts"), scan.spans)
     columns["dur"] = scan.times(scan.outer.find(b"dur"), interval)
     has: dict[str, Flags] = {}
-    for key, name in (("correlation", b"correlation"), ("device", b"device"), ("stream", b"stream"), ("graph", b"graph id"), ("bytes", b"bytes")):
+    for key, name in (
+        ("correlation", b"correlation"),
+        ("device", b"device"),
+        ("stream", b"stream"),
+        ("graph", b"graph id"),
+        ("bytes", b"bytes"),
+    ):
         values = scan.inner.find(name)
-        needed = (gpu | calls) & values.has if key == "correlation" else gpu if key in ("device", "stream") else gpu & values.has
+        needed = (
+            (gpu | calls) & values.has
+            if key == "correlation"
+            else gpu
+            if key in ("device", "stream")
+            else gpu & values.has
+        )
         columns[key], has[key] = scan.integers(values, needed), values.has
     rows = np.flatnonzero(scan.spans & ~scan.slow)
     names = scan.names(rows)
@@ -274,7 +313,10 @@ def fast_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     if not slow.size:
         return batch, lex.tail
     view = memoryview(chunk.data)
-    texts = [bytes(view[start : end + 1]) for start, end in zip(lex.starts[slow].tolist(), lex.ends[slow].tolist(), strict=True)]
+    texts = [
+        bytes(view[start : end + 1])
+        for start, end in zip(lex.starts[slow].tolist(), lex.ends[slow].tolist(), strict=True)
+    ]
     try:
         events = plain.decode(b"[" + b",".join(texts) + b"]")
     except UNDECODABLE as error:

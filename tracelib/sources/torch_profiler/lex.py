@@ -25,7 +25,7 @@ __all__ = ["Lexed", "Refused", "lexed", "skip_blanks"]
 QUOTE, COMMA, COLON, BRACKET, BACKSLASH, OPEN, BAR = b'",:]\\{|'
 
 
-class Refused(Exception):  # noqa: N818  (a decision, not an error: the plain decoder takes over)
+class Refused(Exception):
     """The vectorised decoder leaves this text to the plain one."""
 
 
@@ -34,7 +34,9 @@ class Lexed:
     """The structure of a chunk. Arrays of positions index `text`; events are numbered from 0."""
 
     text: NDArray[np.uint8]
-    words: NDArray[np.uint64]  # words[i] = the 8 bytes from text[i] on: a compare or a parse of 8 characters at once
+    words: NDArray[
+        np.uint64
+    ]  # words[i] = the 8 bytes from text[i] on: a compare or a parse of 8 characters at once
     starts: NDArray[np.int64]  # opening brace of each event
     ends: NDArray[np.int64]  # closing brace of each event
     opening: NDArray[np.int64]  # opening quote of each string
@@ -67,7 +69,9 @@ def _quotes(data: bytearray, text: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.flatnonzero(marked)
 
 
-def _braces(text: NDArray[np.uint8], quotes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _braces(
+    text: NDArray[np.uint8], quotes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return the positions of the braces that are outside of strings, and the depth after each."""
     places = np.flatnonzero(text - np.uint8(OPEN) <= 2)  # "{", "|" and "}" are neighbours
     inside = np.searchsorted(quotes, places) % 2 == 1

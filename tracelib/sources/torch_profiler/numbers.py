@@ -38,7 +38,9 @@ def _leading(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return value.view(np.int64), count.astype(np.int64)
 
 
-def _whole(words: NDArray[np.uint64], places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _whole(
+    words: NDArray[np.uint64], places: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the value and the number of the up to 16 digits from each place on."""
     value, count = _leading(words[places])
     long = np.flatnonzero(count == 8)
@@ -51,7 +53,8 @@ def _whole(words: NDArray[np.uint64], places: NDArray[np.int64]) -> tuple[NDArra
 
 def _ended(text: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
     after = text[places]
-    return (after == ord(",")) | (after == ord("}")) | (after <= 32)
+    ended: NDArray[np.bool_] = (after == ord(",")) | (after == ord("}")) | (after <= 32)
+    return ended
 
 
 def integers(

@@ -180,9 +180,7 @@ def _doubt(pair: tuple[int, int], check: Check, rows: Sequence[Mapping[str, obje
     return pair[1], "warning", said, "correct the offset of one of them (--offset FILE=NS), or leave it out"
 
 
-def _remarks(
-    index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, object]]
-) -> list[Remark]:
+def _remarks(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, object]]) -> list[Remark]:
     if tie.method == "untied":
         fix = "give its clock (--ftrace-clock mono) or its offset to wall time (--offset FILE=NS); record perf with -k mono"
         return [

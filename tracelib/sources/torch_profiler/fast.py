@@ -182,7 +182,7 @@ class _Scan:
             0, rows.size
         )  # views, no copies
         text = (
-            chunk.bin.slice(pl.Series(start + 1), pl.Series(size))  # type: ignore[arg-type]  (takes Series too)
+            chunk.bin.slice(pl.Series(start + 1), pl.Series(size))  # type: ignore[arg-type]
             .cast(pl.String)
             .set(pl.Series(~sound), None)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,9 +197,7 @@ def _report(options: argparse.Namespace) -> int:
 
     failing = _verdicts(options.fail_on)
     trace_files(options.traces)  # a wrong path is told at once, before a kernel starts
-    folder = options.output or Path("reports") / (
-        options.ticket or name_of(options.traces[:1]).split(".")[0] or "report"
-    )
+    folder = options.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {len(options.traces)} paths, writing {folder} ...", file=sys.stderr)
     report = write_report(
         folder, _parameters(options), timeout_s=options.timeout, redacted=not options.no_redact
@@ -211,6 +210,11 @@ def _report(options: argparse.Namespace) -> int:
         print(f"tracelib: a part failed: {_one_line(report.failure.one_line())}", file=sys.stderr)
         return PART_FAILED
     return int(report.findings is not None and report.findings["verdict"]["state"] in failing)
+
+
+def default_folder(name: str) -> Path:
+    """Return `reports/NAME` with nothing in NAME that a path or a shell would take for its own."""
+    return Path("reports") / (re.sub(r"[^\w.-]+", "-", name).strip(".-") or "report")
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Finding:
     """A claim about the run, with everything that a reader needs to check it and to act on it."""
 
     id: str
-    cause: str
+    cause: str | None  # None = it cuts across causes (a shortage, a quota)
     claim: str
     exposed_ns: int  # lost GPU time, summed over devices
     exposed_share: float  # of the window, mean over devices

@@ -58,7 +58,8 @@ class Shares:
     no_work: float
     busy: float
     useful: float
-    starved: float  # the part of `host` in which the blamed thread wanted a CPU and had none
+    starved: float  # the part of `host` in which the blamed thread wanted a CPU and all were taken
+    throttled: float  # the part of `host` in which a quota kept it off an idle CPU
     cpu_known: float  # share of `host` whose CPU state is known
     causes: dict[str, float]  # host causes, each
 
@@ -98,7 +99,7 @@ def shares(results: Results) -> Shares:
     )
     pieces = results.lost.with_columns(cause=pl.when(unknown).then(pl.lit("unattributed")).otherwise("cause"))
     host = pieces.filter(~pl.col("cause").is_in(NOT_HOST))
-    starved = host.filter(pl.col("cpu_state").is_in(["runnable", "throttled"]))
+    state = pl.col("cpu_state").cast(pl.String)
     known = host.filter(pl.col("cpu_state") != "unknown")
     total = int(host["dur_ns"].sum())
     time = results.gpu_time.rename({"ns": "dur_ns"})
@@ -108,7 +109,7 @@ def shares(results: Results) -> Shares:
         no_work=_median(results, pieces.filter(pl.col("cause") == "no_work")),
         busy=_median(results, time.filter(pl.col("state") != "idle")),
         useful=_median(results, time.filter(pl.col("state").is_in([*USEFUL, "collective"]))),
-        starved=_median(results, starved), cpu_known=int(known["dur_ns"].sum()) / total if total else 0.0,
+        starved=_median(results, host.filter(state == "runnable")), throttled=_median(results, host.filter(state == "throttled")), cpu_known=int(known["dur_ns"].sum()) / total if total else 0.0,
         causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
     )  # fmt: skip
 
@@ -133,11 +134,7 @@ def _sentence(state: str, share: Shares) -> str:
     host = f"host work held the GPUs up for {_percent(share.host)} of the time" + (
         f" ({named})" if named else ""
     )
-    starved = (
-        f"; in {_percent(share.starved)} of the time the thread in question wanted a CPU and had none"
-        if share.starved >= 0.01
-        else ""
-    )
+    starved = _shortage(share)
     used = f"the GPUs did useful work {_percent(share.useful)} of the time"
     return {
         "cpu_bound": f"The CPU side is the limit: {host}{starved}.",
@@ -146,6 +143,27 @@ def _sentence(state: str, share: Shares) -> str:
         "no_load": f"There was no work for {_percent(share.no_work)} of the time: no request waited anywhere; {host}.",
         "insufficient": f"These files cannot tell: {_percent(share.unattributed)} of the time the GPUs were idle for a reason that no source recorded; {host}.",
     }[state]
+
+
+def _shortage(share: Shares) -> str:
+    """Say what kind of shortage it was: a quota, too few CPUs, or none, which call for different changes."""
+    parts = []
+    if share.throttled >= 0.01:
+        parts.append(
+            f"in {_percent(share.throttled)} of the time a CPU quota had stopped the thread in question while CPUs were idle"
+        )
+    if share.starved >= 0.02:
+        parts.append(
+            f"in {_percent(share.starved)} of the time the thread in question wanted a CPU and all were taken"
+        )
+    if parts:
+        return "; " + ", and ".join(parts)
+    enough = share.cpu_known > 0.5 and share.host >= 0.05
+    return (
+        "; its threads had CPUs when they needed them, so the host's work itself is what takes long"
+        if enough
+        else ""
+    )
 
 
 def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]:

@@ -35,7 +35,7 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
         return None
     worst = gaps.sort("dur_ns", "ts_ns", descending=[True, False]).head(5)
     return Finding(
-        id="quota_throttling", cause="scheduling",
+        id="quota_throttling", cause=None,
         claim=f"A CPU quota stopped threads that the GPUs waited for, for {100 * share:.1f} % of the time: {gaps.height} times a thread was ready, "
         "CPUs were idle, and it ran again only when the quota's next period began.",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if gaps.height >= 10 else "medium",

@@ -66,7 +66,7 @@ def frame_table(frame: pl.DataFrame, caption: str, limit: int = TABLE_ROWS) -> S
 def picture(svg: str, caption: str) -> Section:
     """Return an inline SVG with its caption: the one picture that shows without JavaScript."""
     body = (
-        f'<figure class="picture" role="group" aria-label="{esc(caption)}"><div class="scroll" tabindex="0">{Markup(svg)}</div>'
+        f'<figure class="picture" aria-label="{esc(caption)}"><div class="scroll" tabindex="0">{Markup(svg)}</div>'
         f"<figcaption>{esc(caption)}</figcaption></figure>"
     )
     return Section(body, caption)

@@ -18,7 +18,7 @@
     const room = figure.querySelector(".plot");
     const { data, layout } = JSON.parse(figure.querySelector("script").textContent);
     const narrow = room.clientWidth < 560;
-    Object.assign(layout, { autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: narrow ? false : layout.dragmode || "zoom" });
+    Object.assign(layout, { autosize: true, dragmode: narrow ? false : layout.dragmode || "zoom" });
     if (still) layout.transition = { duration: 0 };
     delete layout.width;
     await Plotly.newPlot(room, data, layout, config);

@@ -104,19 +104,21 @@ def duckdb(path: str) -> list[int]:
 WAYS = {"tracelib": tracelib, "Python re, line by line": python_re, "DuckDB, regexp_extract": duckdb}
 
 
-def measure(way: str, path: Path) -> tuple[float, float, list[int]]:
-    """Return wall seconds, peak resident megabytes and counts of one way, run in its own process."""
+def measure(way: str, path: Path) -> tuple[float, float, float, list[int]]:
+    """Return wall seconds, CPU seconds, peak resident megabytes and counts of one way, run in its own process."""
     code = (
         f"import sys, json, resource; sys.path.insert(0, {str(Path(__file__).parent)!r}); import perf; "
         f"counts = perf.WAYS[{way!r}]({str(path)!r}); "
-        "print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3 * 1.024, counts]))"
+        "used = resource.getrusage(resource.RUSAGE_SELF); "
+        "print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss * 1.024 / 1e3, counts]))"
     )
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    memory, counts = json.loads(
+    wall = time.perf_counter() - began
+    cpu, memory, counts = json.loads(
         done.stdout.splitlines()[-1].rsplit("\r", 1)[-1]
     )  # DuckDB shows its progress there
-    return time.perf_counter() - began, memory, counts
+    return wall, cpu, memory, counts
 
 
 def main() -> None:
@@ -136,16 +138,18 @@ def main() -> None:
         for _ in range(args.rounds):
             for way in ways:
                 runs[way].append(measure(way, path))
-    counts = {way: rows[0][2] for way, rows in runs.items()}
+    counts = {way: rows[0][3] for way, rows in runs.items()}
     assert len({tuple(c) for c in counts.values()}) == 1, f"the ways disagree: {counts}"
     samples, sched = counts["tracelib"]
     ours = statistics.median(row[0] for row in runs["tracelib"])
     print(f"`perf script` text, {size:.0f} MB, {samples:,} samples, {sched:,} scheduler events; "
           f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; median of {args.rounds} rounds\n")  # fmt: skip
-    print("| way | s | MB/s | times ours | peak memory, times the file |\n|---|---|---|---|---|")
+    print("| way | s | MB/s | times ours | CPU s | peak memory, times the file |\n|---|---|---|---|---|---|")
     for way, rows in runs.items():
-        wall, memory = (statistics.median(row[k] for row in rows) for k in (0, 1))
-        print(f"| {way} | {wall:.2f} | {size / wall:.0f} | {wall / ours:.1f} | {memory / size:.2f} |")
+        wall, cpu, memory = (statistics.median(row[k] for row in rows) for k in (0, 1, 2))
+        print(
+            f"| {way} | {wall:.2f} | {size / wall:.0f} | {wall / ours:.1f} | {cpu:.2f} | {memory / size:.2f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,21 @@
 """The command line: exit codes, one line per error, help that teaches."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.report import trivial
+from tests.report.example import findings
 from tracelib import cli
+from tracelib.report import pipeline
+from tracelib.report.notebooks import notebook
+from tracelib.report.run import parameter_names
 
 SAMPLE = str(ROOT / "sample_traces" / "starved")
 
@@ -63,3 +71,102 @@ def test_notebooks_are_listed_and_copied_but_never_over_a_file(capsys, tmp_path)
     assert cli.main(["notebooks", "copy", "root_cause", str(target)]) == 0
     assert json.loads(target.read_text())["nbformat"] == 4
     assert cli.main(["notebooks", "copy", "root_cause", str(target)]) == cli.USAGE_ERROR
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith("tracelib 0.")
+
+
+def notebook_that(tmp_path, monkeypatch, *cells):
+    """Let `tracelib report` run a notebook with the same parameters and other cells."""
+    parameters = "\n".join(f"{name} = None" for name in parameter_names(notebook("root_cause")))
+    made = trivial.notebook(tmp_path / "in" / "root_cause.ipynb", *cells, parameters=parameters)
+    monkeypatch.setattr(pipeline, "notebook", lambda _: made)
+    return tmp_path / "out"
+
+
+def carrying(**replaced):
+    document = json.dumps(json.dumps(findings(**replaced)))
+    return f"import json; from tracelib import report; report.record(json.loads({document}))"
+
+
+def test_a_part_that_fails_is_status_3_and_keeps_the_findings(tmp_path, monkeypatch, capsys):
+    out = notebook_that(
+        tmp_path, monkeypatch, carrying(), "raise RuntimeError('/home/' + 'al' + 'ice/x <b>')"
+    )
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.PART_FAILED
+    assert "a part failed: cell 4: RuntimeError" in capsys.readouterr().err
+    assert json.loads((out / "findings.json").read_text()) == findings()
+    page = (out / "report.html").read_text()
+    assert page.index("Exception was encountered") < page.index("RuntimeError")
+    assert "<b>'" not in page
+    assert "a part of the report failed" in (out / "summary.md").read_text().lower()
+    for path in out.iterdir():
+        assert "alice" not in path.read_text(errors="replace"), path.name
+
+
+def test_a_run_that_fails_before_any_finding_is_status_3_and_says_so(tmp_path, monkeypatch):
+    out = notebook_that(tmp_path, monkeypatch, "1 / 0")
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.PART_FAILED
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "root_cause.ipynb", "summary.md"]
+    assert "ZeroDivisionError" in (out / "summary.md").read_text()
+
+
+def test_an_error_in_the_traces_names_the_file_as_it_was_typed_and_writes_nothing(
+    tmp_path, monkeypatch, capsys
+):
+    raising = "from pathlib import Path; from tracelib.errors import BadTrace; raise BadTrace(Path(traces[0]), 'perf', 'line 3', 'cut')"
+    out = notebook_that(tmp_path, monkeypatch, raising)
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.USAGE_ERROR
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == f"tracelib: {SAMPLE}: not readable as perf at line 3: cut."
+    )
+    assert not out.exists()
+
+
+def test_findings_that_contradict_themselves_are_not_written(tmp_path, monkeypatch, capsys):
+    document = findings()
+    document["devices"][0]["lost_ns"] += 1
+    out = notebook_that(tmp_path, monkeypatch, carrying(devices=document["devices"]))
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.USAGE_ERROR
+    assert "contradict themselves" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("failing", "status"), [("", 0), ("cpu_bound", 1), ("mixed,cpu_bound", 1), ("no_load", 0)]
+)
+def test_fail_on_turns_a_verdict_into_a_status(tmp_path, monkeypatch, failing, status):
+    out = notebook_that(tmp_path, monkeypatch, carrying())
+    assert cli.main(["report", SAMPLE, "-o", str(out), "--fail-on", failing]) == status
+
+
+def test_terminal_escapes_in_names_are_neutralised(tmp_path, monkeypatch, capsys):
+    attack = "\x1b]0;owned\x07\x9b31m\u202eevil"
+    verdict = {"state": "cpu_bound", "sentence": attack, "confidence": "high", "why": []}
+    out = notebook_that(tmp_path, monkeypatch, carrying(verdict=verdict))
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+    assert "evil" in shown
+
+
+def test_ctrl_c_stops_it_clean(tmp_path):
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tracelib", "report", SAMPLE, "-o", str(tmp_path / "out")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
+    )  # fmt: skip
+    while not list(tmp_path.glob(".tracelib-*")):
+        assert started.poll() is None, started.communicate()
+        time.sleep(0.05)
+    time.sleep(3)
+    os.killpg(started.pid, signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert said.splitlines()[-1] == "tracelib: stopped; nothing was written"
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []

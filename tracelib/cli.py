@@ -233,7 +233,7 @@ def _inspect(options: argparse.Namespace) -> int:
         options.traces, offsets=_offsets(options.offset), roles=dict(_pair(text, "--role") for text in options.role),
         ftrace_clock=options.ftrace_clock or None, progress=lambda name: print(f"reading {_one_line(name)}", file=sys.stderr),
     )  # fmt: skip
-    print(trace)
+    print("\n".join(_one_line(line) for line in str(trace).split("\n")))
     return 0
 
 

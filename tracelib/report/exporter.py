@@ -35,7 +35,7 @@ PREPARED = "Parameters and preparation"
 _DISCLOSED = {
     "parameters": "The notebook's parameters", "injected-parameters": "Parameters of this run", "setup": "Preparation",
 }  # fmt: skip
-_HEADING = re.compile(r'<h([2-4]) id="([^"]*)">(.*?)</h\1>', re.DOTALL)
+_HEADING = re.compile(r"<h([2-4])(?: [^>]*)?>(.*?)</h\1>", re.DOTALL)
 _TITLE = re.compile(r"<h1[^>]*>(.*?)</h1>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
 
@@ -173,7 +173,7 @@ def linked_headings(page: str) -> str:
     """Return rendered Markdown whose headings carry a readable id and a link to themselves."""
 
     def linked(found: re.Match[str]) -> str:
-        level, _, inner = found.groups()
+        level, inner = found.groups()
         name = html.unescape(_TAG.sub("", inner))
         link = (
             f'<a class="anchor-link" href="#{anchor(name)}" aria-label="link to: {html.escape(name)}">#</a>'

@@ -12,7 +12,7 @@ import copy
 import hashlib
 import importlib.util
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import TraceError
@@ -105,12 +105,20 @@ def write_report(
         except TraceError as error:
             raise TraceError(_as_typed(str(error), names)) from error
         outcome = _outcome(ran.notebook)
-        node = _tidy(ran.notebook, folder, redact.Redactor() if redacted else None)
+        redactor = redact.Redactor() if redacted else None
+        failure = _clean_failure(ran.failure, redactor)
+        node = _tidy(ran.notebook, folder, redactor)
         ipynb.write(node, made / "root_cause.ipynb")
         page, _ = TraceReport().from_notebook_node(_without_outcome(node))  # type: ignore[no-untyped-call]
         (made / "report.html").write_text(page, encoding="utf-8")
-        _write_outcome(made, outcome, ran.failure, hashlib.sha256(page.encode()).hexdigest())
+        _write_outcome(made, outcome, failure, hashlib.sha256(page.encode()).hexdigest())
     return Report(folder, outcome.get("findings"), ran.failure)
+
+
+def _clean_failure(failure: Failure | None, redactor: redact.Redactor | None) -> Failure | None:
+    if failure is None or redactor is None:
+        return failure
+    return replace(failure, message=redactor.text(failure.message))
 
 
 def _portable(parameters: Mapping[str, Any], made: Path) -> tuple[dict[str, Any], dict[str, str]]:

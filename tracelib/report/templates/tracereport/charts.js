@@ -18,9 +18,15 @@
     const room = figure.querySelector(".plot");
     const { data, layout } = JSON.parse(figure.querySelector("script").textContent);
     const narrow = room.clientWidth < 560;
-    Object.assign(layout, { autosize: true, dragmode: narrow ? false : layout.dragmode || "zoom" });
+    Object.assign(layout, { autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: narrow ? false : layout.dragmode || "zoom" });
     if (still) layout.transition = { duration: 0 };
     delete layout.width;
+    // With a single tick well in sight plotly 4.1 puts a label at minus infinity: show whole decades and a little more.
+    for (const [name, axis] of Object.entries(layout)) {
+      if (/^[xy]axis/.test(name) && axis.type === "log" && axis.range && Math.abs(axis.range[1] - axis.range[0]) < 1) {
+        axis.range = [Math.floor(Math.min(...axis.range)) - 0.1, Math.ceil(Math.max(...axis.range)) + 0.1];
+      }
+    }
     await Plotly.newPlot(room, data, layout, config);
     // To a screen reader the caption and the table say what the picture shows; its hundreds of parts do not.
     for (const part of room.querySelectorAll("svg")) part.setAttribute("aria-hidden", "true");

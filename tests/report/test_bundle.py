@@ -1,0 +1,74 @@
+"""A report's folder is written whole or not at all, and never over something that is not ours."""
+
+import pytest
+
+from tracelib.errors import TraceError
+from tracelib.report.bundle import folder
+
+
+def entries(path):
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def test_the_folder_appears_when_it_is_whole(tmp_path):
+    target = tmp_path / "new" / "report"
+    with folder(target) as made:
+        (made / "report.html").write_text("x")
+        assert not target.exists()
+        assert made.parent == target.parent
+    assert entries(target) == ["report.html"]
+    assert entries(target.parent) == ["report"]
+
+
+def test_an_error_leaves_nothing_behind(tmp_path):
+    def fill():
+        with folder(tmp_path / "report") as made:
+            (made / "report.html").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill()
+    assert entries(tmp_path) == []
+
+
+def test_an_error_leaves_the_report_that_was_there(tmp_path):
+    target = tmp_path / "report"
+    target.mkdir()
+    (target / "report.html").write_text("old")
+
+    def fill():
+        with folder(target) as made:
+            (made / "report.html").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fill()
+    assert (target / "report.html").read_text() == "old"
+    assert entries(tmp_path) == ["report"]
+
+
+def test_a_report_is_replaced_whole(tmp_path):
+    target = tmp_path / "report"
+    target.mkdir()
+    (target / "summary.md").write_text("old")
+    with folder(target) as made:
+        (made / "report.html").write_text("new")
+    assert entries(target) == ["report.html"]
+    assert entries(tmp_path) == ["report"]
+
+
+def test_what_is_not_a_report_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    for name, said in (("mine", "thesis.tex"), ("file", "no folder"), ("link", "no folder")):
+        with pytest.raises(TraceError, match=said), folder(tmp_path / name):
+            pytest.fail("must not be filled")
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years"
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TraceError, match="cannot write there"), folder(tmp_path / "file" / "report"):
+        pytest.fail("must not be filled")

@@ -1,0 +1,113 @@
+"""What gives people and machines away is gone from a whole trace before anything is computed from it."""
+
+import polars as pl
+import pytest
+
+from tracelib.report.inputs import given
+from tracelib.report.redact import Redactor, trace
+from tracelib.schema import empty
+from tracelib.trace import Trace
+
+PROMPT = "Please write a letter to my landlord in which I complain about the heating that has not worked since last Tuesday and the water."
+KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
+PRIVATE = ["alice", "gpu17", "landlord", "hf_abcdefghijklmnopqrstuvwx", "10.1.2.3", "s3cr3t-value", "/home/"]
+
+
+def _frame(name, rows):
+    return pl.DataFrame(rows, schema=empty(name).schema) if rows else empty(name)
+
+
+def _slice(name):
+    return {"source": 0, "thread": 0, "ts_ns": 0, "dur_ns": 1, "name": name, "category": "annotation"}
+
+
+@pytest.fixture(scope="module")
+def clean():
+    frames = {
+        "threads": _frame("threads", [{"thread": 0, "host": "gpu17", "pid": 1, "tid": 1, "name": "worker_TP0", "process": "python3 /home/alice/serve.py"}]),
+        "slices": _frame("slices", [_slice(name) for name in (PROMPT, KERNEL, "aten::mm", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwx", "send to tcp://10.1.2.3:5557", "A=1\0DB_PASSWORD=s3cr3t-value\0PATH=/bin")]),
+        "stacks": _frame("stacks", [{"stack": 0, "depth": 0, "symbol": "encode", "library": "/home/alice/venv/lib/tokenizers.abi3.so"}]),
+        "sources": _frame("sources", [{"source": 0, "file": "alice-gpu17.json", "format": "perf", "recorder": "perf on gpu17", "host": "gpu17"}]),
+        "health": _frame("health", [{"source": 0, "level": "info", "message": "not read: /data/runs of alice/x.json: not readable as perf at line 3", "fix": ""}]),
+    }  # fmt: skip
+    return trace(Trace.of(frames))
+
+
+def test_nothing_private_is_left_in_any_frame(clean):
+    run, _ = clean
+    everything = "\n".join(
+        str(frame.cast({pl.Categorical: pl.String}).rows()) for frame in run.frames().values()
+    )
+    assert [word for word in PRIVATE if word in everything] == []
+
+
+def test_names_that_rules_and_people_need_are_as_recorded(clean):
+    run, _ = clean
+    assert {KERNEL, "aten::mm"} <= set(run.slices["name"].cast(pl.String))
+    assert run.stacks["library"].to_list() == ["~/venv/lib/tokenizers.abi3.so"]
+    assert run.threads["name"].to_list() == ["worker_TP0"]
+    assert run.health["message"].to_list() == ["not read: x.json: not readable as perf at line 3"]
+
+
+def test_the_same_host_has_the_same_stand_in_everywhere(clean):
+    run, _ = clean
+    assert run.threads["host"].to_list() == run.sources["host"].to_list() == ["host-1"]
+    assert run.sources["recorder"].to_list() == ["perf on host-1"]
+    assert run.sources["file"].to_list() == ["[user]-host-1.json"]
+
+
+def test_it_counts_what_it_removed(clean):
+    _, redactor = clean
+    assert redactor.counts["host name"] == 1
+    assert redactor.counts["prompt-like text"] == 1
+    assert redactor.counts["environment"] == 1
+    assert "1 host name" in redactor.summary()
+    assert Redactor().summary() == ""
+
+
+def test_the_frames_still_keep_their_schema(clean):
+    run, _ = clean
+    run.check()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c10::add", "at::native::fe80", "12:34:56", "00000000:65:00.0", "libcublas.so.12.4.5.8", "nvidia_cublas_cu12-12.4.5.8", "memcpy@plt.sec", "memcpy@GLIBC_2.14",
+        "BLOCK_M=64", "tokens=512", "tokenizer=fast", "127.0.0.1", "torch.nn.modules.linear", "decode[3] step=17", "rank 0", "the profiler says that it recorded",
+    ],
+)  # fmt: skip
+def test_what_only_looks_private_stays(text):
+    assert Redactor().text(text, recorded=True) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "clean_text"),
+    [
+        ("fe80::1ff:fe23:4567:890a", "[address]"), ("peer=192.168.1.20:443", "peer=[address]:443"), ("Authorization: Bearer abcdefghijklmnop", "Authorization: [secret]"),
+        ("https://bob:hunter2@git.example/x", "https://[secret]@git.example/x"), ('{"prompt": "tell me about my illness"}', '{"prompt": [text of 24 characters]}'),
+        (r"C:\Users\bob\x.py", r"~\x.py"), ("api_key=abcd1234efgh", "api_key=[removed]"), ("/root/x", "~/x"), ("/Users/bob/x", "~/x"),
+    ],
+)  # fmt: skip
+def test_each_kind_has_a_stand_in(text, clean_text):
+    assert Redactor().text(text, recorded=True) == clean_text
+
+
+def test_a_user_s_name_learned_from_a_path_is_removed_elsewhere():
+    redactor = Redactor()
+    redactor.text("/home/alice/x")
+    assert redactor.text("job of alice on 3") == "job of [user] on 3"
+    assert redactor.text("alicexyz") == "alicexyz"
+
+
+def test_parameters_and_titles_are_redacted_as_a_document():
+    redactor = Redactor(hosts=["gpu17"])
+    document = {
+        "schema": "tracelib.findings/1",
+        "tool": {"name": "tracelib"},
+        "title": "gpu17 is slow",
+        "parameters": given(rules="/home/alice/r.toml", roles={"alice@corp.example.com": "worker"}),
+    }
+    assert redactor.document(document) == {
+        "schema": "tracelib.findings/1", "tool": {"name": "tracelib"}, "title": "host-1 is slow", "parameters": {"rules": "r.toml", "roles": {"[email]": "worker"}},
+    }  # fmt: skip

@@ -36,7 +36,8 @@ def make(capture: Path, size: int, out: Path) -> None:
     pieces = NUMBER.split(text[start:end])  # text, key, number, text, key, number, …, text
     keys, numbers = pieces[1::3], [int(number) for number in pieces[2::3]]
     times = [number for key, number in zip(keys, numbers, strict=True) if key == '"ts": ']
-    steps = [max(times) - min(times) + 1_000 if key == '"ts": ' else 10_000_000 for key in keys]
+    span = max(times) - min(times) + 1_000
+    steps = [span if key == '"ts": ' else 10_000_000 for key in keys]
     with out.open("w") as file:
         written = file.write(text[:start])
         shift = 0
@@ -72,10 +73,11 @@ def orjson(path: str) -> int:
 
 
 def hta(path: str) -> int:
-    from hta.common.trace_parser import parse_trace_file
+    from hta.common.trace import parse_trace_file
+    from hta.configs.parser_config import ParserConfig
 
-    _, frame, symbols, *_ = parse_trace_file(path)
-    return int((frame["cat"] == symbols.sym_index["kernel"]).sum())
+    _, frame, symbols = parse_trace_file(path, ParserConfig.get_default_cfg())
+    return int((frame["cat"] == symbols.get_sym_id_map()["kernel"]).sum())
 
 
 def tracelens(path: str) -> int:
@@ -88,8 +90,8 @@ WAYS = {"tracelib": tracelib, "json.load": json_load, "orjson": orjson, "HTA": h
 MODULES = {"orjson": "orjson", "HTA": "hta", "TraceLens": "TraceLens"}
 
 
-def measure(python: str, way: str, path: Path) -> tuple[float, float, int]:
-    """Return wall seconds, peak memory in MB and the number of kernels of one run in a new process."""
+def measure(python: str, way: str, path: Path) -> tuple[float, float, float, int]:
+    """Return wall seconds, CPU seconds, peak memory in MB and the number of kernels of one run in a new process."""
     started = time.perf_counter()
     process = subprocess.Popen(
         [python, __file__, "--child", way, str(path)],
@@ -102,7 +104,8 @@ def measure(python: str, way: str, path: Path) -> tuple[float, float, int]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{way} failed with {process.returncode}")
-    return time.perf_counter() - started, usage.ru_maxrss / 1000, int(out.splitlines()[-1])
+    wall, cpu = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
+    return wall, cpu, usage.ru_maxrss / 1000, int(out.splitlines()[-1])
 
 
 def available(way: str, python: str) -> bool:
@@ -116,25 +119,27 @@ def available(way: str, python: str) -> bool:
 def compare(path: Path, size: int, rounds: int, peers: str, only: list[str]) -> None:
     python = {way: peers if way in MODULES else sys.executable for way in only}
     ways = [way for way in only if available(way, python[way])]
-    results: dict[str, list[tuple[float, float, int]]] = {way: [] for way in ways}
+    results: dict[str, list[tuple[float, float, float, int]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
             results[way].append(measure(python[way], way, path))
-    assert len({run[2] for runs in results.values() for run in runs}) == 1, {
-        w: r[0][2] for w, r in results.items()
+    kernels = {way: runs[0][3] for way, runs in results.items()}
+    assert len(set(kernels.values())) == 1, kernels
+    print(
+        f"\n{path.name}: {size / 1e6:.0f} MB of JSON, {kernels[ways[0]]} kernels, {os.cpu_count()} cores, {rounds} rounds\n"
+    )
+    print(
+        "| way | wall, s | CPU, s | MB/s | wall: times tracelib | CPU: times tracelib | peak memory, MB | of the JSON |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    middle = {
+        way: [statistics.median(run[n] for run in runs) for n in range(2)] for way, runs in results.items()
     }
-    print(
-        f"\n{path.name}: {size / 1e6:.0f} MB of JSON, {results[ways[0]][0][2]} kernels, {os.cpu_count()} cores, {rounds} rounds\n"
-    )
-    print(
-        "| way | s (median) | MB/s | times tracelib | peak memory, MB | of the JSON |\n|---|---:|---:|---:|---:|---:|"
-    )
-    own = statistics.median(run[0] for run in results[ways[0]])
-    for way, runs in results.items():
-        seconds, peak = statistics.median(run[0] for run in runs), max(run[1] for run in runs)
-        print(
-            f"| {way} | {seconds:.2f} | {size / 1e6 / seconds:.0f} | {seconds / own:.1f} | {peak:.0f} | {peak * 1e6 / size:.2f} |"
-        )
+    own = middle[ways[0]]
+    for way, (wall, cpu) in middle.items():
+        peak = max(run[2] for run in results[way])
+        ratios = f"{size / 1e6 / wall:.0f} | {wall / own[0]:.1f} | {cpu / own[1]:.1f}"
+        print(f"| {way} | {wall:.2f} | {cpu:.2f} | {ratios} | {peak:.0f} | {peak * 1e6 / size:.2f} |")
 
 
 def main() -> None:

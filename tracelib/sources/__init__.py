@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from tracelib.errors import BadTrace, UnknownFormat
+from tracelib.sources.archives import is_archive, unpacked
 from tracelib.sources.files import head
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def choose(path: Path) -> Source:
 def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     """Return the trace files that `paths` name, and the files in directories among them that are none.
 
-    A directory stands for every trace file below it; a file that is named itself must be a trace.
+    A directory stands for every trace file below it, an archive (zip, tar) for those in it; a file that is named itself
+    must be either a trace or such an archive.
 
     Raises
     ------
@@ -76,24 +78,43 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
         if not path.exists():
             raise UnknownFormat(path, SOURCES, reason="no such file or directory")
         if path.is_file():
-            choose(path)
-            traces.append(path)
+            traces += _traces_in(path)
             continue
         found = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
-        known = [file for file in found if _is_trace(file)]
-        if not known:
+        known = [_traces_or_none(file) for file in found]
+        if not any(known):
             raise UnknownFormat(path, SOURCES, reason=f"none of its {len(found)} files is a trace")
-        traces += known
-        others += [file for file in found if file not in known]
+        traces += [trace for several in known for trace in several]
+        others += [file for file, several in zip(found, known, strict=True) if not several]
     return traces, others
 
 
-def _is_trace(path: Path) -> bool:
+def _traces_in(path: Path) -> list[Path]:
+    """Return `path` if it is a trace, the traces in it if it is an archive of some."""
     try:
+        if not is_archive(path):
+            choose(path)
+            return [path]
+        members = unpacked(path)
+    except OSError as error:
+        raise UnknownFormat(path, SOURCES, reason=str(error)) from error
+    traces = [trace for member in members for trace in _traces_or_none(member, archives=False)]
+    if not traces:
+        raise UnknownFormat(
+            path, SOURCES, reason=f"none of the {len(members)} files in the archive is a trace"
+        )
+    return traces
+
+
+def _traces_or_none(path: Path, *, archives: bool = True) -> list[Path]:
+    """Return the traces in `path`, none if it is something else; an archive in an archive is something else."""
+    try:
+        if archives:
+            return _traces_in(path)
         choose(path)
     except UnknownFormat:
-        return False
-    return True
+        return []
+    return [path]
 
 
 def read_files(

@@ -118,7 +118,7 @@ class Cutter:
         """Read up to the list of events; return the bytes read beyond its bracket, and where they began."""
         text = b""
         while len(text) < LONGEST:
-            more = self.stream.read(1 << 20)
+            more = self.stream.read(min(self.size, 1 << 20))
             text += more or b""
             found = BARE_LIST.match(text) or EVENTS_KEY.search(text)
             if found:

@@ -25,6 +25,10 @@ __all__ = ["Lexed", "Refused", "lexed", "skip_blanks"]
 QUOTE, COMMA, COLON, BRACKET, BACKSLASH, OPEN, BAR = b'",:]\\{|'
 
 
+#: What may stand behind a closing quote. Two stray quotes would otherwise turn the text between them inside out, unseen.
+BEHIND_STRING = np.isin(np.arange(256), [*b":,}] \t\r\n"])
+
+
 class Refused(Exception):
     """The vectorised decoder leaves this text to the plain one."""
 
@@ -123,6 +127,8 @@ def lexed(chunk: Chunk) -> Lexed:
     braces, depth = _braces(text, quotes)
     starts, ends, close = _events(text, braces, depth, last=chunk.last)
     opening, closing = quotes[0::2], quotes[1::2]
+    if not BEHIND_STRING[text[closing[: np.searchsorted(closing, ends[-1])] + 1]].all():
+        raise Refused("a stray quote")
     keys = np.flatnonzero((text[closing + 1] == COLON) & (closing < ends[-1]))
     # Every key has the depth and the event of the last brace before it.
     before = np.append(np.searchsorted(closing[keys], braces), keys.size)

@@ -68,7 +68,7 @@ def test_causes_by_cpu_state(results):
 
 def test_causes_of_many_kinds_are_summed_as_the_rest(results):
     many = pl.concat([
-        results.causes.head(1).with_columns(gpu=pl.lit(0, pl.Int32), cause=pl.lit(f"c{i}"), ns=pl.lit(1000 * MS - i * MS)) for i in range(40)
+        results.causes.head(1).with_columns(gpu=pl.lit(0, pl.Int32), cause=pl.lit(f"c{i}"), ns=pl.lit(1000 * MS - i * MS, pl.Int64)) for i in range(40)
     ])  # fmt: skip
     figure = charts.causes_chart(make(causes=many))
     drawn = [t for t in figure.layout.yaxis.ticktext if not t.startswith("<b>")]
@@ -87,7 +87,7 @@ def test_gpu_states_in_per_cent(results):
 def test_cpu_seconds_with_intervals(results):
     figure = charts.cpu_time_chart(results)
     worker, api = figure.data
-    assert (list(worker.x), list(api.x)) == ([0.6], [0.4])
+    assert ([round(x, 12) for x in worker.x], list(api.x)) == ([0.6], [0.4])  # 0.6 is no binary fraction
     assert np.allclose(worker.error_x.array, [0.1])
     assert np.allclose(api.error_x.arrayminus, [0.1])
 
@@ -231,8 +231,8 @@ def test_flame_widths_are_sample_counts(sampled):
     )
     assert frames == [
         (0, 100, 0),
-        (1, pytest.approx(400 / 6, abs=1e-5), 0),
         (1, pytest.approx(200 / 6, abs=1e-5), pytest.approx(400 / 6, abs=1e-5)),
+        (1, pytest.approx(400 / 6, abs=1e-5), 0),
     ]
     assert figure.layout.meta["table"][2] == ["[libcuda.so.1]", "/lib/libcuda.so.1", "2", "33 %"]
     assert charts.flame_chart(sampled, "engine") is None

@@ -93,7 +93,9 @@ def test_nothing_lost(results):
 
 
 def test_a_system_thread_is_not_the_server(results):
-    starving = results.scheduling.head(1).with_columns(role=pl.lit("system"), runnable_ns=pl.lit(900 * MS))
+    starving = results.scheduling.head(1).with_columns(
+        role=pl.lit("system"), runnable_ns=pl.lit(900 * MS, pl.Int64)
+    )
     sentence = charts.threads_chart(make(scheduling=pl.concat([results.scheduling, starving]))).layout.meta[
         "sentence"
     ]

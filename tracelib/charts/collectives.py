@@ -11,8 +11,9 @@ from plotly.subplots import make_subplots
 from tracelib.charts.bins import log_edges
 from tracelib.charts.launches import bars, log_axis
 from tracelib.charts.names import gpu_names
-from tracelib.charts.sentences import arrivals, collectives_sentence, quantile
+from tracelib.charts.sentences import arrivals, collectives_sentence
 from tracelib.charts.theme import TEMPLATE, duration, finished, safe, share
+from tracelib.findings.finding import quantile
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results

@@ -73,8 +73,9 @@ def _table(results: Results) -> list[list[object]]:
     total = int(results.demand["dur_ns"].sum())
     waiting = int(results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum())
     body: list[list[object]] = [
-        [f"p{round(100 * q)}", demand_quantile(results.demand, q)] for q in (0.5, 0.95, 0.99, 1)
+        [name, demand_quantile(results.demand, q)]
+        for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1))
     ]
-    body.append(["CPUs of the host", how if cpus is None else f"{cpus} ({how})"])
+    body.append(["CPUs", how if cpus is None else f"{cpus} ({how})"])
     body.append(["time in which a thread waited for a CPU", share(waiting / total)])
     return [["threads running or runnable", "value"], *body]

@@ -12,8 +12,9 @@ from tracelib.charts.bins import log_edges
 from tracelib.charts.collectives import PATTERNS
 from tracelib.charts.launches import bars, log_axis
 from tracelib.charts.names import thread_names
-from tracelib.charts.sentences import dequeues, ipc_sentence, quantile
+from tracelib.charts.sentences import dequeues, ipc_sentence
 from tracelib.charts.theme import INK, TEMPLATE, duration, finished, safe, share
+from tracelib.findings.finding import quantile
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results

@@ -155,7 +155,8 @@ def _thread_lanes(results: Results, thread: int, group: str) -> Iterator[Lane]:
     lane = Lane("launch thread", group, "cpu_state", states, "")
     known = 1 - lane.share_of("unknown", window_ns=length)
     starved = lane.share_of("runnable", "throttled", window_ns=length)
-    words = f"wants a CPU {share(starved / known)}" if known > 0.05 else "CPU state unknown"
+    told = not states.filter(pl.col("state").is_in(["runnable", "throttled", "blocked"])).is_empty()
+    words = f"wants a CPU {share(starved / known)}" if told else f"runs {share(known)}, else unknown"
     yield Lane("launch thread", group, "cpu_state", states, words)
 
 

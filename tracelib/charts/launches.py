@@ -11,8 +11,9 @@ import polars as pl
 
 from tracelib.charts.bins import log_edges
 from tracelib.charts.names import gpu_names
-from tracelib.charts.sentences import launches_sentence, quantile
+from tracelib.charts.sentences import launches_sentence
 from tracelib.charts.theme import duration, finished, share
+from tracelib.findings.finding import quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -139,25 +139,27 @@ def _css_name(palette: str, state: str) -> str:
 
 def _style(rows: tuple[Lane, ...], *, dark: bool | None) -> str:
     """Return the rules; with `dark` given they hold plain colours, which resvg understands and variables it does not."""
-    states = {_css_name(p, s): look(p, s).colour for p, s in _kinds(rows)}
+    day = {_css_name(p, s): look(p, s).colour for p, s in _kinds(rows)}
+    night = day | {_css_name(p, s): look(p, s).night for p, s in _kinds(rows) if look(p, s).night}
     if dark is not None:
-        return _rules(DARK if dark else LIGHT) + "".join(
-            f".tl-{n}{{fill:{colour}}}" for n, colour in states.items()
-        )
-    variables = "".join(f".tl-{n}{{fill:var(--tl-{n},{colour})}}" for n, colour in states.items())
-    light, night = (
-        {n: f"var(--tl-{n},{colour})" for n, colour in scheme.items()} for scheme in (LIGHT, DARK)
-    )
-    return f"{_rules(light)}{variables}@media (prefers-color-scheme:dark){{{_rules(night)}}}"
+        return _rules(DARK, night) if dark else _rules(LIGHT, day)
+    changed = {name: colour for name, colour in night.items() if colour != day[name]}
+    evening = _rules(_variables(DARK), _variables(changed))
+    return f"{_rules(_variables(LIGHT), _variables(day))}@media (prefers-color-scheme:dark){{{evening}}}"
 
 
-def _rules(colour: dict[str, str]) -> str:
+def _variables(colours: dict[str, str]) -> dict[str, str]:
+    return {name: f"var(--tl-{name},{colour})" for name, colour in colours.items()}
+
+
+def _rules(colour: dict[str, str], fills: dict[str, str]) -> str:
     return (
         f'.tl-ov text{{font:12px "DejaVu Sans",system-ui,sans-serif;fill:{colour["ink"]}}}'
         ".tl-ov .tl-b{font-weight:bold}.tl-ov .tl-s{font-size:11px}"
         ".tl-ov .tl-bg{fill:#808080;fill-opacity:.12}"
         f".tl-ov .tl-ax{{stroke:{colour['ink']};stroke-opacity:.35}}"
         f".tl-ov .tl-h{{stroke:{colour['hatch']};fill:none;stroke-width:1.2}}"
+        + "".join(f".tl-ov .tl-{name}{{fill:{fill}}}" for name, fill in fills.items())
     )
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.charts.sentences import PARTS, quantile, requests_sentence
+from tracelib.charts.sentences import PARTS, requests_sentence
 from tracelib.charts.theme import Look, duration, finished, marker, safe, share
+from tracelib.findings.finding import quantile
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results

@@ -12,6 +12,7 @@ import polars as pl
 
 from tracelib.charts.names import cause_label, gpu_names, launch_threads, role_name, thread_names
 from tracelib.charts.theme import count, duration, look, share
+from tracelib.findings.finding import quantile
 from tracelib.intervals import clip
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ __all__ = [
 
 USEFUL = ["compute", "copy", "collective_transfer"]
 SHORT = ["runnable", "throttled"]
-
-
-def quantile(values: pl.Series, at: float) -> float | None:
-    """Return a quantile that occurs in `values`, the same everywhere in the report."""
-    return values.quantile(at, "lower")
 
 
 def gpu_shares(gpu_time: pl.DataFrame) -> pl.DataFrame:
@@ -57,9 +53,11 @@ def _useful(results: Results, gpu_time: pl.DataFrame) -> str:
     if len(shares) == 1:
         return f"the GPU did useful work for {least}{share(worst['useful'])} of it and looked busy for {share(worst['busy'])}"
     mean = shares.select(pl.col("useful", "busy").mean()).row(0, named=True)
+    useful, least_useful = share(mean["useful"]), share(worst["useful"])
+    who = f" ({names.get(worst['gpu'], 'one')} least, {least_useful})" if least_useful != useful else ""
     return (
-        f"the {len(shares)} GPUs did useful work for {least}{share(mean['useful'])} of it on average "
-        f"({names.get(worst['gpu'], 'one')} least, {share(worst['useful'])}) and looked busy for {share(mean['busy'])}"
+        f"the {len(shares)} GPUs did useful work for {least}{useful} of it on average{who} "
+        f"and looked busy for {share(mean['busy'])}"
     )
 
 
@@ -84,6 +82,15 @@ def _charged(lost: pl.DataFrame, ns: str) -> str:
     )
 
 
+def tells_shortage(results: Results) -> bool:
+    """Return whether the run can tell a thread that waits for a CPU from one that sleeps: that takes wake-ups."""
+    states = results.thread_states["state"].cast(pl.String).unique().to_list()
+    return bool({*SHORT, "blocked"} & set(states))
+
+
+NO_WAKEUPS = "was not recorded (that takes wake-up events)"
+
+
 def _wanting(results: Results) -> str:
     """Return what the launching threads' CPU states say, or that they were not recorded."""
     launching = list(launch_threads(results).values())
@@ -96,6 +103,8 @@ def _wanting(results: Results) -> str:
     ).row(0)
     if not known:
         return "the CPU states of the launching threads were not recorded"
+    if not tells_shortage(results):
+        return f"whether the launching threads wanted a CPU and had none {NO_WAKEUPS}"
     return f"the launching threads wanted a CPU and had none for {share(short / known)} of the time"
 
 
@@ -129,6 +138,8 @@ def causes_sentence(results: Results) -> str:
     unknown = int(results.causes.filter(of == "unknown")["ns"].sum())
     if unknown == total:
         shortage = "whether the blamed thread had a CPU was not recorded"
+    elif not tells_shortage(results):
+        shortage = f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
     else:
         shortage = f"for {share(short / total)} of it the blamed thread wanted a CPU and had none"
         shortage += f" (not known for {share(unknown / total)})" if unknown else ""
@@ -252,6 +263,8 @@ def demand_sentence(results: Results) -> str:
     lacking = int(results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum()) / int(
         results.demand["dur_ns"].sum()
     )
+    if not tells_shortage(results):
+        return f"For 95 % of the time at most {count(p95, 'thread')} of the server ran; how many more wanted a CPU {NO_WAKEUPS}."
     have = "CPUs of the host were not recorded" if cpus is None else f"{count(cpus, 'CPU')} ({how})"
     return (
         f"For 95 % of the time at most {count(p95, 'thread')} of the server wanted a CPU, against {have}; "
@@ -308,7 +321,12 @@ def threads_sentence(results: Results) -> str:
     )
     row = rows.sort("short", "thread", descending=[True, False]).row(0, named=True)
     if not row["short"]:
-        return "No thread of the server was seen to wait for a CPU."
+        none = "No thread of the server waited for a CPU."
+        return (
+            none
+            if tells_shortage(results)
+            else f"Whether threads of the server waited for a CPU {NO_WAKEUPS}."
+        )
     name = thread_names(results).get(row["thread"], "a thread")
     part = share(row["short"] / row["total"])
     return f"{name} wanted a CPU and had none for {duration(row['short'])}, {part} of its time, the most of the server's threads."

@@ -24,35 +24,47 @@ __all__ = [
 
 
 class Look(NamedTuple):
-    """How one state or cause is drawn: its words, its colour, its hatch ("" = solid)."""
+    """How one state or cause is drawn: its words, its colour, its hatch ("" = solid).
+
+    What matters least is pale, and pale on white glares on black: `night` is its colour there, `sheer` a translucent one
+    that does on both, for pictures that cannot tell where they stand.
+    """
 
     label: str
     colour: str
     pattern: str
+    night: str = ""
+    sheer: str = ""
+
+    @property
+    def paint(self) -> str:
+        """Return the colour that does on light and dark grounds."""
+        return self.sheer or self.colour
 
 
+PALE = ("#D4D4D4", "", "#4A4A4A", "rgba(128,128,128,0.34)")
 #: Blues are the GPU at work; the pale hatched one is a GPU that spins for a late peer; idle is nearly not drawn.
 GPU_STATES = {
     "compute": Look("GPU computes", "#0072B2", ""),
     "copy": Look("GPU copies", "#009E73", "x"),
     "collective": Look("collective, waiting or not (one rank only)", "#56B4E9", "."),
     "collective_transfer": Look("collective transfers", "#56B4E9", ""),
-    "collective_wait": Look("spins for a late rank", "#A9CBE0", "/"),
-    "idle": Look("GPU idle", "#D4D4D4", ""),
+    "collective_wait": Look("spins for a late rank", "#A9CBE0", "/", "#5E7C91"),
+    "idle": Look("GPU idle", *PALE),
 }
 #: Vermilion means: wanted a CPU and had none.
 CPU_STATES = {
     "running": Look("runs on a CPU", "#33A382", ""),
     "runnable": Look("wants a CPU, has none", "#D55E00", "\\"),
     "throttled": Look("throttled by a CPU quota", "#8F3B00", "x"),
-    "blocked": Look("asleep", "#D4D4D4", ""),
-    "unknown": Look("CPU state not recorded", "#EDEDED", "."),
+    "blocked": Look("asleep", *PALE),
+    "unknown": Look("CPU state not recorded", "#EDEDED", ".", "#2B2B2B", "rgba(128,128,128,0.14)"),
 }
 CAUSES = {
     "tokenization": Look("tokenization", "#E69F00", ""),
     "kernel_launch": Look("kernel launch", "#7B5EC6", "/"),
     "ipc": Look("IPC", "#CC79A7", ""),
-    "ipc_wait": Look("waits for others", "#EBCFDE", ""),
+    "ipc_wait": Look("waits for others", "#EBCFDE", "", "#58424E", "rgba(204,121,167,0.36)"),
     "scheduling": Look("engine scheduling", "#E5D930", "-"),
     "sync": Look("host waits for the device", "#117733", "\\"),
     "gc": Look("garbage collection", "#661100", "x"),
@@ -61,7 +73,7 @@ CAUSES = {
     "profiler": Look("the profiler itself", "#8C8C8C", "+"),
     "spin": Look("busy polling", "#999933", "."),
     "other": Look("other work", "#A6A6A6", ""),
-    "no_work": Look("no work to do", "#D4D4D4", ""),
+    "no_work": Look("no work to do", *PALE),
     "unattributed": Look("unattributed", "#6E6E6E", "."),
 }
 ROLES = {
@@ -77,10 +89,11 @@ INK = "#767676"
 GRID = "rgba(128,128,128,0.25)"
 CLEAR = "rgba(0,0,0,0)"
 LABEL_CHARACTERS = 60
+CELL_CHARACTERS = 240
 
 #: Rules for a page that holds charts: they override the neutral defaults by the page's own variables.
 CSS = """\
-.js-plotly-plot .main-svg text:not(.bartext) { fill: var(--tl-ink, #767676) !important; }
+.js-plotly-plot .main-svg text:not(.bartext), .js-plotly-plot .main-svg text.bartext-outside { fill: var(--tl-ink, #767676) !important; }
 .js-plotly-plot .main-svg .gridlayer path, .js-plotly-plot .main-svg .zerolinelayer path {
   stroke: var(--tl-grid, rgba(128, 128, 128, .25)) !important; }
 .js-plotly-plot .hoverlayer .hovertext path { fill: var(--tl-paper, #fff) !important; stroke: var(--tl-ink, #767676) !important; }
@@ -113,10 +126,10 @@ def look(palette: str, key: str | None) -> Look:
 
 def marker(appearance: Look) -> dict[str, Any]:
     """Return plotly's marker for a bar of this look."""
-    bar: dict[str, Any] = {"color": appearance.colour, "line": {"width": 0}}
+    bar: dict[str, Any] = {"color": appearance.paint, "line": {"width": 0}}
     if not appearance.pattern:
         return bar
-    ink = {"bgcolor": appearance.colour, "fgcolor": "rgba(255,255,255,0.75)"}
+    ink = {"bgcolor": appearance.paint, "fgcolor": INK if appearance.sheer else "rgba(255,255,255,0.75)"}
     return bar | {
         "pattern": {"shape": appearance.pattern, "size": 6, "solidity": 0.25, "fillmode": "replace", **ink}
     }
@@ -187,7 +200,7 @@ def finished(figure: go.Figure, sentence: str, table: Sequence[Sequence[object]]
     ``layout.meta.sentence`` and ``layout.meta.table`` (header first, at most 30 rows of text) are plain text for readers
     without JavaScript: who prints them into HTML escapes them.
     """
-    cells = [[plain(cell, 80) for cell in row] for row in table]
+    cells = [[plain(cell, CELL_CHARACTERS) for cell in row] for row in table]
     figure.update_layout(
         template=TEMPLATE, height=height, autosize=True, meta={"sentence": sentence, "table": cells[:31]}
     )

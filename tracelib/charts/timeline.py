@@ -89,10 +89,10 @@ def _stairs(
     appearance = look(palette, state)
     return go.Scatter(
         x=np.concatenate(xs).astype(np.float32), y=np.concatenate(ys).astype(np.float32), mode="lines",
-        name=safe(appearance.label), legendgroup=palette, fill="toself", fillcolor=appearance.colour,
+        name=safe(appearance.label), legendgroup=palette, fill="toself", fillcolor=appearance.paint,
         fillpattern={"shape": appearance.pattern, "fgcolor": "rgba(255,255,255,0.6)", "fillmode": "overlay", "size": 5,
-                     "bgcolor": appearance.colour} if appearance.pattern else None,
-        line={"width": 0, "shape": "hv", "color": appearance.colour}, hoverinfo="skip",
+                     "bgcolor": appearance.paint} if appearance.pattern else None,
+        line={"width": 0, "shape": "hv", "color": appearance.paint}, hoverinfo="skip",
     )  # fmt: skip
 
 

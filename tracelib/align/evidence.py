@@ -27,6 +27,8 @@ ACROSS_HOSTS = ("ends of collectives",)
 GOOD_NS = 10_000
 #: A declared clock is contradicted if more than this share of a thread's absences is.
 CONTRADICTED = 0.1
+#: Two recordings of one run cover at least this part of the shorter one together.
+MEET = 0.1
 #: Of the moments of one source, the share that must have a partner near for a tie to count as checked by them.
 CHECKED = 0.5
 
@@ -54,6 +56,15 @@ class Evidence:
             makers = {**dict(KINDS), "moments": activity.moments, "absences": activity.absences}
             self._made[index, what] = makers[what](self.traces[index])
         return self._made[index, what]
+
+    def span(self, index: int) -> tuple[int, int] | None:
+        """Return the first and last moment of a source's events, in its own clock."""
+        frames = [
+            getattr(self.traces[index], name)
+            for name in ("slices", "gpu_ops", "samples", "sched", "counters")
+        ]
+        times = [frame["ts_ns"].to_numpy() for frame in frames if frame.height]
+        return (min(int(at.min()) for at in times), max(int(at.max()) for at in times)) if times else None
 
     def _apart(self, one: int, other: int) -> bool:
         """Say whether two sources name different hosts, on which thread ids mean nothing to each other."""
@@ -128,9 +139,9 @@ class Evidence:
         moments = _moved(self._frame(slices, "moments"), ties[slices], "at")
         off = _moved(self._frame(sched, "absences"), ties[sched], "left", "came")
         found = activity.bounds(moments, off)
-        if found is None:
-            return None
-        if found.contradicted <= CONTRADICTED and found.low_ns <= found.high_ns:
+        if found is None and _meet(moments, off):
+            return None  # they cover a common time, and nothing in it tells
+        if found is not None and found.contradicted <= CONTRADICTED and found.low_ns <= found.high_ns:
             return Check(
                 "activity", found.absences, max(-found.low_ns, found.high_ns, found.low_ns, -found.high_ns)
             )
@@ -149,6 +160,16 @@ class Evidence:
         if common and len(missed) >= CHECKED * common and float(np.quantile(missed, 0.5)) <= GOOD_NS:
             return Check(kind, len(missed), int(np.quantile(missed, 0.99)), int(np.quantile(missed, 0.5)))
         return _check_of(fit(first, second), kind, max_error_ns)
+
+
+def _meet(moments: pl.DataFrame, off: pl.DataFrame) -> bool:
+    """Say whether both cover a common time, as recordings of one run do unless a clock is wrong."""
+    if moments.is_empty() or off.is_empty():
+        return True
+    first = moments.select(low=pl.col("at").min(), high=pl.col("at").max()).row(0)
+    second = off.select(low=pl.col("left").min(), high=pl.col("came").max()).row(0)
+    common = min(first[1], second[1]) - max(first[0], second[0])
+    return bool(common > MEET * min(first[1] - first[0], second[1] - second[0]))
 
 
 def _check_of(better: Fit | None, kind: str, max_error_ns: int) -> Check | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelib.align.domains import BILLION, Tie, declared_tie, shared_clock_tie, source_row, user_offset
 from tracelib.align.evidence import Check, Evidence
@@ -55,6 +55,19 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
     _tie_all(rows, ties, evidence, max_error_ns)
     remarks, checks = _replace_wrong(rows, ties, evidence, max_error_ns)
     made = [_with_error(index, tie or Tie("untied"), checks) for index, tie in enumerate(ties)]
+    remarks += [
+        (
+            index,
+            "warning",
+            "it covers none of the time that the other files cover: another run, or a wrong clock",
+            "",
+        )
+        for index, tie in enumerate(made)
+        if len(made) > 1
+        and tie.method != "untied"
+        and not _meets_any(index, evidence, made)
+        and evidence.span(index)
+    ]
     for index, tie in enumerate(made):
         remarks += _remarks(
             index, tie, {pair: check for pair, check in checks.items() if index in pair}, rows
@@ -67,7 +80,7 @@ def _rows(trace: Trace) -> int:
 
 
 def _tie_all(
-    rows: Sequence[Mapping[str, object]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
+    rows: Sequence[Mapping[str, Any]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
 ) -> None:
     """Tie what can be tied through those that are, the surest first."""
     while True:
@@ -91,8 +104,7 @@ def _surest(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -
         for index, tie in enumerate(ties)
         if tie is None
         for through, known in enumerate(ties)
-        if known is not None
-        and (fit := evidence.fit(through, index, max_error_ns - (known.error_ns or 0))) is not None
+        if known is not None and (fit := evidence.fit(through, index, max_error_ns)) is not None
     ]
     if not found:
         return None
@@ -112,29 +124,41 @@ def _through(found: Fit, against: Tie, file: str) -> Tie:
 
 
 def _replace_wrong(
-    rows: Sequence[Mapping[str, object]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
+    rows: Sequence[Mapping[str, Any]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
 ) -> tuple[list[Remark], Checks]:
     """Check the tied sources against each other, and tie by anchors those whose declared clock is proven wrong.
 
-    Which of two is wrong, more witnesses decide; of two alone, the one without GPU work, whose header is a mere pair of
-    clock readings.
+    Which of two is wrong, more witnesses decide; then, who shares less time with the others; then, the one without GPU
+    work, whose header is a mere pair of clock readings.
     """
     remarks: list[Remark] = []
+
+    def made(index: int) -> Tie:
+        return ties[index] or Tie("untied")
+
     while True:
         checks = _checks(ties, evidence, max_error_ns)
         wrong = {pair: check for pair, check in checks.items() if check.shift_ns}
-        votes = {index: sum(index in pair for pair in wrong) for pair in wrong for index in pair}
-        accused = [index for index in votes if (tie := ties[index]) is not None and tie.method == "declared"]
+        accused = [index for pair in wrong for index in pair if made(index).method == "declared"]
         if not accused:
             remarks += [_doubt(pair, check, rows) for pair, check in wrong.items()]
             return remarks, checks
+        # What was measured against an accused one repeats its word: only declared clocks bear witness.
+        votes = [
+            index for pair in wrong if all(made(at).method != "anchors" for at in pair) for index in pair
+        ]
         worst = max(
-            accused, key=lambda index: (votes[index], evidence.traces[index].gpu_ops.is_empty(), index)
+            accused,
+            key=lambda index: (
+                votes.count(index),
+                -_shared_time(index, rows, evidence, ties),
+                evidence.traces[index].gpu_ops.is_empty(),
+                index,
+            ),
         )
         pair, check = next((pair, check) for pair, check in wrong.items() if worst in pair)
         other = pair[0] if pair[1] == worst else pair[1]
-        before = ties[worst]
-        ties[worst] = None
+        _untie(worst, rows, ties)
         _tie_all(
             [{**row, "clock": None} if at == worst else row for at, row in enumerate(rows)],
             ties,
@@ -147,7 +171,35 @@ def _replace_wrong(
             f"{check.count:,} anchors ({check.kind}) prove; {'it is tied by anchors instead' if ties[worst] else 'it is kept apart'}"
         )
         remarks.append((worst, level, said, "give its offset (--offset FILE=NS) if you know better"))
-        assert before is not None
+
+
+def _shared_time(
+    index: int, rows: Sequence[Mapping[str, Any]], evidence: Evidence, ties: Sequence[Tie | None]
+) -> int:
+    """Return how long a source and each of the others, tied otherwise than through it, cover the same time, in all."""
+
+    def span(at: int) -> tuple[int, int]:
+        tie, own = ties[at], evidence.span(at)
+        return (0, 0) if tie is None or own is None else (own[0] + tie.offset_ns, own[1] + tie.offset_ns)
+
+    first, last = span(index)
+    file = rows[index]["file"]
+    free = [at for at, tie in enumerate(ties) if at != index and tie is not None and tie.against != file]
+    return sum(max(0, min(last, span(at)[1]) - max(first, span(at)[0])) for at in free)
+
+
+def _meets_any(index: int, evidence: Evidence, ties: Sequence[Tie]) -> bool:
+    """Say whether a source covers some time that another one covers too."""
+    unnamed = [{"file": None} for _ in ties]  # those tied through it count as well
+    return _shared_time(index, unnamed, evidence, ties) > 0
+
+
+def _untie(index: int, rows: Sequence[Mapping[str, Any]], ties: list[Tie | None]) -> None:
+    """Take a source's tie away, and the ties of those that were tied through it."""
+    ties[index] = None
+    for other, tie in enumerate(ties):
+        if tie is not None and tie.against == rows[index]["file"]:
+            _untie(other, rows, ties)
 
 
 def _checks(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -> Checks:
@@ -172,7 +224,7 @@ def _with_error(index: int, tie: Tie, checks: Checks) -> Tie:
     return replace(tie, error_ns=min(errors)) if tie.error_ns is None and errors else tie
 
 
-def _doubt(pair: tuple[int, int], check: Check, rows: Sequence[Mapping[str, object]]) -> Remark:
+def _doubt(pair: tuple[int, int], check: Check, rows: Sequence[Mapping[str, Any]]) -> Remark:
     said = (
         f"its clock is {abs(check.shift_ns) / 1e6:.3f} ms off that of {rows[pair[0]]['file']}, as {check.count:,} anchors "
         f"({check.kind}) say; what is joined between them is off by as much"
@@ -180,7 +232,7 @@ def _doubt(pair: tuple[int, int], check: Check, rows: Sequence[Mapping[str, obje
     return pair[1], "warning", said, "correct the offset of one of them (--offset FILE=NS), or leave it out"
 
 
-def _remarks(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, object]]) -> list[Remark]:
+def _remarks(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, Any]]) -> list[Remark]:
     if tie.method == "untied":
         fix = "give its clock (--ftrace-clock mono) or its offset to wall time (--offset FILE=NS); record perf with -k mono"
         return [

@@ -1,7 +1,6 @@
 """One real report, made by the command that people use, and looked at by a browser."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,14 +12,11 @@ import nbformat
 import pytest
 
 from tests.conftest import ROOT
+from tests.report.browser import chromium
 from tracelib.report.bundle import FILES
 from tracelib.report.validate import schema, validate
 
 SAMPLE = ROOT / "sample_traces" / "starved"
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync",
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +47,8 @@ def findings(folder):
 
 @pytest.fixture(scope="module")
 def browser():
-    found = shutil.which("chromium")
-    if found is None:
-        if os.environ.get("TRACELIB_CI"):
-            pytest.fail("no chromium, which CI installs")
-        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 def test_the_folder_holds_what_the_contract_says(folder):

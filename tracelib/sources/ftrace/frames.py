@@ -10,8 +10,9 @@ import polars as pl
 from tracelib.schema import COUNTERS, SLICE_CATEGORY
 from tracelib.sources.ftrace import markers, nesting, sched, syscalls
 from tracelib.sources.ftrace.graph import calls
-from tracelib.sources.ftrace.remarks import BIGGER, Remarks, counted
+from tracelib.sources.ftrace.remarks import BIGGER
 from tracelib.sources.ftrace.threads import parse_tasks, thread_ids, threads_of
+from tracelib.sources.remarks import Remarks, counted
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.events import Events

@@ -16,7 +16,8 @@ from tracelib.sources.ftrace.containers import in_page, is_trace_dat, open_text
 from tracelib.sources.ftrace.events import Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
-from tracelib.sources.ftrace.remarks import Remarks, counted, of_lines, shown
+from tracelib.sources.ftrace.remarks import of_lines, shown
+from tracelib.sources.remarks import Remarks, counted
 from tracelib.sources.text import ahead, chunks, lines
 from tracelib.trace import Trace
 

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
-from tracelib.schema import HEALTH
+from tracelib.sources.remarks import Remarks, counted
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.events import Events
     from tracelib.sources.ftrace.heads import Heads
 
-__all__ = ["Remarks", "of_lines"]
+__all__ = ["BIGGER", "of_lines", "shown"]
 
 BIGGER = "Record with a bigger buffer: trace-cmd record -b 65536 (KiB per CPU), or echo 65536 > buffer_size_kb; or fewer events."
 EXCERPT = 80
-
-
-class Remarks:
-    """Collects rows of `health` for one source."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, str, str, str]] = []
-
-    def add(self, level: str, message: str, fix: str = "") -> None:
-        """Add a remark; `level` is info, warning or error."""
-        self._rows.append((0, level, message, fix))
-
-    def frame(self) -> pl.DataFrame:
-        """Return the frame `health`."""
-        return pl.DataFrame(self._rows, schema=HEALTH, orient="row")
-
-
-def counted(count: int, what: str) -> str:
-    """Return "1 line" or "1,234 lines"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def shown(text: str) -> str:

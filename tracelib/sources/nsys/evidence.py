@@ -11,8 +11,8 @@ from tracelib.sources.nsys.session import option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelib.sources.nsys.notes import Notes
     from tracelib.sources.nsys.tables import Tables
+    from tracelib.sources.remarks import Remarks
 
 __all__ = ["add_missing"]
 
@@ -20,7 +20,7 @@ _AGAIN = "Record with: nsys profile"
 _LAUNCH = r"(?i)launch"
 
 
-def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Notes) -> None:
+def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Remarks) -> None:
     """Add a remark for each kind of evidence that the frames in `read` lack."""
     _add_gpu(dict(read["gpu_ops"]["kind"].value_counts().iter_rows()), read["slices"], notes)
     categories = set(read["slices"]["category"].unique().cast(pl.String))
@@ -39,7 +39,7 @@ def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Notes
         notes.add("info", without, f"{_AGAIN} --sample=system-wide")
 
 
-def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Notes) -> None:
+def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Remarks) -> None:
     if count.get("kernel"):
         return
     if count.get("graph"):
@@ -66,7 +66,7 @@ def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Notes) -> None:
         notes.add("warning", "no CUDA calls and no GPU activity in this file", f"{_AGAIN} -t cuda,nvtx,osrt")
 
 
-def _add_switches(database: Tables, notes: Notes) -> None:
+def _add_switches(database: Tables, notes: Remarks) -> None:
     notes.add(
         "info",
         "nsys records no wake-ups: a thread's wait for a CPU cannot be told from its sleep by this file alone",

@@ -12,7 +12,7 @@ from tracelib.schema import FRAMES, IDLE, SORT
 from tracelib.sources.files import sha256
 from tracelib.sources.nsys import counters, evidence, gpu_ops, samples, sched, session, slices, threads
 from tracelib.sources.nsys.names import string_ids
-from tracelib.sources.nsys.notes import Notes
+from tracelib.sources.remarks import Remarks
 from tracelib.trace import Trace, ordered
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _GRAPH_LAUNCH = "GraphLaunch"
 
 def trace_of(database: Tables, path: Path) -> Trace:
     """Return the frames of the open export `database`, which was read from `path`."""
-    notes = Notes()
+    notes = Remarks()
     texts = string_ids(database)
     reported = session.diagnostics(database)
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter: it runs while tables are decoded
@@ -46,7 +46,7 @@ def trace_of(database: Tables, path: Path) -> Trace:
 
 
 def _events(
-    database: Tables, texts: pl.DataFrame, reported: pl.DataFrame, notes: Notes
+    database: Tables, texts: pl.DataFrame, reported: pl.DataFrame, notes: Remarks
 ) -> dict[str, pl.DataFrame]:
     """Return the frames of events as the file has them: with nsys's ids, in the file's order."""
     host = slices.host_slices(database, texts, notes)
@@ -61,7 +61,7 @@ def _events(
 
 
 def _numbered(
-    database: Tables, texts: pl.DataFrame, read: dict[str, pl.DataFrame], last: int, notes: Notes
+    database: Tables, texts: pl.DataFrame, read: dict[str, pl.DataFrame], last: int, notes: Remarks
 ) -> dict[str, pl.DataFrame]:
     """Return the frames with the numbers of threads, GPUs and stacks in place of nsys's ids.
 
@@ -118,13 +118,13 @@ def _thread_or_idle(column: pl.Series, known: pl.DataFrame) -> pl.Series:
     return threads.numbered(column, pl.concat([known.select("globalTid", "thread"), idle]))
 
 
-def _slices(host: pl.DataFrame, known: pl.DataFrame, last: int, notes: Notes) -> pl.DataFrame:
+def _slices(host: pl.DataFrame, known: pl.DataFrame, last: int, notes: Remarks) -> pl.DataFrame:
     thread = threads.numbered(host["globalTid"], known)
     rows = _with_duration(host.with_columns(thread=thread), last, "host calls and ranges", notes)
     return _framed("slices", rows)
 
 
-def _operations(gpu_rows: pl.DataFrame, gpu: pl.Series, notes: Notes) -> pl.DataFrame:
+def _operations(gpu_rows: pl.DataFrame, gpu: pl.Series, notes: Remarks) -> pl.DataFrame:
     rows = gpu_rows.with_columns(gpu=gpu, pid=threads.pid("globalPid"))
     placed = _having(rows, "gpu")
     notes.count(rows.height - placed.height, "GPU operations left out: their device number makes no sense")
@@ -136,7 +136,7 @@ def _having(rows: pl.DataFrame, column: str) -> pl.DataFrame:
     return rows.filter(pl.col(column).is_not_null()) if rows[column].null_count() else rows
 
 
-def _with_duration(rows: pl.DataFrame, last: int | None, what: str, notes: Notes) -> pl.DataFrame:
+def _with_duration(rows: pl.DataFrame, last: int | None, what: str, notes: Remarks) -> pl.DataFrame:
     """Return the rows that have a start, with `dur_ns`; an open one lasts until `last`, if given."""
     started = _having(rows, "ts_ns")
     notes.count(rows.height - started.height, f"{what} left out: they have no start")
@@ -153,7 +153,7 @@ def _with_duration(rows: pl.DataFrame, last: int | None, what: str, notes: Notes
     return started.with_columns(dur_ns=length.fill_null(0).clip(lower_bound=0))
 
 
-def _with_process(operations: pl.DataFrame, host: pl.DataFrame, notes: Notes) -> pl.DataFrame:
+def _with_process(operations: pl.DataFrame, host: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
     """Give operations of an export that names no process (before 2021, or rewritten) the only one that made calls."""
     if not operations.height or operations["globalPid"].null_count() < operations.height:
         return operations

@@ -14,8 +14,8 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelib.sources.nsys.notes import Notes
     from tracelib.sources.nsys.tables import Tables
+    from tracelib.sources.remarks import Remarks
 
 __all__ = ["add_diagnostics", "clock", "cpus", "diagnostics", "exported", "option", "recorder"]
 
@@ -86,7 +86,7 @@ def diagnostics(database: Tables) -> pl.DataFrame:
     return rows.group_by("severity", "text", maintain_order=True).agg(count=pl.len())
 
 
-def add_diagnostics(reported: pl.DataFrame, notes: Notes) -> int:
+def add_diagnostics(reported: pl.DataFrame, notes: Remarks) -> int:
     """Add nsys's own warnings and errors to `notes` and return the number of events that it says it lost."""
     lost = 0
     for severity, text, count in reported.iter_rows():

@@ -17,8 +17,8 @@ from tracelib.sources.nsys.names import enumeration, looked_up, without_version
 from tracelib.sources.nsys.threads import process
 
 if TYPE_CHECKING:
-    from tracelib.sources.nsys.notes import Notes
     from tracelib.sources.nsys.tables import Tables
+    from tracelib.sources.remarks import Remarks
 
 __all__ = ["RUNTIME", "SYNCHRONIZATION", "host_slices"]
 
@@ -47,7 +47,7 @@ _QUERY = "Query"
 _DRIVER = "^cu[A-Z]"
 
 
-def host_slices(database: Tables, texts: pl.DataFrame, notes: Notes) -> pl.DataFrame:
+def host_slices(database: Tables, texts: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
     """Return what host threads did, before the threads got their numbers.
 
     One row per interval: `globalTid`, `ts_ns`, `end_ns` (null = open) Int64, `name` Categorical, `category`,
@@ -88,7 +88,7 @@ def _slices(rows: pl.DataFrame, name: pl.Series, category: pl.Expr | pl.Series) 
     )
 
 
-def _waits(database: Tables, runtime: pl.DataFrame | None, notes: Notes) -> pl.DataFrame:
+def _waits(database: Tables, runtime: pl.DataFrame | None, notes: Remarks) -> pl.DataFrame:
     columns = ("start", "end", "globalPid", "correlationId", "syncType")
     rows = database.read(SYNCHRONIZATION, dict.fromkeys(columns, pl.Int64))
     rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS)).with_columns(key=process("globalPid"))

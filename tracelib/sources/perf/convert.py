@@ -16,7 +16,7 @@ from tracelib.schema import SAMPLES, SCHED, SOURCES, STACKS
 from tracelib.sources.files import open_stream, sha256
 from tracelib.sources.perf import frames, scheduler
 from tracelib.sources.perf.header import clock_of_command
-from tracelib.sources.perf.health import Remarks
+from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.threads import number_of, threads
 from tracelib.trace import Trace
 
@@ -83,7 +83,7 @@ def read_json(path: Path) -> Trace:
         It is no such JSON, or holds no sample with a time.
 
     """
-    remarks = Remarks()
+    remarks = PerfRemarks()
     recording, skipped = _decoded(path, remarks)
     samples = [sample for sample in recording.samples if sample.timestamp is not None]
     if not samples:
@@ -122,7 +122,7 @@ def read_json(path: Path) -> Trace:
     })  # fmt: skip
 
 
-def _decoded(path: Path, remarks: Remarks) -> tuple[Recording, int]:
+def _decoded(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
     """Return the recording and how many bytes of it could not be read: the cut-off end of the list of samples."""
     with open_stream(path) as stream:
         data = stream.readall()

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
-from tracelib.schema import HEALTH
+from tracelib.sources.remarks import Remarks, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import polars as pl
+
     from tracelib.sources.perf.ending import Ending
     from tracelib.sources.perf.header import Header
 
-__all__ = ["Remarks"]
+__all__ = ["PerfRemarks"]
 
 RECORD = "perf record -k mono -a -g -e cpu-clock/freq=199/ -e sched:sched_switch -e sched:sched_wakeup"
 SHOWN = 3
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-class Remarks:
-    """The `health` rows of one file, in the order in which they were made."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, str, str, str]] = []
-
-    def add(self, level: str, message: str, fix: str = "") -> None:
-        """Add a row."""
-        self._rows.append((0, level, message, fix))
-
-    def frame(self) -> pl.DataFrame:
-        """Return the rows as the `health` frame."""
-        return pl.DataFrame(self._rows, schema=HEALTH, orient="row")
+class PerfRemarks(Remarks):
+    """Remarks on one recording, each kind of flaw with its own words."""
 
     def clock(self, header: Header) -> None:
         """Remark on times that cannot be compared with other files."""
@@ -78,7 +63,7 @@ class Remarks:
             return 0
         self.add(
             "warning",
-            f"at least {_plural(counts['breaks'], 'switch event')} missing: {counts['breaks']:,} of {counts['switches']:,} "
+            f"at least {counted(counts['breaks'], 'switch event')} missing: {counts['breaks']:,} of {counts['switches']:,} "
             f"times the next switch on that CPU leaves another thread than the one that came; "
             f"{counts['to_idle']:,} switches to idle, {counts['from_idle']:,} from idle",
             "check the kernel's tracepoints, enlarge the buffer (-m 4096); intervals at the gaps are rebuilt or unknown",
@@ -89,7 +74,7 @@ class Remarks:
         """Remark on lines that are none of perf's."""
         if count:
             shown = "; ".join(repr(line[:80]) for line in examples[:SHOWN])
-            self.add("warning", f"{_plural(count, 'line')} ({size:,} bytes) not understood, e.g. {shown}",
+            self.add("warning", f"{counted(count, 'line')} ({size:,} bytes) not understood, e.g. {shown}",
                      "keep perf's messages apart: perf script 2> errors.txt > perf.txt")  # fmt: skip
 
     def ending(self, ending: Ending, damage: str | None) -> None:
@@ -107,7 +92,7 @@ class Remarks:
     def lost(self, events: int, messages: int) -> None:
         """Remark on what the recorder says it lost."""
         if messages:
-            self.add("error", f"perf says that events were lost: {_plural(events, 'event')} in {_plural(messages, 'message')}",
+            self.add("error", f"perf says that events were lost: {counted(events, 'event')} in {counted(messages, 'message')}",
                      "enlarge the buffer (-m 4096), sample less often, record less long")  # fmt: skip
 
     def counted(self, what: str, names: pl.DataFrame) -> None:

@@ -11,7 +11,7 @@ from tracelib.errors import BadTrace
 from tracelib.schema import SAMPLES, SCHED, SOURCES
 from tracelib.sources.files import sha256
 from tracelib.sources.perf import frames, scheduler, syscalls
-from tracelib.sources.perf.health import Remarks
+from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.joined import Text, joined
 from tracelib.sources.perf.patterns import COMM_RECORD, LOSS, NO_TIME_HEAD, SOURCE_LINE
 from tracelib.sources.perf.threads import number_of, shared_ids, threads
@@ -39,7 +39,7 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
     text = joined(path)
     if text.events.is_empty():
         raise _nothing(path, text)
-    remarks = Remarks()
+    remarks = PerfRemarks()
     lost = _remark_on_text(remarks, text)
     seen = _seen(text)
     who = threads(seen, text.header.host)
@@ -99,7 +99,7 @@ def _unknown(other: pl.DataFrame) -> pl.DataFrame:
     return other.filter(~pl.col("text").str.contains(SOURCE_LINE) & ~pl.col("text").str.contains(LOSS))
 
 
-def _remark_on_text(remarks: Remarks, text: Text) -> int:
+def _remark_on_text(remarks: PerfRemarks, text: Text) -> int:
     """Add what can be said of the text itself, and return how many events perf says it lost."""
     remarks.clock(text.header)
     remarks.subsampled(text.header)
@@ -238,7 +238,7 @@ def _sched(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.Data
     return sched.match_to_schema(SCHED), found.height - sched.height
 
 
-def _slices(remarks: Remarks, text: Text, events: pl.DataFrame) -> pl.DataFrame:
+def _slices(remarks: PerfRemarks, text: Text, events: pl.DataFrame) -> pl.DataFrame:
     """Return system calls as slices, and remark on tracepoints that have no frame."""
     said = pl.concat(
         [text.says, syscalls.calls(text.says, text.header.architecture)], how="horizontal"

@@ -1,0 +1,34 @@
+"""What a reader has to say about the state of its file: rows of `health`, gathered while it is read."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.schema import HEALTH
+
+__all__ = ["Remarks", "counted"]
+
+
+class Remarks:
+    """Remarks on one file, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, str, str, str]] = []
+
+    def add(self, level: str, message: str, fix: str = "") -> None:
+        """Add a remark: `level` is info, warning or error, `fix` what to do about it."""
+        self._rows.append((0, level, message, fix))
+
+    def count(self, number: int, what: str, fix: str = "") -> None:
+        """Add a warning that `number` things are so, unless there are none."""
+        if number:
+            self.add("warning", f"{number} {what}", fix)
+
+    def frame(self) -> pl.DataFrame:
+        """Return the remarks as the frame `health` of source 0."""
+        return pl.DataFrame(self._rows, schema=HEALTH, orient="row")
+
+
+def counted(count: int, what: str) -> str:
+    """Return "1 line" or "1,234 lines"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

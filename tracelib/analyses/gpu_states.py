@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.collectives import collectives
 from tracelib.intervals import layered
 
 if TYPE_CHECKING:
@@ -21,16 +20,17 @@ USEFUL = ("compute", "copy", "collective_transfer")
 LOST = ("collective_wait", "idle")
 
 
-def gpu_states(trace: Trace, window: Window) -> pl.DataFrame:
+def gpu_states(trace: Trace, window: Window, met: pl.DataFrame) -> pl.DataFrame:
     """Return each GPU's state over time; a state earlier in :data:`GPU_STATE` hides the later ones.
+
+    `met` is the frame of :func:`tracelib.analyses.collectives.collectives` for the same window.
 
     One row per stretch: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `state` (Enum). Per GPU the rows cover the window
     without gap or overlap. Sorted by `gpu`, `ts_ns`.
     """
     ops = trace.gpu_ops.select("gpu", "ts_ns", "dur_ns", "kind", "collective")
     plain = ops.filter(pl.col("collective").is_null())
-    meetings = collectives(trace, window)
-    known = meetings.filter("matched")
+    known = met.filter("matched")
     wait = known.select("gpu", "ts_ns", dur_ns="wait_ns")
     transfer = known.select(
         "gpu", ts_ns=pl.col("ts_ns") + pl.col("wait_ns"), dur_ns=pl.col("dur_ns") - pl.col("wait_ns")
@@ -39,7 +39,7 @@ def gpu_states(trace: Trace, window: Window) -> pl.DataFrame:
         ("compute", plain.filter(pl.col("kind").is_in(["kernel", "graph"]))),
         ("copy", plain.filter(pl.col("kind").is_in(["memcpy", "memset"]))),
         ("collective_transfer", transfer),
-        ("collective", meetings.filter(~pl.col("matched"))),
+        ("collective", met.filter(~pl.col("matched"))),
         ("collective_wait", wait),
     ]
     gpus = trace.gpu_ops["gpu"].unique().sort().to_list()

@@ -79,9 +79,9 @@ def analyse(
     """
     rules = load_rules(rules_path)
     over = window(trace, window_seconds, window_of)
-    states = gpu_states(trace, over)
-    launched = launches(trace, over)
     met = collectives(trace, over)
+    states = gpu_states(trace, over, met)
+    launched = launches(trace, over)
     running = thread_states(trace, over)
     activity = host_activity(trace, over, rules, running)
     pieces = lost(states, launched, met, Upstream(trace, activity, running), running)

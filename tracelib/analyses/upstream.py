@@ -8,7 +8,8 @@ and the API server has nothing to do, there was no work. Nothing recorded at all
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from tracelib.trace import Trace
 
-__all__ = ["UPSTREAM", "Upstream"]
+__all__ = ["NOT_RECORDED", "UPSTREAM", "Upstream"]
 
 #: Whose work a role waits for when it waits for "upstream".
 UPSTREAM = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
@@ -43,6 +44,8 @@ class Upstream:
     trace: Trace
     activity: pl.DataFrame
     thread_states: pl.DataFrame
+    #: What each role did, once made: a wait can lead to one role several times.
+    _timelines: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def blame(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Cut `pieces` (`thread`, `ts_ns`, `dur_ns` and others) by what their thread did, and say the cause of each.
@@ -94,7 +97,7 @@ class Upstream:
             if role == CLIENTS:
                 done.append(pieces.with_columns(cause=pl.lit("no_work"), sub_cause=pl.lit(None, pl.String)))
                 continue
-            if role is None or role not in self._recorded():
+            if role is None or role not in self._recorded:
                 done.append(pieces.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit(NOT_RECORDED)))
                 continue
             answer = self._answer(str(role), pieces)
@@ -104,6 +107,7 @@ class Upstream:
         empty = asking.clear()
         return pl.concat([*done, empty], how="diagonal"), pl.concat([*further, empty], how="diagonal")
 
+    @cached_property
     def _recorded(self) -> set[str]:
         """Roles of which any source recorded what they did."""
         seen = [
@@ -119,7 +123,9 @@ class Upstream:
     def _answer(self, role: str, pieces: pl.DataFrame) -> pl.DataFrame:
         """Cut the pieces by what the processes of `role` did; `cause` null = nothing recorded."""
         own = pieces.drop("thread", "cause", "sub_cause", "what", "waits_for").rename({"asked": "_role"})
-        line = self._role_timeline(role)
+        line = self._timelines.get(role)
+        if line is None:
+            line = self._timelines[role] = self._role_timeline(role)
         key = own.with_columns(_role=pl.lit(0, pl.Int32))
         cut = (
             overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.demand import SERVER
 from tracelib.charts.names import cause_label, gpu_names, launch_threads, role_name, thread_names
 from tracelib.charts.theme import count, duration, look, share
 from tracelib.findings.finding import quantile
@@ -245,7 +246,7 @@ def cpus_known(results: Results) -> tuple[int | None, str]:
     The CPUs on which its threads were seen to run, where there are scheduler events: a host's CPU count says nothing of an
     affinity mask or a container's set. Else the host's count as recorded.
     """
-    server = results.trace.threads.filter(pl.col("role").is_in(["api_server", "engine", "worker"]))["thread"]
+    server = results.trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
     ran = results.thread_states.filter(
         (pl.col("state").cast(pl.String) == "running") & pl.col("thread").is_in(server.implode())
     )

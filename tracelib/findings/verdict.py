@@ -8,18 +8,28 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import mean
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
     from tracelib.findings.finding import Confidence
 
-__all__ = ["STATES", "WORDS", "Shares", "Thresholds", "Verdict", "shares", "verdict"]
+__all__ = [
+    "NOT_HOST",
+    "NOT_RECORDED",
+    "STATES",
+    "WORDS",
+    "Shares",
+    "Thresholds",
+    "Verdict",
+    "shares",
+    "verdict",
+]
 
 STATES = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
 #: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
 NOT_HOST = ("imbalance", "no_work", "profiler", "unattributed")
-NOT_RECORDED = "upstream not recorded"
 
 WORDS = {
     "tokenization": "tokenization", "kernel_launch": "kernel launch", "ipc": "messages between processes",

@@ -12,14 +12,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from tracelib.findings.verdict import NOT_HOST, NOT_RECORDED
+
 __all__ = [
     "CauseRow", "cause_rows", "cpu_shortage_ns", "exposed_host_shares", "known_cpu_state_ns", "lost_shares", "median_of",
 ]  # fmt: skip
 
 Findings = dict[str, Any]
 
-_NOT_THE_HOST = {"imbalance", "no_work", "profiler", "unattributed"}
-_NOT_RECORDED = "upstream not recorded"
 SHORTAGE = ("runnable", "throttled")
 
 
@@ -52,7 +52,7 @@ def exposed_host_shares(findings: Findings) -> list[float]:
 
 def accuses_host(row: dict[str, Any]) -> bool:
     """Return whether the cause in `row` is the host's doing, as the verdict counts it."""
-    return row["cause"] not in _NOT_THE_HOST and row["sub_cause"] != _NOT_RECORDED
+    return row["cause"] not in NOT_HOST and row["sub_cause"] != NOT_RECORDED
 
 
 def lost_shares(findings: Findings) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import sys
 from pathlib import Path
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tracelib: {_one_line(str(error))}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
+        # The notebook's task, left behind, would report its dead kernel when the process ends.
+        logging.getLogger("asyncio").disabled = True
         print("tracelib: stopped; nothing was written", file=sys.stderr)
         return 130
     return status

@@ -9,7 +9,7 @@ import polars as pl
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
-__all__ = ["SCHEDULING", "scheduling"]
+__all__ = ["SCHEDULING", "scheduling", "tells_shortage"]
 
 _STATES = ("running", "runnable", "throttled", "blocked", "unknown")
 SCHEDULING = pl.Schema({
@@ -45,3 +45,13 @@ def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
     )
     waited = pl.col("runnable_ns") + pl.col("throttled_ns")
     return named.sort(waited, "thread", descending=[True, False])
+
+
+def tells_shortage(thread_states: pl.DataFrame) -> bool:
+    """Return whether a thread that waits for a CPU can be told from one that sleeps.
+
+    That takes wake-ups, or the state in which threads leave their CPU (nsys records neither): without them a thread is
+    only ever seen running, and "no shortage" would be a guess.
+    """
+    seen = thread_states["state"].cast(pl.String).unique().to_list()
+    return not {"runnable", "throttled", "blocked"}.isdisjoint(seen)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.demand import SERVER
+from tracelib.analyses.scheduling import tells_shortage
 from tracelib.charts.names import cause_label, gpu_names, launch_threads, role_name, thread_names
 from tracelib.charts.theme import count, duration, look, share
 from tracelib.findings.finding import quantile
@@ -83,12 +84,6 @@ def _charged(lost: pl.DataFrame, ns: str) -> str:
     )
 
 
-def tells_shortage(results: Results) -> bool:
-    """Return whether the run can tell a thread that waits for a CPU from one that sleeps: that takes wake-ups."""
-    states = results.thread_states["state"].cast(pl.String).unique().to_list()
-    return bool({*SHORT, "blocked"} & set(states))
-
-
 NO_WAKEUPS = "was not recorded (that takes wake-up events)"
 
 
@@ -104,7 +99,7 @@ def _wanting(results: Results) -> str:
     ).row(0)
     if not known:
         return "the CPU states of the launching threads were not recorded"
-    if not tells_shortage(results):
+    if not tells_shortage(results.thread_states):
         return f"whether the launching threads wanted a CPU and had none {NO_WAKEUPS}"
     return f"the launching threads wanted a CPU and had none for {share(short / known)} of the time"
 
@@ -139,7 +134,7 @@ def causes_sentence(results: Results) -> str:
     unknown = int(results.causes.filter(of == "unknown")["ns"].sum())
     if unknown == total:
         shortage = "whether the blamed thread had a CPU was not recorded"
-    elif not tells_shortage(results):
+    elif not tells_shortage(results.thread_states):
         shortage = f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
     else:
         shortage = f"for {share(short / total)} of it the blamed thread wanted a CPU and had none"
@@ -264,7 +259,7 @@ def demand_sentence(results: Results) -> str:
     lacking = int(results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum()) / int(
         results.demand["dur_ns"].sum()
     )
-    if not tells_shortage(results):
+    if not tells_shortage(results.thread_states):
         return f"For 95 % of the time at most {count(p95, 'thread')} of the server ran; how many more wanted a CPU {NO_WAKEUPS}."
     have = "CPUs of the host were not recorded" if cpus is None else f"{count(cpus, 'CPU')} ({how})"
     return (
@@ -325,7 +320,7 @@ def threads_sentence(results: Results) -> str:
         none = "No thread of the server waited for a CPU."
         return (
             none
-            if tells_shortage(results)
+            if tells_shortage(results.thread_states)
             else f"Whether threads of the server waited for a CPU {NO_WAKEUPS}."
         )
     name = thread_names(results).get(row["thread"], "a thread")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelib import __version__
+from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, verdict
@@ -195,22 +196,29 @@ def _ipc(results: Results) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+_STATES = ("running", "runnable", "throttled", "blocked", "unknown")
+
+
 def _scheduling(results: Results) -> dict[str, Any] | None:
     if results.scheduling.is_empty():
         return None
     sources = results.trace.sources
+    told = tells_shortage(results.thread_states)
+    hidden = () if told else ("runnable", "throttled", "blocked")
     throttled = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
     return {
         "threads": [
-            {"role": row["role"], **{f"{s}_ns": row[f"{s}_ns"] for s in ("running", "runnable", "throttled", "blocked", "unknown")}}
+            {"role": row["role"], **{f"{s}_ns": None if s in hidden else row[f"{s}_ns"] for s in _STATES}}
             for row in results.scheduling.group_by("role").agg(pl.col("^.*_ns$").sum()).sort("role", nulls_last=True).iter_rows(named=True)
         ],
         "demand": _demand(results), "cpus_seen": results.trace.sched["cpu"].drop_nulls().n_unique(),
-        "lost_switches": int(sources["lost_detected"].sum() or 0), "throttle_gaps": throttled.height,
+        "lost_switches": int(sources["lost_detected"].sum() or 0), "throttle_gaps": throttled.height if told else None,
     }  # fmt: skip
 
 
 def _demand(results: Results) -> dict[str, float] | None:
+    if not tells_shortage(results.thread_states):  # running threads alone are no demand
+        return None
     steps = results.demand.with_columns(threads=pl.col("running") + pl.col("runnable")).sort("threads")
     if steps.is_empty():
         return None

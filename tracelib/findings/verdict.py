@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import mean
 
@@ -70,7 +71,9 @@ class Shares:
     useful: float
     starved: float  # the part of `host` in which the blamed thread wanted a CPU and all were taken
     throttled: float  # the part of `host` in which a quota kept it off an idle CPU
-    cpu_known: float  # share of `host` whose CPU state is known
+    cpu_known: (
+        float  # share of `host` whose CPU state is known; 0 where waiting for a CPU cannot be told from sleep
+    )
     causes: dict[str, float]  # host causes, each
 
 
@@ -112,6 +115,7 @@ def shares(results: Results) -> Shares:
     state = pl.col("cpu_state").cast(pl.String)
     known = host.filter(pl.col("cpu_state") != "unknown")
     total = int(host["dur_ns"].sum())
+    told = tells_shortage(results.thread_states)
     time = results.gpu_time.rename({"ns": "dur_ns"})
     return Shares(
         host=_median(results, host), lost=_median(results, pieces),
@@ -119,7 +123,7 @@ def shares(results: Results) -> Shares:
         no_work=_median(results, pieces.filter(pl.col("cause") == "no_work")),
         busy=_median(results, time.filter(pl.col("state") != "idle")),
         useful=_median(results, time.filter(pl.col("state").is_in([*USEFUL, "collective"]))),
-        starved=_median(results, host.filter(state == "runnable")), throttled=_median(results, host.filter(state == "throttled")), cpu_known=int(known["dur_ns"].sum()) / total if total else 0.0,
+        starved=_median(results, host.filter(state == "runnable")), throttled=_median(results, host.filter(state == "throttled")), cpu_known=int(known["dur_ns"].sum()) / total if total and told else 0.0,
         causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
     )  # fmt: skip
 
@@ -188,7 +192,7 @@ def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]
     why.append(f"a launch was found for {_percent(launched)} of the GPU operations")
     why.append(
         f"the CPU state is known for {_percent(share.cpu_known)} of the exposed host time"
-        if results.thread_states.height else "no scheduler events: how much of it is CPU shortage cannot be told"
+        if tells_shortage(results.thread_states) else "no wake-up events: how much of it is CPU shortage cannot be told"
     )  # fmt: skip
     if untied:
         why.append(f"{untied} of {results.trace.sources.height} sources could not be tied to the timeline")

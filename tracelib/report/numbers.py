@@ -67,7 +67,13 @@ def cpu_shortage_ns(findings: Findings) -> int:
 
 
 def known_cpu_state_ns(findings: Findings) -> int:
-    """Return the lost GPU time, over all devices, for which scheduler events tell the CPU state."""
+    """Return the lost GPU time, over all devices, for which scheduler events tell the CPU state.
+
+    0 where the events cannot tell waiting for a CPU from sleep: "running or not" says nothing of a shortage.
+    """
+    threads = (findings["scheduling"] or {}).get("threads") or []
+    if threads and all(thread["runnable_ns"] is None for thread in threads):
+        return 0
     return sum(row["ns"] for row in _causes(findings) if row["cpu_state"] != "unknown")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, evidence_of_lost, exposed, exposed_share
 from tracelib.findings.verdict import NOT_HOST
 
@@ -20,9 +21,9 @@ WORTH_SAYING = 0.02
 
 def cpu_shortage(results: Results) -> Finding | Abstained | None:
     """Report lost GPU time whose blamed thread was runnable, and who ran instead."""
-    if results.thread_states.is_empty():
+    if not tells_shortage(results.thread_states):
         return Abstained(
-            "cpu_shortage", "no scheduler events: whether threads waited for a CPU cannot be told",
+            "cpu_shortage", "no wake-up events: whether threads waited for a CPU or slept cannot be told",
             "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, then perf script --header --ns -F +pid",
         )  # fmt: skip
     lost = exposed(results, (pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))

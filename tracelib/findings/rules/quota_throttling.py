@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Evidence, Finding, exposed, exposed_share, thread_name
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
     Throttled = runnable while its CPU idles, again and again until the same period's end (ATTRIBUTION.md, "Scheduler
     states"): only a quota does that.
     """
-    if results.thread_states.is_empty():
+    if not tells_shortage(results.thread_states):
         return Abstained(
             "quota_throttling",
-            "no scheduler events",
+            "no wake-up events: whether threads were ready or slept cannot be told",
             "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup; keep cpu.stat before and after",
         )
     gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")

@@ -151,3 +151,11 @@ def test_a_run_shows_itself(run):
     html = run._repr_html_()
     assert "<script" not in html
     assert "perf.txt.gz" in html
+
+
+def test_files_of_one_run_are_not_taken_for_another_run(run, captures, tmp_path):
+    """All of the sample's files cover the same seconds; a file of another run is named."""
+    assert not run.health["message"].str.contains("covers none").any()
+    shutil.copy(SAMPLE / "worker_TP0.pt.trace.json.gz", tmp_path)
+    shutil.copy(captures / "healthy" / "api_server.pt.trace.json.gz", tmp_path)
+    assert tracelib.load(tmp_path).health["message"].str.contains("covers none").any()

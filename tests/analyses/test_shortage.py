@@ -1,11 +1,14 @@
 """A recording without wake-ups cannot tell a shortage of CPUs: that is said, never shown as none."""
 
+import re
+
 import pytest
 
+from tracelib import charts
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings import diagnose
 from tracelib.report.numbers import cause_rows
-from tracelib.report.sections import three_figures
+from tracelib.report.sections import per_role_table, three_figures
 
 
 @pytest.mark.parametrize("name", ["nsys_starved", "nsys_healthy"])
@@ -33,3 +36,13 @@ def test_with_wake_ups_it_is_told(run_of):
     assert "its threads had CPUs when they needed them" in healthy["verdict"]["sentence"]
     assert "a CPU quota had stopped" in diagnose(run_of("throttled").results)["verdict"]["sentence"]
     assert "wanted a CPU and all were taken" in diagnose(run_of("starved").results)["verdict"]["sentence"]
+
+
+def test_no_table_or_chart_prints_unknown_as_nothing(run_of):
+    results = run_of("nsys_starved").results
+    assert results.demand.is_empty()
+    assert results.scheduling["runnable_ns"].null_count() == results.scheduling.height
+    assert results.scheduling["running_ns"].sum() > 0
+    rows = charts.threads_chart(results).layout.meta["table"]
+    assert {row[2] for row in rows[1:]} == {"unknown"}
+    assert "0 %" not in re.sub(r"<[^>]+>", " ", per_role_table(diagnose(results)).html)

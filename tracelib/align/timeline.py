@@ -177,21 +177,26 @@ def _shared_time(
     index: int, rows: Sequence[Mapping[str, Any]], evidence: Evidence, ties: Sequence[Tie | None]
 ) -> int:
     """Return how long a source and each of the others, tied otherwise than through it, cover the same time, in all."""
+    file = rows[index]["file"]
+    free = [at for at, tie in enumerate(ties) if at != index and tie is not None and tie.against != file]
+    return _common_ns(index, free, evidence, ties)
+
+
+def _meets_any(index: int, evidence: Evidence, ties: Sequence[Tie]) -> bool:
+    """Say whether a source covers some time that another tied one covers too; those tied through it count as well."""
+    others = [at for at, tie in enumerate(ties) if at != index and tie.method != "untied"]
+    return not others or _common_ns(index, others, evidence, ties) > 0
+
+
+def _common_ns(index: int, others: Sequence[int], evidence: Evidence, ties: Sequence[Tie | None]) -> int:
+    """Return the time that a source and each of the others cover together, summed over them."""
 
     def span(at: int) -> tuple[int, int]:
         tie, own = ties[at], evidence.span(at)
         return (0, 0) if tie is None or own is None else (own[0] + tie.offset_ns, own[1] + tie.offset_ns)
 
     first, last = span(index)
-    file = rows[index]["file"]
-    free = [at for at, tie in enumerate(ties) if at != index and tie is not None and tie.against != file]
-    return sum(max(0, min(last, span(at)[1]) - max(first, span(at)[0])) for at in free)
-
-
-def _meets_any(index: int, evidence: Evidence, ties: Sequence[Tie]) -> bool:
-    """Say whether a source covers some time that another one covers too."""
-    unnamed = [{"file": None} for _ in ties]  # those tied through it count as well
-    return _shared_time(index, unnamed, evidence, ties) > 0
+    return sum(max(0, min(last, span(at)[1]) - max(first, span(at)[0])) for at in others)
 
 
 def _untie(index: int, rows: Sequence[Mapping[str, Any]], ties: list[Tie | None]) -> None:

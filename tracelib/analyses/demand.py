@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.scheduling import tells_shortage
+
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
@@ -23,7 +25,7 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
     Threads of the server's roles; all but the recorders' and the system's where no role is known.
 
     One row per stretch: `ts_ns`, `dur_ns` (Int64), `running`, `runnable` (Int32). The rows cover the window without gap or
-    overlap. Sorted by `ts_ns`. Empty if there are no scheduler events.
+    overlap. Sorted by `ts_ns`. Empty if scheduler events do not tell who waits for a CPU: running threads alone are no demand.
     """
     role = trace.threads.select("thread", "role")
     known = role.filter(pl.col("role").is_in(SERVER))
@@ -32,7 +34,7 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
         "ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"), running=(pl.col("state") == "running").cast(pl.Int32),
         runnable=pl.col("state").is_in(["runnable", "throttled"]).cast(pl.Int32),
     )  # fmt: skip
-    if rows.is_empty():
+    if rows.is_empty() or not tells_shortage(thread_states):
         return pl.DataFrame(schema=DEMAND)
     begins = rows.select("ts_ns", "running", "runnable")
     ends = rows.select("end", -pl.col("running"), -pl.col("runnable")).rename({"end": "ts_ns"})

@@ -102,7 +102,7 @@ _NEEDS = {
     "host_activity": "no source recorded what host threads did (annotations, framework ops, runtime calls)",
     "thread_states": "no scheduler events (sched_switch, sched_wakeup) were recorded",
     "scheduling": "no scheduler events (sched_switch, sched_wakeup) were recorded",
-    "demand": "no scheduler events (sched_switch, sched_wakeup) were recorded",
+    "demand": "no scheduler events with wake-ups (sched_switch, sched_wakeup) were recorded",
     "cpu_time": "no CPU samples were recorded",
     "ipc": "no range of a message queue was recorded (annotations such as shm_broadcast.dequeue)",
     "requests": "no request log was given (columns id, arrived, tokenize_start, tokenize_end, first_token in ns)",

@@ -21,7 +21,8 @@ def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
     """Return how long each thread was in each state.
 
     One row per thread of `thread_states`: `thread` (Int32), `role` (String), `running_ns`, `runnable_ns`, `throttled_ns`,
-    `blocked_ns`, `unknown_ns` (Int64; they add up to the window), `migrations` (Int64: times it came to another CPU than
+    `blocked_ns`, `unknown_ns` (Int64; they add up to the window; runnable, throttled and blocked are null where they cannot
+    be told apart, see :func:`tells_shortage`), `migrations` (Int64: times it came to another CPU than
     the one it ran on before), `inferred_ns` (Int64: part of the states that is rebuilt, not recorded). Sorted by
     `runnable_ns` + `throttled_ns`, largest first.
     """
@@ -43,6 +44,11 @@ def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
         .select(list(SCHEDULING))
         .match_to_schema(SCHEDULING)
     )
+    if not tells_shortage(thread_states):
+        hidden = [f"{state}_ns" for state in ("runnable", "throttled", "blocked")]
+        return named.with_columns(pl.lit(None, pl.Int64).alias(name) for name in hidden).sort(
+            "running_ns", "thread", descending=[True, False]
+        )
     waited = pl.col("runnable_ns") + pl.col("throttled_ns")
     return named.sort(waited, "thread", descending=[True, False])
 

@@ -24,11 +24,11 @@ def threads_chart(results: Results) -> go.Figure | None:
 
     Threads that only slept are left out; of the others, the :data:`THREADS` that ran or wanted to run most are drawn.
     """
-    wanted = pl.col("running_ns") + pl.col("runnable_ns") + pl.col("throttled_ns")
+    wanted = pl.sum_horizontal("running_ns", "runnable_ns", "throttled_ns")
     rows = served(results.scheduling).with_columns(wanted=wanted).filter(pl.col("wanted") > 0)
     if rows.is_empty():
         return None
-    short = pl.col("runnable_ns") + pl.col("throttled_ns")
+    short = pl.sum_horizontal("runnable_ns", "throttled_ns")
     rows = (
         rows.sort("wanted", "thread", descending=[True, False])
         .head(THREADS)

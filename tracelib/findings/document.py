@@ -199,17 +199,21 @@ def _ipc(results: Results) -> dict[str, Any] | None:
 _STATES = ("running", "runnable", "throttled", "blocked", "unknown")
 
 
+def _total(column: str) -> pl.Expr:
+    """Sum a column; null, not 0, where none of it is known."""
+    return pl.when(pl.col(column).count() > 0).then(pl.col(column).sum()).alias(column)
+
+
 def _scheduling(results: Results) -> dict[str, Any] | None:
     if results.scheduling.is_empty():
         return None
     sources = results.trace.sources
     told = tells_shortage(results.thread_states)
-    hidden = () if told else ("runnable", "throttled", "blocked")
     throttled = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
     return {
         "threads": [
-            {"role": row["role"], **{f"{s}_ns": None if s in hidden else row[f"{s}_ns"] for s in _STATES}}
-            for row in results.scheduling.group_by("role").agg(pl.col("^.*_ns$").sum()).sort("role", nulls_last=True).iter_rows(named=True)
+            {"role": row["role"], **{f"{s}_ns": row[f"{s}_ns"] for s in _STATES}}
+            for row in results.scheduling.group_by("role").agg(_total(f"{s}_ns") for s in _STATES).sort("role", nulls_last=True).iter_rows(named=True)
         ],
         "demand": _demand(results), "cpus_seen": results.trace.sched["cpu"].drop_nulls().n_unique(),
         "lost_switches": int(sources["lost_detected"].sum() or 0), "throttle_gaps": throttled.height if told else None,
@@ -217,8 +221,6 @@ def _scheduling(results: Results) -> dict[str, Any] | None:
 
 
 def _demand(results: Results) -> dict[str, float] | None:
-    if not tells_shortage(results.thread_states):  # running threads alone are no demand
-        return None
     steps = results.demand.with_columns(threads=pl.col("running") + pl.col("runnable")).sort("threads")
     if steps.is_empty():
         return None

@@ -128,8 +128,9 @@ def _server_first(role: str | None) -> tuple[int, str]:
 def _role_cells(row: dict[str, Any]) -> tuple[object, ...]:
     wanted = sum(row[f"{state}_ns"] or 0 for state in ("running", *numbers.SHORTAGE))
     short = sum(row[f"{state}_ns"] or 0 for state in numbers.SHORTAGE)
+    told = row["runnable_ns"] is not None
     times = (duration(row[f"{state}_ns"]) for state in CPU_STATES)
-    return str(row["role"]).replace("_", " "), *times, share(short / wanted if wanted else None)
+    return str(row["role"]).replace("_", " "), *times, share(short / wanted if wanted and told else None)
 
 
 def _cpu_time(findings: Findings) -> str:

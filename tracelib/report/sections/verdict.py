@@ -87,7 +87,7 @@ def _third(findings: Findings) -> Figure:
     if numbers.known_cpu_state_ns(findings):
         gpu_time = findings["window"]["duration_ns"] * len(numbers.devices(findings))
         short = numbers.cpu_shortage_ns(findings)
-        meaning = f"of the window, all GPUs: lost while the thread to blame wanted a CPU and had none{aside}"
+        meaning = f"of the window, all GPUs: lost while the thread to blame was ready and did not run (no CPU free, or a quota){aside}"
         return "CPU shortage", share(short / gpu_time), meaning
     if first_token is not None:
         p95 = duration(ttft.get("p95"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelib.align import align
+from tracelib.manifest import FILE_NAME, manifest_of
 from tracelib.schema import FRAMES
 from tracelib.sources import read_files, trace_files
 from tracelib.sources.files import sha256
@@ -38,6 +39,8 @@ def load(
 ) -> Trace:
     """Return the trace files at `paths` as one trace on one timeline.
 
+    A `run.toml` in a directory among `paths` (docs/run-toml.md) fills in what is not given here.
+
     Parameters
     ----------
     paths
@@ -56,19 +59,30 @@ def load(
     BadTrace
         No file could be read; where some could, the others are errors in `health`.
     BadParameter
-        A parameter names a file, role, or clock that does not exist.
+        A parameter names a file, role, or clock that does not exist; or the manifest has a key that does not.
 
     """
     several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
+    said = manifest_of(several)
     files, others = trace_files(several)
     traces, failures = _read(files, progress)
     if not traces:
         raise failures[0]
     complete = [
-        _completed(trace, path, host) for trace, path in zip(traces, _readable(files, failures), strict=True)
+        _completed(trace, path, host or said.host, said.cpus)
+        for trace, path in zip(traces, _readable(files, failures), strict=True)
     ]
-    trace = align(complete, offsets=offsets, roles=roles, ftrace_clock=ftrace_clock)
-    return _with_file_remarks(trace, failures, others)
+    trace = align(
+        complete, offsets=_over(offsets, said.offsets), roles=_over(roles, said.roles),
+        ftrace_clock=ftrace_clock or said.ftrace_clock, wall_offsets=said.wall_offsets(),
+    )  # fmt: skip
+    return _with_file_remarks(trace, failures, [path for path in others if path.name != FILE_NAME])
+
+
+def _over(given: Mapping[str, Any] | None, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given, then what the manifest says beside it: the first pattern that fits counts."""
+    first = dict(given or {})
+    return {**first, **{key: value for key, value in said.items() if key not in first}}
 
 
 def _readable(files: Sequence[Path], failures: Sequence[BadTrace]) -> list[Path]:
@@ -100,8 +114,8 @@ def _read(
         bar.close()
 
 
-def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None) -> Trace:
-    """Return the trace with what any reader can leave to us filled in: digest, size, span, the user's host name."""
+def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None, cpus: int | None) -> Trace:
+    """Return the trace with what any reader can leave to us filled in: digest, size, span, what is said of the host."""
     row = trace.sources.row(0, named=True)
     first, last = _span(trace)
     given = host if isinstance(host, str) or host is None else host.get(path.name)
@@ -112,6 +126,7 @@ def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None) -
         "first_ns": row["first_ns"] if row["first_ns"] is not None else first,
         "last_ns": row["last_ns"] if row["last_ns"] is not None else last,
         "host": row["host"] or given,
+        "cpus": row["cpus"] if row["cpus"] is not None else cpus,
     }
     schema = FRAMES["sources"]
     return trace.replace(

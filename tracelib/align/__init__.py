@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.align.domains import source_row, unmatched_offsets, with_ftrace_clock
+from tracelib.align.domains import source_row, unmatched_offsets, with_clock_pairs, with_ftrace_clock
 from tracelib.align.hosts import group_hosts
 from tracelib.align.merge import merge
 from tracelib.align.roles import assign_roles
@@ -31,6 +31,7 @@ def align(
     max_error_ns: int = DEFAULT_MAX_ERROR_NS,
     roles: Mapping[str, str] | None = None,
     ftrace_clock: str | None = None,
+    wall_offsets: Mapping[str, int] | None = None,
 ) -> Trace:
     """Return one trace of `traces`, each of one file, on one timeline, threads joined and roles filled in.
 
@@ -47,6 +48,9 @@ def align(
         Pattern on a thread's or process's name or process id -> role ("worker", "worker:1" with a rank).
     ftrace_clock
         The `trace_clock` that ftrace files were recorded with; the text does not tell it.
+    wall_offsets
+        Name of a clock -> ns to add to it to get wall time, as somebody read both together on the traces' host: ties the
+        files that name this clock and declare nothing themselves.
 
     Returns
     -------
@@ -63,7 +67,7 @@ def align(
     """
     if not traces:
         raise BadParameter("traces", [], ["at least one trace"])
-    clocked = with_ftrace_clock(traces, ftrace_clock)
+    clocked = with_clock_pairs(with_ftrace_clock(traces, ftrace_clock), wall_offsets or {})
     names = [str(source_row(trace)["file"]) for trace in clocked]
     stray = unmatched_offsets(names, offsets or {})
     if stray:

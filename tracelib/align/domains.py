@@ -28,6 +28,7 @@ __all__ = [
     "shared_clock_tie",
     "source_row",
     "user_offset",
+    "with_clock_pairs",
     "with_ftrace_clock",
 ]
 
@@ -95,6 +96,20 @@ def with_ftrace_clock(traces: Sequence[Trace], clock: str | None) -> list[Trace]
         else trace
         for trace in traces
     ]
+
+
+def with_clock_pairs(traces: Sequence[Trace], wall_offsets: Mapping[str, int]) -> list[Trace]:
+    """Return the traces, those that name a clock in `wall_offsets` and declare no tie to wall time with that one.
+
+    `wall_offsets` maps a clock to what must be added to it to get wall time, read on the host of these traces.
+    """
+    out = []
+    for trace in traces:
+        row = source_row(trace)
+        known = row["wall_offset_ns"] is None and row["clock"] in wall_offsets
+        said = pl.lit(wall_offsets.get(row["clock"]), pl.Int64)
+        out.append(trace.replace(sources=trace.sources.with_columns(wall_offset_ns=said)) if known else trace)
+    return out
 
 
 def declared_tie(row: Mapping[str, Any]) -> Tie | None:

@@ -1,0 +1,125 @@
+"""`run.toml`: what it says is used, what it says wrongly is told, what is typed goes before it."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+import tracelib
+from tests.conftest import ROOT
+from tracelib.cli import main
+from tracelib.errors import BadParameter, BadTrace
+from tracelib.manifest import Manifest, manifest, manifest_of
+
+
+def _written(folder, text):
+    (folder / "run.toml").write_text(text)
+    return folder / "run.toml"
+
+
+def test_the_example_of_the_documentation_is_read_whole(tmp_path):
+    """Every key that the page shows exists, and every key that exists is shown there."""
+    page = (ROOT / "docs" / "run-toml.md").read_text()
+    for name in ("cpu.stat.before", "cpu.stat.after", "requests.jsonl"):
+        (tmp_path / name).touch()
+    said = manifest(_written(tmp_path, page.split("```toml")[1].split("```")[0]))
+    assert said == Manifest(
+        title="decode stalls, node 7",
+        ticket="OPS-42",
+        clocks={"realtime": 1796006342707545412, "monotonic": 28099634646, "boottime": 28099641082},
+        ftrace_clock="mono",
+        offsets={"perf.*": 1796006314607910766},
+        roles={"my_server.*": "api_server"},
+        pids={"*": {1: 4155}, "worker_TP1.*": {1: 4290}},
+        host="gpu-node-7",
+        cpus=32,
+        allowed_cpus=16,
+        cpu_max="200000 100000",
+        cpu_stat=(tmp_path / "cpu.stat.before", tmp_path / "cpu.stat.after"),
+        seconds=26.5,
+        requests=tmp_path / "requests.jsonl",
+        requests_clock="monotonic",
+        mean_input_tokens=24850,
+    )
+
+
+def test_a_folder_without_one_says_nothing(tmp_path):
+    assert manifest_of([tmp_path, tmp_path / "absent"]) == Manifest()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[clock]\n", r"clock.*Did you mean 'clocks'"),
+        ("[host]\ncpu = 3\n", r"cpu.*Did you mean 'cpus'"),
+        ("titel = 'x'\n", r"titel.*Did you mean 'title'"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_told_with_the_one_meant(tmp_path, text, told):
+    with pytest.raises(BadParameter, match=told):
+        manifest(_written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[host\n", "line 1"),
+        ("schema = 'tracelib.run/9'\n", r"tracelib\.run/1"),
+        ("[host]\ncpus = '3'\n", r"host\.cpus.*whole number"),
+        ("[host]\ncpus = true\n", r"host\.cpus.*whole number"),
+        ("[offsets]\n'a' = 1.5\n", r"offsets\.a.*whole number"),
+        ("[pids]\nx = 1\n", r"pids\.x.*process or thread id"),
+        ("[quota]\ncpu_stat_before = 'a'\n", "belong together"),
+        ("[requests]\nfile = 'absent'\n", "no such file"),
+        ("[requests]\nfile = '../../etc/hostname'\n", "outside of its folder"),
+    ],
+)
+def test_what_cannot_be_used_is_told_by_key(tmp_path, text, told):
+    with pytest.raises(BadTrace, match=told):
+        manifest(_written(tmp_path, text))
+
+
+def test_a_bad_manifest_ends_the_command_with_one_line(tmp_path, capsys):
+    shutil.copy(ROOT / "sample_traces" / "starved" / "perf.txt.gz", tmp_path)
+    _written(tmp_path, "[clock]\n")
+    assert main(["inspect", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.strip().split("\n")[-1]
+    assert said.startswith("tracelib: ")
+    assert "clocks" in said
+
+
+@pytest.fixture
+def two_clocks(captures, tmp_path):
+    """A Kineto file and an ftrace text of one run, and the run's own reading of its clocks."""
+    source = captures / "healthy"
+    for name in ("worker_TP0.pt.trace.json.gz", "ftrace.txt.gz"):
+        shutil.copy(source / name, tmp_path)
+    return tmp_path, json.loads((source / "meta.json").read_text())
+
+
+def test_a_reading_of_the_clocks_ties_what_declares_nothing(two_clocks):
+    folder, meta = two_clocks
+    pair = "".join(f"{clock}_ns = {meta[f'{clock}_ns']}\n" for clock in ("realtime", "monotonic"))
+    _written(folder, f"[clocks]\n{pair}ftrace = 'mono'\n")
+    sources = tracelib.load(folder).sources
+    assert sources["tied_by"].to_list() == ["declared", "declared"]
+    offset = sources.filter(pl.col("format") == "ftrace")["offset_ns"].item()
+    assert offset == meta["realtime_ns"] - meta["monotonic_ns"]
+
+
+def test_roles_offsets_and_the_host_s_name_are_taken_and_what_is_given_goes_first(two_clocks):
+    folder, _ = two_clocks
+    _written(
+        folder,
+        "[offsets]\n'ftrace*' = 5\n[host]\nname = 'n7'\ncpus = 32\n[roles]\n'worker_TP0' = 'engine'\n'api' = 'system'\n",
+    )
+    said = tracelib.load(folder)
+    ftrace = said.sources.filter(pl.col("format") == "ftrace")
+    assert (ftrace["tied_by"].item(), ftrace["offset_ns"].item()) == ("user", 5)
+    assert set(said.sources["host"]) == {"n7"}
+    assert set(said.sources["cpus"]) == {32}
+    assert set(said.threads.filter(pl.col("name") == "worker_TP0")["role"]) == {"engine"}
+    given = tracelib.load(folder, offsets={"ftrace*": 7}, roles={"worker_TP0": "recorder"})
+    assert given.sources.filter(pl.col("format") == "ftrace")["offset_ns"].item() == 7
+    assert set(given.threads.filter(pl.col("name") == "worker_TP0")["role"]) == {"recorder"}

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from tracelib.rules import StackRule
 
-__all__ = ["CAUSES", "Rules", "load_rules", "slice_causes", "slice_meaning", "stack_causes"]
+__all__ = ["CAUSES", "Rules", "load_rules", "sample_causes", "slice_causes", "slice_meaning", "stack_causes"]
 
 NS_PER_MS = 1_000_000
 SLICE_MEANING = pl.Schema({
     "cause": pl.String, "sub_cause": pl.String, "waits": pl.Boolean, "waits_for": pl.String, "may_wait_for": pl.String,
     "direction": pl.String, "weak": pl.Boolean, "long_ns": pl.Int64, "long_cause": pl.String, "long_sub_cause": pl.String,
+    "covers": pl.Boolean,
 })  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
         - `weak` bool: counts only where no enclosing slice has a cause
         - `long_ns` i64, `long_cause` str, `long_sub_cause` str: the cause of a slice of this name that lasts at least
           `long_ns`; null = length does not matter
+        - `covers` bool: everything inside such a slice is part of it
 
     """
     chosen = (rules or load_rules()).slices
@@ -79,7 +81,7 @@ def _slice_rule_frame(rules: Sequence[SliceRule]) -> pl.DataFrame:
     rows = [
         (
             r.cause, r.sub_cause, r.waits_for is not None, r.waits_for, r.may_wait_for, r.direction, r.weak,
-            None if r.long_ms is None else round(r.long_ms * NS_PER_MS), r.long_cause, r.long_sub_cause,
+            None if r.long_ms is None else round(r.long_ms * NS_PER_MS), r.long_cause, r.long_sub_cause, r.covers,
         )
         for r in (*rules, SliceRule(name=""))
     ]  # fmt: skip
@@ -93,7 +95,7 @@ def slice_meaning(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFr
     -------
     polars.DataFrame
         One row per row of `slices`, in the same order: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`,
-        `direction`, `weak` as in :func:`slice_causes`, the cause of long slices already put in.
+        `direction`, `weak`, `covers` as in :func:`slice_causes`, the cause of long slices already put in.
 
     """
     meaning = slice_causes(slices, rules)
@@ -104,7 +106,7 @@ def slice_meaning(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFr
         .select(
             pl.when(long).then("long_cause").otherwise("cause").alias("cause"),
             pl.when(long).then("long_sub_cause").otherwise("sub_cause").alias("sub_cause"),
-            "waits", "waits_for", "may_wait_for", "direction", "weak",
+            "waits", "waits_for", "may_wait_for", "direction", "weak", "covers",
         )
     )  # fmt: skip
 
@@ -119,7 +121,8 @@ def stack_causes(stacks: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
     -------
     polars.DataFrame
         One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows any frame),
-        `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a rule differs).
+        `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a rule differs),
+        `tier` str (named, library, fallback: how much the chain says; null = nothing).
 
     """
     chosen = (rules or load_rules()).stacks
@@ -136,9 +139,48 @@ def stack_causes(stacks: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
         .join(_stack_rule_frame(chosen), on="rule")
         .sort("stack", "tier", "depth", "rule")
         .unique("stack", keep="first", maintain_order=True)
-        .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause")
+        .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause", tier=_tier_name())
     )
     return stacks.select("stack").unique().join(best, on="stack", how="left").sort("stack")
+
+
+def _tier_name() -> pl.Expr:
+    return pl.col("tier").cast(pl.Int64).replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)
+
+
+def sample_causes(
+    samples: pl.DataFrame, threads: pl.DataFrame, stacks: pl.DataFrame, rules: Rules | None = None
+) -> pl.DataFrame:
+    """Return `samples` with what each means: its call chain, and where that names nothing, its thread's name.
+
+    Takes frames of :mod:`tracelib.schema`. One row per row of `samples`, in the same order: its columns, then `role`
+    str (of its thread), `cause` str, `sub_cause` str (both null = no rule knows it), `tier` str (how much its chain says).
+    """
+    chosen = rules or load_rules()
+    named = threads.select("thread", "role", text=pl.col("name").fill_null(""))
+    first = named.select(
+        _first_match({n: pl.col("text").str.contains(r.name) for n, r in enumerate(chosen.threads)}).alias(
+            "rule"
+        )
+    )
+    own = pl.DataFrame(
+        [(n, r.cause, r.sub_cause) for n, r in enumerate(chosen.threads)],
+        schema={"rule": pl.Int32, "own_cause": pl.String, "own_sub_cause": pl.String}, orient="row",
+    )  # fmt: skip
+    told = named.with_columns(first).join(own, on="rule", how="left").drop("rule", "text")
+    chains = stack_causes(stacks, chosen)
+    joined = samples.join(told, on="thread", how="left", maintain_order="left").join(
+        chains, on="stack", how="left", maintain_order="left"
+    )
+    on_worker = (pl.col("role") == "worker").fill_null(value=False)
+    by_thread = pl.col("own_cause").is_not_null() & (pl.col("tier") != "named").fill_null(value=True)
+
+    def meant(name: str) -> pl.Expr:
+        return pl.when(by_thread).then(f"own_{name}").when(on_worker).then(f"worker_{name}").otherwise(name)
+
+    return joined.select(
+        *samples.columns, "role", cause=meant("cause"), sub_cause=meant("sub_cause"), tier="tier"
+    )
 
 
 def _matching(frames: pl.DataFrame, rules: Mapping[int, StackRule]) -> pl.DataFrame:

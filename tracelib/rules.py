@@ -17,7 +17,17 @@ import polars as pl
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.schema import SLICE_CATEGORY
 
-__all__ = ["AWAITED", "CAUSES", "DIRECTIONS", "TIERS", "Rules", "SliceRule", "StackRule", "load_rules"]
+__all__ = [
+    "AWAITED",
+    "CAUSES",
+    "DIRECTIONS",
+    "TIERS",
+    "Rules",
+    "SliceRule",
+    "StackRule",
+    "ThreadRule",
+    "load_rules",
+]
 
 #: Ledger 2's causes that a slice or a sample can have, then the two that only a sample can have.
 CAUSES = (
@@ -45,6 +55,7 @@ class SliceRule:
     long_ms: float | None = None
     long_cause: str | None = None
     long_sub_cause: str | None = None
+    covers: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,14 +73,24 @@ class StackRule:
 
 
 @dataclass(frozen=True)
+class ThreadRule:
+    """One ``[[thread]]`` of the rules: what a thread of this name does where its call chain names nothing."""
+
+    name: str
+    cause: str
+    sub_cause: str | None = None
+
+
+@dataclass(frozen=True)
 class Rules:
     """All rules, in the order in which they are tried."""
 
     slices: tuple[SliceRule, ...] = ()
     stacks: tuple[StackRule, ...] = ()
+    threads: tuple[ThreadRule, ...] = ()
 
 
-Rule = TypeVar("Rule", SliceRule, StackRule)
+Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule)
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "cause": CAUSES, "long_cause": CAUSES, "waits_for": AWAITED, "may_wait_for": AWAITED, "direction": DIRECTIONS, "tier": TIERS,
@@ -81,6 +102,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _NEEDED: dict[type, tuple[tuple[str, ...], ...]] = {
     SliceRule: (("name",),),
     StackRule: (("cause",), ("symbol", "library")),
+    ThreadRule: (("name",), ("cause",)),
 }
 
 
@@ -104,7 +126,7 @@ def load_rules(extra_path: Path | str | None = None) -> Rules:
     except (OSError, UnicodeDecodeError) as error:
         raise BadTrace(path, "rules", "", str(error)) from error
     extra = _parsed(text, path)
-    return Rules(extra.slices + own.slices, extra.stacks + own.stacks)
+    return Rules(extra.slices + own.slices, extra.stacks + own.stacks, extra.threads + own.threads)
 
 
 @lru_cache(maxsize=1)
@@ -120,12 +142,18 @@ def _parsed(text: str, path: Path) -> Rules:
     except tomllib.TOMLDecodeError as error:
         raise BadTrace(path, "rules", "", f"no valid TOML: {error}") from error
     for key in tables:
-        if key not in ("slice", "stack"):
-            raise BadParameter(f"{path}: table", key, ("slice", "stack"))
-    slices, stacks = tables.get("slice", ()), tables.get("stack", ())
+        if key not in ("slice", "stack", "thread"):
+            raise BadParameter(f"{path}: table", key, ("slice", "stack", "thread"))
     return Rules(
-        tuple(_rule(SliceRule, table, f"{path}: [[slice]] {n}") for n, table in enumerate(slices, 1)),
-        tuple(_rule(StackRule, table, f"{path}: [[stack]] {n}") for n, table in enumerate(stacks, 1)),
+        _rules(SliceRule, "slice", tables, path),
+        _rules(StackRule, "stack", tables, path),
+        _rules(ThreadRule, "thread", tables, path),
+    )
+
+
+def _rules(kind: type[Rule], table: str, tables: dict[str, Any], path: Path) -> tuple[Rule, ...]:
+    return tuple(
+        _rule(kind, row, f"{path}: [[{table}]] {n}") for n, row in enumerate(tables.get(table, ()), 1)
     )
 
 

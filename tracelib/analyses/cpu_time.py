@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.classify import slice_causes, stack_causes
+from tracelib.classify import sample_causes, slice_causes
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -45,18 +45,17 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
         & (pl.col("period") > 0)
         & pl.col("ts_ns").is_between(window.start_ns, window.end_ns)
     )
-    threads = trace.threads.select("thread", "role", "tid")
-    named = timed.join(threads, on="thread", how="left").filter(
-        (pl.col("tid") != 0) & (pl.col("role").fill_null("") != "system")
-    )
-    if named.is_empty():
+    idle = trace.threads.filter(pl.col("tid") == 0)["thread"]
+    told = sample_causes(
+        timed.filter(~pl.col("thread").is_in(idle.implode())), trace.threads, trace.stacks, rules
+    ).filter(pl.col("role").fill_null("") != "system")
+    if told.is_empty():
         return pl.DataFrame(schema=CPU_TIME)
-    told = named.join(stack_causes(trace.stacks, rules), on="stack", how="left")
-    on_worker = (pl.col("role") == "worker").fill_null(value=False)
-    polls = (pl.col("waiting") & pl.col("cause").fill_null("other").is_in(VAGUE)).fill_null(value=False)
+    vague = pl.col("cause").fill_null("other").is_in(VAGUE) | (pl.col("tier") == "fallback")
+    polls = (pl.col("waiting") & vague).fill_null(value=False)
     scaled = _waiting(_scaled(told, thread_states), trace, rules).with_columns(
-        cause=pl.when(polls).then(pl.lit("spin")).when(on_worker).then("worker_cause").otherwise("cause").fill_null("unattributed"),
-        sub_cause=pl.when(polls).then(pl.lit("poll")).when(on_worker).then("worker_sub_cause").otherwise("sub_cause"),
+        cause=pl.when(polls).then(pl.lit("spin")).otherwise("cause").fill_null("unattributed"),
+        sub_cause=pl.when(polls).then(pl.lit("poll")).otherwise("sub_cause"),
     )  # fmt: skip
     rows = scaled.group_by("role", "cause", "sub_cause").agg(
         samples=pl.len().cast(pl.Int64), cpu_ns=pl.col("weight").sum().round().cast(pl.Int64)

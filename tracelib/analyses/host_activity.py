@@ -1,8 +1,9 @@
 """What each host thread was doing at each moment, by its innermost slice that has a meaning.
 
 A slice without a meaning of its own (an annotation that no rule knows) is looked through: the thread is then inside the
-nearest enclosing slice that has one. Where no slice covers a thread, its CPU samples tell, each for the time since the
-sample before it, at most one sampling period.
+nearest enclosing slice that has one. A slice that covers what is inside it (run-time compilation) leaves the inner ones
+their names only. Where no slice covers a thread, its CPU samples tell, each for the time since the sample before it, at
+most one sampling period; they also tell of slices that outlast their siblings (:mod:`tracelib.analyses.look_inside`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.classify import slice_meaning, stack_causes
+from tracelib.analyses.look_inside import LONG_NS, OUTLIER, look_inside
+from tracelib.classify import sample_causes, slice_meaning
 from tracelib.intervals import clip, fill, innermost, overlay
 
 if TYPE_CHECKING:
@@ -25,10 +27,6 @@ HOST_ACTIVITY = pl.Schema({
     "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.Categorical(), "cause": pl.String(),
     "sub_cause": pl.String(), "waits_for": pl.String(), "seen_by": pl.String(),
 })  # fmt: skip
-
-#: A slice that may hide a wait is taken for one when it lasts this many times the median of its name, and `LONG_NS`.
-OUTLIER = 10
-LONG_NS = 1_000_000
 
 
 def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -47,9 +45,11 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
         [host.select("thread", "ts_ns", "dur_ns", "name", "whole_ns"), meaning], how="horizontal"
     )
     known = known.filter(pl.col("cause").is_not_null())
-    strong = _timeline(known.filter(~pl.col("weak")), thread_states)
+    strong = _covered(_timeline(known.filter(~pl.col("weak")), thread_states), known.filter("covers"))
     weak = _timeline(known.filter("weak"), thread_states)
-    return _filled(_filled(strong, weak, window), _sampled(trace, window, rules), window)
+    sampled = _sampled(trace, window, rules)
+    told = look_inside(_filled(strong, weak, window), sampled, _compilers(trace, sampled), thread_states)
+    return _filled(told, sampled, window)
 
 
 def _timeline(slices: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -61,6 +61,28 @@ def _timeline(slices: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame
         .select(list(HOST_ACTIVITY))
         .match_to_schema(HOST_ACTIVITY)
     )
+
+
+def _covered(timeline: pl.DataFrame, covering: pl.DataFrame) -> pl.DataFrame:
+    """Give what lies inside a covering slice that slice's cause."""
+    if covering.is_empty():
+        return timeline
+    at = innermost(covering, "thread")
+    told = covering.select(_cause="cause", _sub="sub_cause").select(pl.all().gather(at["row"]))
+    cut = overlay(timeline, pl.concat([at.drop("row"), told], how="horizontal"), "thread")
+    inside = pl.col("_cause").is_not_null() & (pl.col("cause") != "profiler")
+    return cut.with_columns(
+        cause=pl.when(inside).then("_cause").otherwise("cause"),
+        sub_cause=pl.when(inside).then("_sub").otherwise("sub_cause"),
+        waits_for=pl.when(~inside).then("waits_for"),
+    ).select(timeline.columns)
+
+
+def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
+    """Return when run-time compilers ran as processes of their own: samples of them on threads that are not the server's."""
+    other = trace.threads.filter(pl.col("role").is_null())["thread"]
+    compiles = (pl.col("sub_cause") == "jit_compile") & pl.col("thread").is_in(other.implode())
+    return sampled.filter(compiles).select("ts_ns", "dur_ns")
 
 
 def _waits(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -111,19 +133,12 @@ def _filled(first: pl.DataFrame, second: pl.DataFrame, window: Window) -> pl.Dat
 def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     """Return the samples of time-based events as stretches, one sampling period at most each."""
     by_clock = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
-    meaning = stack_causes(trace.stacks, rules)
-    told = (
-        trace.samples.filter(by_clock)
-        .join(meaning, on="stack", how="inner")
-        .join(trace.threads.select("thread", "role"), on="thread", how="left")
-        .sort("thread", "ts_ns")
+    told = sample_causes(trace.samples.filter(by_clock), trace.threads, trace.stacks, rules).sort(
+        "thread", "ts_ns"
     )
-    on_worker = (pl.col("role") == "worker").fill_null(value=False)
     before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
     start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("period"))
     stretches = told.with_columns(
-        cause=pl.when(on_worker).then("worker_cause").otherwise("cause"),
-        sub_cause=pl.when(on_worker).then("worker_sub_cause").otherwise("sub_cause"),
         ts_ns=start, dur_ns=pl.col("ts_ns") - start, name=pl.lit(None, pl.Categorical()),
         waits_for=pl.lit(None, pl.String), seen_by=pl.lit("sample"),
     )  # fmt: skip

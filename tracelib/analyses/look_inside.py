@@ -1,0 +1,115 @@
+"""What went on inside a framework slice that lasted far longer than its siblings: its samples tell.
+
+An attention op of 400 ms whose samples sit in a run-time compiler is compilation, not dispatch; so is one that sleeps while
+a compiler that it started as a process of its own (ptxas, cicc) runs. Only what names a cost of its own replaces the
+slice's meaning; a sample in the framework or the interpreter says no more than the slice did.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.intervals import overlay, union
+
+__all__ = ["LONG_NS", "OUTLIER", "look_inside", "outlasts_siblings"]
+
+#: A slice lasts far longer than its siblings from this many times the median of its name on, and from `LONG_NS`.
+OUTLIER = 10
+LONG_NS = 1_000_000
+#: So many rows of one name are needed to speak of siblings; with fewer, length alone decides.
+SIBLINGS = 3
+
+#: Sub-causes of kernel_launch that a slice's name leaves open, and those that samples can put there instead.
+OPEN = ("dispatch", "api")
+EXACT = ("jit_compile", "module_load", "alloc")
+#: Other causes that a sample can name inside them. Spinning and waiting are no news: the slice says for what.
+OTHER = ("tokenization", "gc", "gil", "profiler")
+
+
+def outlasts_siblings(length: str, *name: str) -> pl.Expr:
+    """Return whether a row's `length` is far beyond the median of the rows with the same `name`."""
+    median, count = pl.col(length).median().over(*name), pl.len().over(*name)
+    unusual = (pl.col(length) > OUTLIER * median) | (count < SIBLINGS)
+    return (pl.col(length) >= LONG_NS) & unusual
+
+
+def look_inside(
+    activity: pl.DataFrame, sampled: pl.DataFrame, compilers: pl.DataFrame, thread_states: pl.DataFrame
+) -> pl.DataFrame:
+    """Return `activity` with the stretches that outlast their siblings cut by what their samples say.
+
+    `activity` and `sampled` have the columns of :data:`tracelib.analyses.host_activity.HOST_ACTIVITY`, one from slices, one
+    from samples; `compilers` (`ts_ns`, `dur_ns`) is when a run-time compiler ran as a process of its own.
+
+    One row per stretch, as in `activity`, whose time it covers to the nanosecond; a replaced one has `seen_by` = sample.
+    """
+    sub = pl.col("sub_cause").fill_null("")
+    open_ = (
+        (pl.col("cause") == "kernel_launch")
+        & sub.is_in([*OPEN, "module_load"])
+        & pl.col("waits_for").is_null()
+    )
+    marked = activity.with_columns(_look=open_ & outlasts_siblings("dur_ns", "thread", "name"))
+    long, rest = (marked.filter(keep).drop("_look") for keep in (pl.col("_look"), ~pl.col("_look")))
+    if long.is_empty() or (sampled.is_empty() and compilers.is_empty()):
+        return activity
+    looked = _asleep(_by_samples(long, sampled, thread_states), compilers, thread_states)
+    return pl.concat([rest, looked.select(activity.columns)]).sort("thread", "ts_ns")
+
+
+def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Replace what samples name: all the time between two that agree, else one period of the time that the thread ran.
+
+    The recorder's interrupts come between other work: two samples in it do not say that all between them is its.
+    """
+    rows = sampled.sort("thread", "ts_ns")
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    same = pl.all_horizontal(
+        pl.col(c).eq_missing(pl.col(c).shift(1)) for c in ("thread", "cause", "sub_cause")
+    )
+    same = same & (pl.col("cause") != "profiler")
+    since = pl.when(same).then(end.shift(1)).otherwise("ts_ns").fill_null(pl.col("ts_ns"))
+    named = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(EXACT)
+    exact = (
+        rows.with_columns(ts_ns=since, dur_ns=end - since, _agree=same.fill_null(value=False))
+        .filter(named | pl.col("cause").is_in(OTHER))
+        .select("thread", "ts_ns", "dur_ns", "_agree", _cause="cause", _sub="sub_cause")
+    )
+    states = thread_states.select("thread", "ts_ns", "dur_ns", _state=pl.col("state").cast(pl.String))
+    ran = overlay(exact.filter(~pl.col("_agree")), states, "thread").filter(
+        pl.col("_state").fill_null("unknown").is_in(["running", "unknown"])
+    )
+    told = pl.concat([exact.filter("_agree").drop("_agree"), ran.drop("_agree", "_state")])
+    return _replaced(overlay(long, told.sort("thread", "ts_ns"), "thread"))
+
+
+def _asleep(long: pl.DataFrame, compilers: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Give the moments in which the thread slept while a compiler ran to compilation."""
+    if compilers.is_empty() or thread_states.is_empty():
+        return long
+    states = thread_states.select("thread", "ts_ns", "dur_ns", _state=pl.col("state").cast(pl.String))
+    crossed = overlay(long, states, "thread").with_columns(_one=pl.lit(0, pl.Int32))
+    running = union(compilers.with_columns(_one=pl.lit(0, pl.Int32)), "_one").with_columns(
+        _runs=pl.lit(value=True)
+    )
+    cut = overlay(crossed, running, "_one")
+    waits = (pl.col("_runs") & (pl.col("_state") == "blocked")).fill_null(value=False)
+    return _replaced(
+        cut.with_columns(
+            _cause=pl.when(waits).then(pl.lit("kernel_launch")),
+            _sub=pl.when(waits).then(pl.lit("jit_compile")),
+        )
+    ).drop("_state", "_one", "_runs")
+
+
+def _replaced(cut: pl.DataFrame) -> pl.DataFrame:
+    """Put `_cause` and `_sub` in; into a loading call only compilation: loading PTX compiles it."""
+    loads = pl.col("sub_cause") == "module_load"
+    told = pl.col("_cause").is_not_null() & (
+        ~loads | (pl.col("_sub") == "jit_compile").fill_null(value=False)
+    )
+    return cut.with_columns(
+        cause=pl.when(told).then("_cause").otherwise("cause"),
+        sub_cause=pl.when(told).then("_sub").otherwise("sub_cause"),
+        seen_by=pl.when(told).then(pl.lit("sample")).otherwise("seen_by"),
+    ).drop("_cause", "_sub")

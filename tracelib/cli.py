@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import re
 import sys
@@ -49,6 +50,19 @@ examples:
   tracelib notebooks list
   tracelib notebooks copy root_cause my.ipynb    a copy to change; or: papermill tracelib://root_cause out.ipynb -p traces ..."""
 
+_CHECK_HELP = """\
+Say in ten seconds, without tracing anything, whether this server is short of CPUs: pressure, run queue, quota, threads that
+fill a core, and how busy the GPUs are meanwhile. Needs no rights beyond reading /proc.
+
+examples:
+  tracelib check                                 the whole machine (in a container: what /proc shows there)
+  tracelib check --pid 4711                      one server: the process and all that descend from it
+  tracelib check --json --seconds 30             for a program
+  tracelib check > /dev/null || mail -s 'CPUs are short' ops < /dev/null
+
+exit status: 0 no state named by --fail-on (default: throttled,cpu_shortage); 1 one of them; 2 usage error;
+3 this machine does not tell. States: throttled, cpu_shortage, idle, thread_saturated, enough_cpu, not_measured."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: errors are one line on stderr and status 2."""
@@ -80,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_inspect(commands)
     _add_notebooks(commands)
+    _add_check(commands)
     return parser
 
 
@@ -194,11 +209,37 @@ def _add_notebooks(commands: Any) -> None:
     command.set_defaults(run=_notebooks)
 
 
+def _add_check(commands: Any) -> None:
+    command = _command(commands, "check", "say whether CPUs are short, now, without tracing", _CHECK_HELP)
+    command.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="how long to watch (default 10)"
+    )
+    command.add_argument(
+        "--pid",
+        type=int,
+        action="append",
+        metavar="PID",
+        help="only this process and its descendants; can be repeated",
+    )
+    command.add_argument(
+        "--shortage",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="pressure from which CPUs count as short (default 0.1)",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument(
+        "--fail-on", default="throttled,cpu_shortage", metavar="STATES", help="states that give exit status 1"
+    )
+    command.set_defaults(run=_check)
+
+
 def _report(options: argparse.Namespace) -> int:
     from tracelib.report import name_of, write_report
     from tracelib.sources import trace_files
 
-    failing = _verdicts(options.fail_on)
+    failing = _listed(options.fail_on, "--fail-on", VERDICTS)
     trace_files(options.traces)  # a wrong path is told at once, before a kernel starts
     folder = options.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {len(options.traces)} paths, writing {folder} ...", file=sys.stderr)
@@ -256,6 +297,23 @@ def _notebooks(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(options: argparse.Namespace) -> int:
+    from tracelib.record.check import check
+    from tracelib.record.verdict import STATES, lines
+
+    failing = _listed(options.fail_on, "--fail-on", STATES)
+    if not 0 < options.seconds <= 3600:
+        raise BadParameter("--seconds", options.seconds, ["more than 0, at most 3600"])
+    verdict = check(seconds=options.seconds, pids=options.pid, shortage=options.shortage)
+    if options.json:
+        print(json.dumps(verdict.as_json()))
+    else:
+        print("\n".join(map(_one_line, lines(verdict))))
+    if verdict.state == "not_measured":
+        return PART_FAILED
+    return int(verdict.state in failing)
+
+
 def _pair(text: str, flag: str) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
     if not (name and equals and value):
@@ -271,11 +329,12 @@ def _offsets(texts: Sequence[str]) -> dict[str, int]:
         raise BadParameter("--offset", " ".join(texts), ["FILE=NS with NS a whole number"]) from None
 
 
-def _verdicts(text: str) -> list[str]:
+def _listed(text: str, flag: str, allowed: Sequence[str]) -> list[str]:
+    """Return the comma-separated names of a flag, all of which must be allowed."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in VERDICTS:
-            raise BadParameter("--fail-on", name, VERDICTS)
+        if name not in allowed:
+            raise BadParameter(flag, name, allowed)
     return names
 
 

@@ -1,0 +1,164 @@
+"""What the kernel counts for each thread: how long it ran, and how long it was ready to run and had no CPU."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelib.errors import BadParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = [
+    "PROC",
+    "Thread",
+    "allowed_cpus",
+    "descendants",
+    "existing",
+    "outside_ids",
+    "start_time",
+    "threads",
+]
+
+PROC = Path("/proc")
+#: Fields of /proc/PID/stat behind the name, counted from the state (proc_pid_stat(5): fields 3, 4 and 22).
+STATE, PARENT, START = 0, 1, 19
+DEAD = "ZX"
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread's counters since it began, in ns, from /proc/PID/task/TID/schedstat.
+
+    `wait_ns` is the kernel's run delay: the time in which it was on a run queue and not on a CPU. The time for which a
+    quota stopped it is part of that. `start` (clock ticks since boot) tells two threads of one id apart.
+    """
+
+    pid: int
+    tid: int
+    name: str
+    start: int
+    run_ns: int
+    wait_ns: int
+
+
+def threads(pids: Iterable[int] | None = None, proc: Path = PROC) -> dict[int, Thread]:
+    """Return the threads of `pids` (default: of every process that /proc shows) by thread id.
+
+    Threads that end while this reads are left out: they have no counters any more.
+    """
+    found: dict[int, Thread] = {}
+    for pid in _all_pids(proc) if pids is None else pids:
+        for tid in _numbers(proc / str(pid) / "task"):
+            thread = _thread(proc / str(pid) / "task" / str(tid), pid, tid)
+            if thread is not None:
+                found[tid] = thread
+    return found
+
+
+def descendants(pids: Iterable[int], proc: Path = PROC) -> list[int]:
+    """Return those of `pids` that exist, and all processes that descend from them, sorted."""
+    parents = {pid: _parent(proc / str(pid)) for pid in _all_pids(proc)}
+    family = set(pids) & set(parents)
+    while grown := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= grown
+    return sorted(family)
+
+
+def existing(pids: Iterable[int], proc: Path = PROC) -> list[int]:
+    """Return `pids`.
+
+    Raises
+    ------
+    BadParameter
+        One of them is no process, or has ended.
+
+    """
+    found = list(pids)
+    for pid in found:
+        if start_time(pid, proc) is None:
+            raise BadParameter("--pid", pid, ["ids of running processes"])
+    return found
+
+
+def allowed_cpus(tids: Iterable[int]) -> set[int]:
+    """Return the CPUs that at least one of the threads may run on."""
+    allowed: set[int] = set()
+    for tid in tids:
+        try:
+            allowed |= os.sched_getaffinity(tid)
+        except ProcessLookupError:
+            continue  # it has ended: it runs nowhere
+    return allowed
+
+
+def start_time(pid: int, proc: Path = PROC) -> int | None:
+    """Return when the process began in clock ticks since boot, None if it does not exist (or is a zombie)."""
+    fields = _stat(proc / str(pid))
+    return None if fields is None or fields[1][STATE] in DEAD else int(fields[1][START])
+
+
+def outside_ids(pids: Iterable[int], proc: Path = PROC) -> dict[int, int]:
+    """Return id inside a container -> id here, for every thread that has two.
+
+    From `NSpid` of /proc/PID/task/TID/status (Linux 4.1). Ids that several containers use are left out: a map of them
+    would be a guess.
+    """
+    pairs = [pair for pid in pids for pair in _nested_ids(proc / str(pid) / "task")]
+    uses: dict[int, set[int]] = {}
+    for inside, outside in pairs:
+        uses.setdefault(inside, set()).add(outside)
+    return {inside: outside.pop() for inside, outside in sorted(uses.items()) if len(outside) == 1}
+
+
+def _nested_ids(tasks: Path) -> Iterator[tuple[int, int]]:
+    for tid in _numbers(tasks):
+        status = _text(tasks / str(tid) / "status") or ""
+        line = next((line for line in status.splitlines() if line.startswith("NSpid:")), "")
+        ids = [int(word) for word in line.split()[1:]]
+        if len(ids) > 1:
+            yield ids[-1], ids[0]
+
+
+def _all_pids(proc: Path) -> list[int]:
+    return _numbers(proc)
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+    except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+        return []
+
+
+def _parent(folder: Path) -> int | None:
+    fields = _stat(folder)
+    return None if fields is None else int(fields[1][PARENT])
+
+
+def _thread(folder: Path, pid: int, tid: int) -> Thread | None:
+    fields, counters = _stat(folder), _text(folder / "schedstat")
+    if fields is None or counters is None or fields[1][STATE] in DEAD:
+        return None
+    run_ns, wait_ns, _ = counters.split()
+    return Thread(pid, tid, fields[0], int(fields[1][START]), int(run_ns), int(wait_ns))
+
+
+def _stat(folder: Path) -> tuple[str, list[str]] | None:
+    """Return name and the fields behind it; a name may hold blanks and brackets, so the last bracket ends it."""
+    text = _text(folder / "stat")
+    if not text:
+        return None
+    begin, end = text.index("("), text.rindex(")")
+    return text[begin + 1 : end], text[end + 2 :].split()
+
+
+def _text(path: Path) -> str | None:
+    """Return a file's text, None where the thread has ended or the kernel does not count."""
+    try:
+        return path.read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None

@@ -40,8 +40,8 @@ notebooks: $(READY)
 bench: $(READY)  ## measure the readers and the interval algebra; prints Markdown tables
 	for each in benchmarks/*.py; do $(BIN)/python $$each; done
 
-fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS)
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} $(BIN)/python -m pytest tests/sources/test_fuzz.py -q
+fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS, FUZZ_READER, FUZZ_SEED); keeps what fails in .fuzz
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} $(BIN)/python -m pytest tests/sources/test_fuzz.py -q -s --basetemp=.fuzz
 
 clean:  ## remove what was built
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage .fuzz

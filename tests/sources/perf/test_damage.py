@@ -182,3 +182,12 @@ def test_any_bytes_changed_give_a_sound_trace_or_a_typed_refusal(seed, text, tmp
         read(path).check()
     except BadTrace as error:
         assert str(path) in str(error)
+
+
+def test_a_chain_line_that_is_no_frame_is_told(load, messages):
+    """Found by fuzzing: what begins with a tab was taken for a frame, and left out in silence where it is none."""
+    text = "x 1/1 [000] 1.000001: 1 cycles: \n\t 7f00 foo ([k])\n\t7g00 bar ([k])\n\t\n\t 7f01 main ([k])\n\n"
+    trace = load(text)
+    assert trace.stacks["symbol"].cast(pl.String).to_list() == ["foo", "main"]
+    assert trace.sources["skipped_bytes"][0] == len("\t7g00 bar ([k])")
+    assert "1 line (15 bytes) not understood" in messages(trace)

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
-from tracelib.sources.perf import heads
+from tracelib.sources.perf import frames, heads
 from tracelib.sources.perf.blocks import blocks, overlapped
 from tracelib.sources.perf.ending import Ending
 from tracelib.sources.perf.header import Header, of_lines
@@ -27,14 +27,15 @@ class Text:
     """A scanned file: its scans joined, its distinct parts parsed.
 
     `events` has one row per accepted head, in the order of the file: `ts_ns`, `base`, `says` (codes), `kind`; `frames`
-    one row per call-chain line: `event` (row of `events`), `frame` (code).
+    one row per call-chain line: `event` (row of `events`), `frame` (row of `chain_lines`, which has what `frames.parse`
+    says of each distinct line).
     """
 
     events: pl.DataFrame
     frames: pl.DataFrame
     bases: pl.DataFrame
     says: pl.DataFrame
-    lines: pl.Series
+    chain_lines: pl.DataFrame
     header: Header
     other: pl.DataFrame
     orphans: int
@@ -60,14 +61,19 @@ def joined(path: Path) -> Text:
     refused = all_heads.filter(~accepted)
     owned = accepted.gather(all_frames["event"])
     place = (accepted.cum_sum().cast(pl.Int64) - 1).gather(all_frames["event"])
+    chain_lines = frames.parse(tables.frame.strings())
+    is_frame = chain_lines["symbol"].is_not_null().gather(all_frames["frame"])
+    stray = _as_other(tables.frame.strings().gather(all_frames.filter(owned & ~is_frame)["frame"]))
     return Text(
         events=_events(all_heads.filter(accepted), bases, says),
-        frames=all_frames.with_columns(place.alias("event")).filter(owned),
+        frames=all_frames.with_columns(place.alias("event")).filter(owned & is_frame),
         bases=bases,
         says=says,
-        lines=tables.frame.strings(),
+        chain_lines=chain_lines,
         header=of_lines(line for part in scans for line in part.comments),
-        other=pl.concat([*(part.other for part in scans), _as_lines(refused, tables.base.strings(), texts)]),
+        other=pl.concat(
+            [*(part.other for part in scans), stray, _as_lines(refused, tables.base.strings(), texts)]
+        ),
         orphans=sum(part.orphans for part in scans) + int((~owned).sum()),
         damaged=sum(part.damaged for part in scans),
         ending=ending,
@@ -88,7 +94,13 @@ def _laid_end_to_end(scans: list[Scan]) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _as_lines(refused: pl.DataFrame, base: pl.Series, says: pl.Series) -> pl.DataFrame:
     """Return refused heads as lines that were not understood (their fraction, no longer at hand, as an ellipsis)."""
     line = pl.concat_str(base.gather(refused["base"]), pl.lit(".…: "), says.gather(refused["says"]))
-    return pl.select(line.alias("text")).with_columns(pl.col("text").str.len_bytes().alias("bytes"))
+    return _as_other(pl.select(line).to_series())
+
+
+def _as_other(line: pl.Series) -> pl.DataFrame:
+    """Return `line` as `other` has them, those without a visible character left out."""
+    text = line.alias("text").to_frame().filter(pl.col("text").str.strip_chars() != "")
+    return text.with_columns(pl.col("text").str.len_bytes().alias("bytes"))
 
 
 def _accepted(all_heads: pl.DataFrame, bases: pl.DataFrame, says: pl.DataFrame) -> pl.Series:

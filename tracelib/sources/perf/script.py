@@ -197,7 +197,7 @@ def _chains(text: Text, is_sample: np.ndarray, says: np.ndarray) -> tuple[pl.Dat
     """
     sampled = (text.says["kind"] == "sample") & (text.says["rest"] != "")
     inline = frames.inline_frames(pl.select(pl.when(sampled).then(text.says["rest"])).to_series())
-    parsed = pl.concat([frames.parse(text.lines), inline])
+    parsed = pl.concat([text.chain_lines, inline])
     distinct = parsed.drop_nulls("symbol").unique(maintain_order=True).with_row_index("frame")
     of_line = parsed.join(
         distinct, on=["symbol", "library"], how="left", nulls_equal=True, maintain_order="left"

@@ -1,0 +1,132 @@
+"""Whether everything in a file is accounted for: read, or told of in `health`; and whether both ways of a reader agree.
+
+Counts are made here by other means than the reader's: Python's lines, `json`, `sqlite3`.
+"""
+
+import contextlib
+import json
+import sqlite3
+
+import polars as pl
+
+from tests.sources.torch_profiler.agreement import chunks, compared
+from tracelib.errors import BadTrace
+from tracelib.sources.files import head, open_stream
+from tracelib.sources.ftrace.containers import in_page, open_text
+from tracelib.sources.ftrace.events import SILENT
+from tracelib.sources.ftrace.heads import Heads
+from tracelib.sources.ftrace.reader import collect
+from tracelib.sources.nsys.database import SQLITE, open_database
+from tracelib.sources.perf import BINARY, _is_json
+from tracelib.sources.perf.joined import joined
+from tracelib.sources.torch_profiler.reader import content
+
+__all__ = ["EVENTS", "account_for", "sound"]
+
+#: The frames that hold what happened.
+EVENTS = ("slices", "gpu_ops", "samples", "sched", "counters")
+
+
+def sound(trace):
+    """Assert what holds of every trace, whatever it was read from."""
+    trace.check()
+    source = trace.sources.row(0, named=True)
+    assert trace.sources.height == 1
+    for name in ("bytes", "lost_declared", "lost_detected", "skipped_bytes"):
+        assert source[name] is not None, name
+        assert source[name] >= 0, name
+    if source["first_ns"] is not None:
+        assert source["first_ns"] <= source["last_ns"]
+    assert all(message and "\n" not in message for message in trace.health["message"])
+    if not sum(getattr(trace, name).height for name in EVENTS):
+        assert trace.health.height, "nothing in it, and nothing said of that"
+
+
+def account_for(reader, path, trace):
+    """Assert that nothing in the file at `path` is missing from `trace` in silence."""
+    {"perf": _perf, "ftrace": _ftrace, "nsys": _nsys, "torch_profiler": _torch_profiler}[reader](path, trace)
+
+
+def _lines(data):
+    return data.replace(b"\r\n", b"\n").decode(errors="replace").split("\n")
+
+
+def _perf(path, trace):
+    start = head(path, 1024)
+    if start.startswith(BINARY) or _is_json(start):
+        return
+    with open_stream(path) as stream:
+        data = stream.readall()
+    lines = [line for line in _lines(data) if line.strip()]
+    comments = sum(line.startswith("# ") or line == "#" for line in lines)
+    text = joined(path)
+    dropped = data[len(data) - text.ending.dropped_bytes :]
+    cut = sum(bool(line.strip()) for line in _lines(dropped))
+    read = text.events.height + text.frames.height + text.orphans + text.other.height
+    assert read + comments + cut == len(lines)
+    if text.other.height or cut or text.orphans:
+        assert trace.health.height
+
+
+def _ftrace(path, trace):
+    if in_page(head(path, 1 << 10)):
+        return
+    with open_text(path) as stream:
+        lines = pl.Series("line", _lines(stream.readall()), dtype=pl.String)
+    text = collect(path)
+    events = text.events
+    comments = int(lines.str.starts_with("#").sum())
+    told = sum(events.counts.values()) + events.no_time + events.continued + events.unread
+    silent = lines.len() - told - comments - (text.cut_line is not None)
+    assert 0 <= silent <= int(lines.str.contains(SILENT).sum())
+    if events.unread or events.no_time or events.continued or text.cut_line is not None:
+        assert trace.health.filter(pl.col("message").str.contains("line")).height
+    numbered = lines.filter(~lines.str.starts_with("#")).to_frame().with_row_index("index")
+    fast, plain = Heads().split(numbered)[0], Heads()._by_expression(numbered)[0]
+    task = pl.col("task").str.strip_chars()
+    assert fast.with_columns(task).equals(plain.sort("index").with_columns(task))
+
+
+def _nsys(path, _):
+    if not head(path, 16).startswith(SQLITE):
+        return
+    with open_database(path) as database:
+        for table, columns in database.tables.items():
+            before = list(database.damage)
+            schema = dict.fromkeys(columns, pl.Int64)
+            quick = database._by_page(table, schema) if columns else None
+            if quick is None or database.damage != before:
+                continue
+            plain = database._by_query(table, schema)
+            if database.damage == before:
+                assert quick.equals(plain), table
+        known = set(database.tables)
+        if path.read_bytes()[:16] == SQLITE and not database.damage:
+            assert _plain_tables(path) <= known
+
+
+def _plain_tables(path):
+    with contextlib.closing(
+        sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    ) as db:
+        rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'")
+        return {name for (name,) in rows}
+
+
+def _torch_profiler(path, _):
+    with open_stream(path) as stream:
+        compared(chunks(stream))
+    with open_stream(path) as stream:
+        data = stream.readall()
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    events = document if isinstance(document, list) else document.get("traceEvents")
+    if data.count(b'"traceEvents"') > 1 or not isinstance(events, list):
+        return
+    try:
+        batch = content(path).batch
+    except BadTrace:
+        return
+    assert sum(batch.tally.values()) == len(events)

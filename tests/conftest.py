@@ -4,6 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # no test asserts a time, hypothesis neither
+settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("TRACELIB_SHARED", ROOT.parent / "shared"))

@@ -1,16 +1,20 @@
 """Interval algebra on frames: union, overlay, innermost slice, and nothing else.
 
 Intervals are half-open, `[ts_ns, ts_ns + dur_ns)`, in integer nanoseconds. Every function works per key (a thread, a
-GPU): rows of different keys never touch. A *timeline* is a frame whose intervals are disjoint and sorted per key.
+GPU): rows of different keys never touch, and rows whose key is null belong to none. A *timeline* is a frame whose
+intervals are disjoint and sorted per key.
 
-How it is fast: keys are laid one after the other on a single line (`_on_one_line`), so that one sort and one binary
-search serve all of them; NumPy does both, and no Python loop runs per row. `tests/test_intervals.py` holds a brute-force
-oracle for each function, `benchmarks/intervals.py` the measurements.
+`overlay` is intersection (the parts that a row of the timeline covers), subtraction (the parts that none covers) and
+the state at a moment in one; summed up per row, `innermost` is the self time of nested slices.
+
+How it is fast: keys are laid one after the other on a single line (`_on_line`), so that one sort and one binary search
+serve all of them; what stands in order already is not sorted again; NumPy does the work, and no Python loop runs per row.
+`tests/test_intervals.py` holds a brute-force oracle for each function, `benchmarks/intervals.py` the measurements.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -21,8 +25,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Places = NDArray[np.int32]
 
-__all__ = ["begin", "clip", "end", "fill", "innermost", "layered", "merge_equal", "overlay", "union"]
+__all__ = [
+    "begin",
+    "beneath",
+    "clip",
+    "end",
+    "fill",
+    "innermost",
+    "layered",
+    "merge_equal",
+    "overlay",
+    "union",
+]
+
+#: A line longer than this would not fit into 64 bits: then each key gets a line of its own.
+LONGEST = 2**62
 
 
 def _ints(series: pl.Series) -> Ints:
@@ -37,7 +56,7 @@ def begin(frame: pl.DataFrame) -> int:
 
 def end(frame: pl.DataFrame) -> int:
     """Return the latest `ts_ns + dur_ns` of a frame that has rows."""
-    return int(_ints(frame["ts_ns"] + frame["dur_ns"]).max())
+    return int((_ints(frame["ts_ns"]) + _ints(frame["dur_ns"])).max())
 
 
 def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
@@ -53,39 +72,60 @@ def union(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     Needs columns `by`, `ts_ns`, `dur_ns`. One row per covered stretch: `by`, `ts_ns`, `dur_ns`, sorted; stretches that
     touch are one.
     """
-    ends = (
-        frame.filter(pl.col("dur_ns") > 0)
-        .select(by, "ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"))
-        .sort(by, "ts_ns")
-        .with_columns(reach=pl.col("end").cum_max().over(by, order_by="ts_ns"))
-    )
-    new = (pl.col("ts_ns") > pl.col("reach").shift(1)) | (pl.col(by) != pl.col(by).shift(1))
-    return (
-        ends.with_columns(stretch=new.fill_null(value=True).cum_sum())
-        .group_by("stretch", maintain_order=True)
-        .agg(
-            pl.col(by).first(),
-            pl.col("ts_ns").first(),
-            dur_ns=pl.col("reach").last() - pl.col("ts_ns").first(),
-        )
-        .drop("stretch")
-    )
+    rows = _with_length(frame.select(by, "ts_ns", "dur_ns"), by)
+    return pl.concat([rows.clear(), *(_union(part, by) for part in _lines(rows, by))])
+
+
+def _union(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    start, stop, shift = _on_line(rows, by)
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        rows, start, stop, shift = rows[order], start[order], stop[order], shift[order]
+    reach = np.maximum.accumulate(stop)
+    first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
+    last = np.append(first[1:], len(start)) - 1
+    return pl.DataFrame({
+        by: rows[by].gather(first), "ts_ns": start[first] - shift[first], "dur_ns": reach[last] - start[first],
+    })  # fmt: skip
+
+
+def _with_length(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    return rows.filter((pl.col("dur_ns") > 0) & pl.col(by).is_not_null())
+
+
+def _lines(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
+    """Return `rows` in parts that each fit on one line: as a rule all of them, none if there are no rows."""
+    if rows.is_empty():
+        return []
+    key = _ints(rows[by])
+    keys = int(key.max()) - int(key.min()) + 1
+    if keys == 1 or keys * (end(rows) - begin(rows) + 1) < LONGEST:
+        return [rows]
+    parts = rows.partition_by(by, maintain_order=True, as_dict=True)
+    return [parts[number] for number in sorted(parts)]
+
+
+def _on_line(rows: pl.DataFrame, by: str) -> tuple[Ints, Ints, Ints]:
+    """Return begin and end of each row on a line that holds key after key, and what was added to the row's times."""
+    key, first = _ints(rows[by]), begin(rows)
+    shift = (key - key.min()) * (end(rows) - first + 1) - first
+    start = _ints(rows["ts_ns"]) + shift
+    return start, start + _ints(rows["dur_ns"]), shift
 
 
 def fill(timeline: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
     """Return `timeline` cut to `[start_ns, end_ns)` and completed with rows whose other columns are null.
 
-    After it, the intervals of each key in `keys` cover the stretch without gap or overlap.
+    After it, the intervals of each key in `keys` cover the stretch without gap or overlap. Sorted by `by`, `ts_ns`.
     """
-    inside = clip(timeline, start_ns, end_ns).filter(pl.col(by).is_in(list(keys)))
-    marks = pl.DataFrame({by: list(keys)}, schema={by: timeline.schema[by]})
-    edges = pl.concat([
-        inside.select(by, a=pl.col("ts_ns"), b=pl.col("ts_ns") + pl.col("dur_ns")),
-        marks.select(by, a=pl.lit(end_ns, pl.Int64), b=pl.lit(end_ns, pl.Int64)),
-    ]).sort(by, "a", "b")  # fmt: skip
-    before = pl.col("b").shift(1).over(by, order_by=["a", "b"]).fill_null(start_ns)
-    gaps = edges.select(by, ts_ns=before, dur_ns=pl.col("a") - before).filter(pl.col("dur_ns") > 0)
-    return pl.concat([inside, gaps], how="diagonal").select(timeline.columns).sort(by, "ts_ns")
+    return overlay(_whole(timeline, by, keys, start_ns, end_ns), timeline, by).select(timeline.columns)
+
+
+def _whole(like: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Return the stretch `[start_ns, end_ns)` of each key."""
+    return pl.DataFrame({by: sorted(keys)}, schema={by: like.schema[by]}).with_columns(
+        ts_ns=pl.lit(start_ns, pl.Int64), dur_ns=pl.lit(end_ns - start_ns, pl.Int64)
+    )
 
 
 def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFrame:
@@ -95,48 +135,91 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     comes back with null in its columns. Rows keep the order of `pieces`, then time.
 
     One row per part: the columns of `pieces` (with `ts_ns`, `dur_ns` of the part), then those of `timeline` but `on`.
+
+    Raises
+    ------
+    ValueError
+        Intervals of `timeline` overlap: it is none.
+
     """
     extra = [column for column in timeline.columns if column not in (on, "ts_ns", "dur_ns")]
-    left = pieces.filter(pl.col("dur_ns") > 0).with_row_index("_piece")
-    keys = left[on].drop_nulls().unique().sort()
-    if timeline.is_empty() or keys.is_empty():
-        return left.drop("_piece").with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
-    low, high = min(begin(left), begin(timeline)), max(end(left), end(timeline))
-    numbered = timeline.with_columns(_at=pl.int_range(pl.len(), dtype=pl.UInt32))
-    whole = fill(numbered, on, keys.to_list(), low, high)
-    known = left.filter(pl.col(on).is_not_null())
-    pairs = _range_join(known, whole, on, keys)
-    parts = known.select(pl.exclude("ts_ns", "dur_ns").gather(pairs["left"])).with_columns(
-        ts_ns=pairs["ts_ns"], dur_ns=pairs["dur_ns"], _at=whole["_at"].gather(pairs["right"])
+    left = pieces.filter(pl.col("dur_ns") > 0)
+    if timeline.is_empty() or left[on].null_count() == left.height:
+        return left.with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
+    numbered = left.select(on, "ts_ns", "dur_ns").with_row_index("_piece")
+    parts = [_cut(part, timeline, on) for part in _lines(numbered.filter(pl.col(on).is_not_null()), on)]
+    alone = numbered.filter(pl.col(on).is_null()).select(
+        "_piece", "ts_ns", "dur_ns", _at=pl.lit(None, pl.UInt32)
     )
-    rest = left.filter(pl.col(on).is_null()).with_columns(_at=pl.lit(None, pl.UInt32))
-    joined = pl.concat([parts, rest], how="diagonal").sort("_piece", "ts_ns")
-    added = timeline.select(pl.col(extra).gather(joined["_at"])) if extra else pl.DataFrame()
-    return pl.concat([joined.select(pieces.columns), added], how="horizontal")
+    cut = pl.concat([*parts, alone])
+    if len(parts) > 1 or alone.height:
+        cut = cut.sort("_piece", "ts_ns")
+    told = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"])).with_columns(
+        cut["ts_ns"], cut["dur_ns"]
+    )
+    return told.select(pieces.columns).with_columns(timeline[c].gather(cut["_at"]) for c in extra)
 
 
-def _range_join(left: pl.DataFrame, whole: pl.DataFrame, on: str, keys: pl.Series) -> dict[str, pl.Series]:
-    """Pair rows of `left` with the rows of a complete timeline that they overlap: positions and common stretch."""
-    first = begin(whole)
-    span = end(whole) - first + 1
-    shift_left = _shift(left[on], keys, span, first)
-    shift_whole = _shift(whole[on], keys, span, first)
-    ls, ld = _ints(left["ts_ns"]) + shift_left, _ints(left["dur_ns"])
-    ws, wd = _ints(whole["ts_ns"]) + shift_whole, _ints(whole["dur_ns"])
-    low = np.searchsorted(ws + wd, ls, side="right")
-    count = np.searchsorted(ws, ls + ld, side="left") - low
-    at = np.repeat(np.arange(len(ls)), count)
-    right = np.arange(count.sum()) + np.repeat(low - (np.cumsum(count) - count), count)
-    start = np.maximum(ls[at], ws[right])
-    stop = np.minimum((ls + ld)[at], (ws + wd)[right])
-    columns = {"left": at, "right": right, "ts_ns": start - shift_left[at], "dur_ns": stop - start}
-    return {name: pl.Series(name, values) for name, values in columns.items()}
+def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFrame:
+    """Return the parts of `pieces`: `_piece`, `ts_ns`, `dur_ns`, `_at` (the timeline's row there; null = none)."""
+    left, right, shift = _on_line(pieces, on)
+    start, stop, row = _same_line(timeline, pieces, on)
+    low = np.searchsorted(stop, left, side="right")
+    count = np.searchsorted(start, right, side="left") - low
+    # The edges of each piece: its begin, begin and end of each row in it, its end.
+    edges = 2 * count + 2
+    place = np.cumsum(edges) - edges
+    piece = np.repeat(np.arange(len(left), dtype=np.int32), edges)
+    nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    inside = np.repeat(place + 1, count) + 2 * nth
+    of, covering = piece[inside], np.repeat(low, count) + nth
+    edge = np.empty(len(piece), np.int64)
+    edge[place], edge[place + edges - 1] = left, right
+    edge[inside] = np.maximum(start[covering], left[of])
+    edge[inside + 1] = np.minimum(stop[covering], right[of])
+    at = np.full(len(piece), -1, np.int64)
+    at[inside] = row[covering]
+    length = np.diff(edge, append=0)
+    length[place + edges - 1] = 0
+    kept = np.flatnonzero(length > 0)
+    found = pl.Series(at[kept])
+    return pl.DataFrame({
+        "_piece": pieces["_piece"].gather(piece[kept]), "ts_ns": edge[kept] - shift[piece[kept]], "dur_ns": length[kept],
+        "_at": found.set(found < 0, None).cast(pl.UInt32),
+    })  # fmt: skip
 
 
-def _shift(key: pl.Series, keys: pl.Series, span: int, first: int) -> Ints:
-    """Return what to add to a row's times so that key number k lies in `[k * span, (k + 1) * span)`."""
-    shift: Ints = np.searchsorted(_ints(keys), _ints(key)) * span - first
-    return shift
+def _same_line(timeline: pl.DataFrame, pieces: pl.DataFrame, on: str) -> tuple[Ints, Ints, Ints]:
+    """Return begin, end and position of the timeline's rows that can meet `pieces`, on the line of these."""
+    key, first, last = _ints(timeline[on].fill_null(-1)), begin(pieces), end(pieces)
+    known = _ints(pieces[on])
+    start = np.maximum(_ints(timeline["ts_ns"]), first)
+    stop = np.minimum(_ints(timeline["ts_ns"]) + _ints(timeline["dur_ns"]), last)
+    row = np.flatnonzero((stop > start) & (key >= known.min()) & (key <= known.max()))
+    shift = (key[row] - known.min()) * (last - first + 1) - first
+    start, stop = start[row] + shift, stop[row] + shift
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, stop, row = start[order], stop[order], row[order]
+    if (start[1:] < stop[:-1]).any():
+        raise ValueError(f"the timeline's intervals overlap on one {on}")
+    return start, stop, row
+
+
+def beneath(first: pl.DataFrame, second: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the timeline `first`, and the timeline `second` where `first` has nothing; both of the same columns.
+
+    Sorted by `by`, `ts_ns`.
+    """
+    if first.is_empty() or second.is_empty():
+        return first if second.is_empty() else second
+    low, high = begin(second), end(second)
+    keys = second[by].drop_nulls().unique().to_list()
+    bare = first.select(by, "ts_ns", "dur_ns", _hides=pl.lit(value=True))
+    gaps = fill(bare, by, keys, low, high).filter(pl.col("_hides").is_null()).drop("_hides")
+    told = second.with_columns(_seen=pl.lit(value=True))
+    added = overlay(gaps, told, by).filter(pl.col("_seen")).select(first.columns)
+    return pl.concat([first, added]).sort(by, "ts_ns") if added.height else first
 
 
 def layered(
@@ -152,122 +235,112 @@ def layered(
     Each layer is a name and a frame with `by`, `ts_ns`, `dur_ns`. One row per stretch: `by`, `ts_ns`, `dur_ns`, `state`
     (the layer's name); per key the rows cover `[start_ns, end_ns)` without gap or overlap.
     """
-    schema = {by: layers[0][1].schema[by], "ts_ns": pl.Int64(), "dur_ns": pl.Int64()}
-    pieces = pl.DataFrame(
-        {by: list(keys), "ts_ns": [start_ns] * len(keys), "dur_ns": [end_ns - start_ns] * len(keys)},
-        schema=schema,
-    ).with_columns(state=pl.lit(None, pl.String))
+    open_ = _whole(layers[0][1], by, keys, start_ns, end_ns)
+    decided = [open_.clear().with_columns(state=pl.lit(None, pl.String))]
     for name, frame in layers:
-        cover = union(clip(frame, start_ns, end_ns).select(by, "ts_ns", "dur_ns"), by).with_columns(
-            _layer=pl.lit(name)
-        )
-        open_, decided = (
-            pieces.filter(pl.col("state").is_null()),
-            pieces.filter(pl.col("state").is_not_null()),
-        )
-        cut = overlay(open_, cover, by).with_columns(state=pl.col("_layer")).drop("_layer")
-        pieces = pl.concat([decided, cut])
-    return merge_equal(pieces.with_columns(pl.col("state").fill_null(rest)).sort(by, "ts_ns"), [by, "state"])
+        cover = union(clip(frame.select(by, "ts_ns", "dur_ns"), start_ns, end_ns), by)
+        cut = overlay(open_, cover.with_columns(state=pl.lit(name)), by)
+        decided.append(cut.filter(pl.col("state").is_not_null()))
+        open_ = cut.filter(pl.col("state").is_null()).drop("state")
+    decided.append(open_.with_columns(state=pl.lit(rest)))
+    return merge_equal(pl.concat(decided).sort(by, "ts_ns"), [by, "state"])
 
 
 def merge_equal(timeline: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
     """Join neighbouring rows of a sorted timeline that touch and agree in the columns `same`; other columns are dropped."""
     if timeline.is_empty():
         return timeline.select(*same, "ts_ns", "dur_ns")
-    end = pl.col("ts_ns") + pl.col("dur_ns")
+    ends = pl.col("ts_ns") + pl.col("dur_ns")
     differs = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in same)
-    new = (differs | (pl.col("ts_ns") != end.shift(1))).fill_null(value=True)
-    return (
-        timeline.with_columns(_run=new.cum_sum())
-        .group_by("_run", maintain_order=True)
-        .agg(*[pl.col(c).first() for c in same], pl.col("ts_ns").first(), pl.col("dur_ns").sum())
-        .select(*same, "ts_ns", "dur_ns")
-    )
+    new = (differs | (pl.col("ts_ns") != ends.shift(1))).fill_null(value=True)
+    last = new.shift(-1, fill_value=True)
+    marked = timeline.select(*same, "ts_ns", _end=ends, _new=new, _last=last)
+    stop = marked.filter("_last")["_end"]
+    return marked.filter("_new").select(*same, "ts_ns", dur_ns=stop - pl.col("ts_ns"))
 
 
 def innermost(slices: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return, per key, which row of `slices` is innermost at each moment: of those open, the one that began last.
 
-    For properly nested slices that is the deepest one. Equal begins: the shorter one is inside. Slices that overlap
-    without nesting (damaged input, several clocks) are handled by the same definition.
+    For properly nested slices that is the deepest one. Equal begins: the shorter one is inside; equal ends as well: the
+    later row. Slices that overlap without nesting (damaged input, several clocks) are handled by the same definition.
 
     One row per stretch: `by`, `ts_ns`, `dur_ns`, `row` (UInt32, position in `slices`); moments that no slice covers have
-    no row.
+    no row. Sorted by `by`, `ts_ns`.
     """
-    rows = slices.select(by, "ts_ns", "dur_ns").with_row_index("row").filter(pl.col("dur_ns") > 0)
-    if rows.is_empty():
-        return rows.select(by, "ts_ns", "dur_ns", "row")
-    rows = rows.sort(by, "ts_ns", "dur_ns", "row", descending=[False, False, True, False])
-    keys = rows[by].unique().sort()
-    first = begin(rows)
-    shift = _shift(rows[by], keys, end(rows) - first + 1, first)
-    start = _ints(rows["ts_ns"]) + shift
-    at, until, top = _tops(start, start + _ints(rows["dur_ns"]))
+    rows = _with_length(slices.select(by, "ts_ns", "dur_ns").with_row_index("row"), by)
+    empty = rows.select(by, "ts_ns", "dur_ns", "row").clear()
+    return pl.concat([empty, *(_innermost(part, by) for part in _lines(rows, by))])
+
+
+def _innermost(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    start, stop, shift = _on_line(rows, by)
+    order = _preorder(start, stop)
+    if order is not None:
+        rows, start, stop, shift = rows[order], start[order], stop[order], shift[order]
+    at, until, top = _tops(start, stop)
     return pl.DataFrame({
-        by: rows[by][top], "ts_ns": at - shift[top], "dur_ns": until - at, "row": rows["row"][top],
+        by: rows[by].gather(top), "ts_ns": at - shift[top], "dur_ns": until - at, "row": rows["row"].gather(top),
     })  # fmt: skip
 
 
-def _tops(start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return begin, stop and position of the innermost interval over time, for intervals in preorder."""
-    parent = _parents(start, stop)
-    nested = parent >= 0
-    if (stop[nested] > stop[parent[nested]]).any():
-        return _tops_one_by_one(start, stop)
-    n = len(start)
-    by_end = n - 1 - np.argsort(stop[::-1], kind="stable")  # equal ends: the inner one ends first
-    ends = stop[by_end]
-    times = np.empty(2 * n, np.int64)
-    tops = np.empty(2 * n, np.int64)
-    place_of_start = np.arange(n) + np.searchsorted(
-        ends, start, side="right"
-    )  # equal times: ends before begins
-    place_of_end = np.arange(n) + np.searchsorted(start, ends, side="left")
-    times[place_of_start], tops[place_of_start] = start, np.arange(n)
-    times[place_of_end], tops[place_of_end] = ends, parent[by_end]
+def _preorder(start: Ints, stop: Ints) -> Ints | None:
+    """Return the order by begin, the longer first; None if the rows stand in it."""
+    follows = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (stop[1:] <= stop[:-1]))
+    if follows.all():
+        return None
+    rows = pl.DataFrame({"start": start, "stop": stop})
+    order = pl.arg_sort_by("start", "stop", descending=[False, True], maintain_order=True)
+    return _ints(rows.select(order).to_series())
+
+
+def _tops(start: Ints, stop: Ints) -> tuple[Ints, Ints, Places]:
+    """Return begin, end and position of the innermost interval over time, for intervals in preorder.
+
+    It changes where one begins, to that one, and where one ends that nothing hides, to the last before it that goes on.
+    """
+    under, nested = _parents(start, stop)
+    ending = np.arange(len(stop))[::-1]  # so that of equal ends the inner one comes first
+    if not nested:
+        under = _last_longer(stop)
+        hidden_by = len(stop) - 1 - _last_longer(stop[::-1])[::-1]  # the next one that ends later; len = none
+        begins = np.append(start, np.iinfo(np.int64).max)[hidden_by]
+        ending = np.flatnonzero(begins >= stop)[::-1]
+    ending = ending[np.argsort(stop[ending], kind="stable")]
+    times = np.concatenate([stop[ending], start])
+    tops = np.concatenate([under[ending], np.arange(len(start), dtype=np.int32)])
+    order = np.argsort(times, kind="stable")  # at equal times ends come before begins
+    times, tops = times[order], tops[order]
     keep = (times[1:] > times[:-1]) & (tops[:-1] >= 0)
     return times[:-1][keep], times[1:][keep], tops[:-1][keep]
 
 
-def _parents(start: Ints, stop: Ints) -> Ints:
-    """Return the position of each interval's parent, -1 for roots; intervals in preorder, none without length.
+def _parents(start: Ints, stop: Ints) -> tuple[Places, bool]:
+    """Return the position of each interval's parent, -1 for roots, and whether all nest, which makes it true.
 
-    Depth = intervals begun before minus intervals ended by then; the parent is the last interval one level up.
+    Depth = intervals begun before that go on; the parent is the last interval one level up.
     """
-    depth = np.arange(len(start)) - np.searchsorted(np.sort(stop), start, side="right")
-    parent = np.full(len(start), -1, np.int64)
-    by_depth = np.argsort(depth, kind="stable")
+    n = len(start)
+    after = np.searchsorted(
+        start, stop, side="left"
+    )  # position of the first that begins when this one has ended
+    depth = np.cumsum(1 - np.bincount(after, minlength=n + 1)[:n]) - 1
+    by_depth = np.argsort(depth.astype(np.uint16), kind="stable") if n else depth
     bounds = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2))
+    parent = np.full(n, -1, np.int32)
     for level in range(1, int(depth.max()) + 1):
         here, above = by_depth[bounds[level] : bounds[level + 1]], by_depth[bounds[level - 1] : bounds[level]]
         parent[here] = above[np.searchsorted(above, here) - 1]
-    return parent
+    inner = np.flatnonzero(parent >= 0)
+    return parent, not (stop[inner] > stop[parent[inner]]).any()
 
 
-def _tops_one_by_one(start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-    """Apply the definition row by row: for the few inputs whose intervals overlap without nesting."""
-    out: list[tuple[int, int, int]] = []
-    open_: list[int] = []  # in order of begin, so the last one is innermost
-    now = 0
-    ends: Any = stop.tolist()
-
-    def advance(until: int | None) -> int:
-        at = now
-        while open_:
-            top = open_[-1]
-            if ends[top] > at:
-                stop = ends[top] if until is None else min(ends[top], until)
-                out.append((at, stop, top))
-                at = stop
-                if until is not None and at == until and ends[top] > until:
-                    break
-            open_.pop()
-        return at
-
-    for position, begin in enumerate(start.tolist()):
-        advance(begin)
-        now = begin
-        open_.append(position)
-    advance(None)
-    table = np.array(out, np.int64).reshape(-1, 3)
-    return table[:, 0], table[:, 1], table[:, 2]
+def _last_longer(stop: Ints) -> Places:
+    """Return for each interval the last one before it that ends later, -1 if none does, by jumping over jumps."""
+    before = np.arange(-1, len(stop) - 1, dtype=np.int32)
+    open_ = np.arange(1, len(stop))
+    while len(open_):
+        open_ = open_[stop[before[open_]] <= stop[open_]]
+        before[open_] = before[before[open_]]
+        open_ = open_[before[open_] >= 0]
+    return before

@@ -106,3 +106,14 @@ def test_gpus_without_ranks_are_named_by_device():
     plain = trace()
     plain = plain.replace(gpus=plain.gpus.with_columns(rank=pl.lit(None, pl.Int32)))
     assert charts.states_chart(make(trace=plain)).layout.meta["sentence"].startswith("The GPU of GPU 0")
+
+
+def test_time_that_is_rebuilt_is_said_to_be(results):
+    """170 ms of two threads' 2 x 1 s."""
+    inferred = pl.Series("inferred_ns", [0, 170 * MS])
+    figure = charts.threads_chart(make(scheduling=results.scheduling.with_columns(inferred)))
+    assert figure.layout.meta["sentence"] == (
+        EXPECTED["threads_chart"]
+        + " Switches from idle are missing: 8.5 % of the threads' time is rebuilt from what they did next (wake-ups, samples, the "
+        "next switch)."
+    )

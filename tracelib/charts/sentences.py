@@ -315,14 +315,25 @@ def threads_sentence(results: Results) -> str:
     rows = served(results.scheduling).with_columns(
         short=pl.col("runnable_ns") + pl.col("throttled_ns"), total=total
     )
+    rebuilt = _rebuilt(int(rows["inferred_ns"].sum()), int(rows["total"].sum()))
     row = rows.sort("short", "thread", descending=[True, False]).row(0, named=True)
     if not row["short"]:
         none = "No thread of the server waited for a CPU."
-        return (
-            none
-            if tells_shortage(results.thread_states)
-            else f"Whether threads of the server waited for a CPU {NO_WAKEUPS}."
-        )
+        told = tells_shortage(results.thread_states)
+        return (none if told else f"Whether threads of the server waited for a CPU {NO_WAKEUPS}.") + rebuilt
     name = thread_names(results).get(row["thread"], "a thread")
     part = share(row["short"] / row["total"])
-    return f"{name} wanted a CPU and had none for {duration(row['short'])}, {part} of its time, the most of the server's threads."
+    return (
+        f"{name} wanted a CPU and had none for {duration(row['short'])}, {part} of its time, the most of the server's threads."
+        + rebuilt
+    )
+
+
+def _rebuilt(inferred_ns: int, total_ns: int) -> str:
+    """Say how much of the threads' time stands on switches that were not recorded; nothing if none of it does."""
+    if not inferred_ns:
+        return ""
+    return (
+        f" Switches from idle are missing: {share(inferred_ns / total_ns)} of the threads' time is rebuilt from "
+        "what they did next (wake-ups, samples, the next switch)."
+    )

@@ -21,6 +21,11 @@ def switch(
     return (source, ts, cpu, "switch", prev, state, after)
 
 
+def loss(ts: int, cpu: int, source: int = 0) -> tuple[object, ...]:
+    """Return a reader's mark that events of `cpu` were lost before `ts`."""
+    return (source, ts, cpu, "switch", None, None, None)
+
+
 def wakeup(
     ts: int, cpu: int, woken: int, waker: int = IDLE, source: int = 0, event: str = "wakeup"
 ) -> tuple[object, ...]:
@@ -124,12 +129,12 @@ def slow_states(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:  
                 events[row["prev"]].append(
                     Event(
                         row["ts_ns"], "out", row["cpu"], row["prev_state"], to_idle=row["next"] == IDLE,
-                        lost=ago is not None and not from_idle and ago["next"] is not None and ago["next"] != row["prev"],
+                        lost=ago is not None and not from_idle and _disagree(ago, ago["next"], row["prev"]),
                         idle_since=ago["ts_ns"] if ago is not None and from_idle else None,
                     )
                 )  # fmt: skip
             if row["next"] is not None and row["next"] >= 0:
-                lost = then is not None and then["prev"] is not None and then["prev"] != row["next"]
+                lost = then is not None and _disagree(then, then["prev"], row["next"])
                 events[row["next"]].append(Event(row["ts_ns"], "in", row["cpu"], lost=lost))
         elif row["event"] in wake_kinds and row["next"] is not None and row["next"] >= 0:
             events[row["next"]].append(Event(row["ts_ns"], "wake", row["cpu"]))
@@ -163,6 +168,12 @@ def slow_states(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:  
                 if until > ts:
                     out.append((thread, ts, until, state, inferred))
     return sorted(out)  # type: ignore[type-var]
+
+
+def _disagree(neighbour: dict[str, object], told: object, thread: int) -> bool:
+    """Whether events of the CPU were lost between a switch and its neighbour, which `told` of some other thread."""
+    marks_a_loss = neighbour["prev"] is None and neighbour["next"] is None
+    return marks_a_loss or (told is not None and told != thread)
 
 
 def _between(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
-from scheduling_frames import IDLE, merged, rows, slow_states, switch, trace, wakeup, window
+from scheduling_frames import IDLE, loss, merged, rows, slow_states, switch, trace, wakeup, window
 
 A, B, C = 1, 2, 3
 
@@ -165,6 +165,40 @@ def test_a_lost_event_makes_both_ends_unknown() -> None:
     ]
 
 
+def test_a_loss_mark_closes_both_sides_as_unknown() -> None:
+    # CPU 0 lost events between 20 and 40: A may have left and come back, B may have been there in between.
+    sched = [wakeup(5, 1, C), switch(10, 0, B, "R", A), wakeup(20, 1, C, B), loss(40, 0), switch(50, 0, A, "S", IDLE), wakeup(55, 1, A),
+             switch(60, 1, C, "S", A), switch(70, 1, A, "S", C)]  # fmt: skip
+    assert [r[:3] for r in states_of(sched, A, 70)] == [
+        (0, 50, "unknown"), (50, 55, "blocked"), (55, 60, "runnable"), (60, 70, "running"),
+    ]  # fmt: skip
+
+
+def test_a_thread_that_leaves_after_a_loss_has_an_unknown_coming() -> None:
+    sched = [wakeup(5, 1, C), switch(10, 0, B, "R", A), loss(40, 0), switch(50, 0, B, "R", A), switch(60, 0, A, "R", B),
+             switch(80, 0, B, "S", IDLE)]  # fmt: skip
+    assert [r[:3] for r in states_of(sched, B, 80)] == [
+        (0, 50, "unknown"), (50, 60, "runnable"), (60, 80, "running"),
+    ]  # fmt: skip
+    assert [r[:3] for r in states_of(sched, A, 80)] == [
+        (0, 50, "unknown"), (50, 60, "running"), (60, 80, "unknown"),  # it may have come to another CPU since
+    ]  # fmt: skip
+
+
+def test_a_loss_on_one_cpu_says_nothing_of_another() -> None:
+    sched = [wakeup(5, 1, C), switch(10, 0, B, "S", A), switch(60, 0, A, "S", IDLE), wakeup(70, 1, A)]
+    assert states_of([*sched[:2], loss(40, 1), *sched[2:]], A, 70) == states_of(sched, A, 70)
+    assert [r[:3] for r in states_of(sched, A, 70)][1] == (10, 60, "running")
+
+
+def test_a_loss_while_the_cpu_idled_hides_who_came() -> None:
+    # Without the mark, A's coming to the idle CPU would be bounded by its wake-up; with it, anything may have been.
+    sched = [wakeup(5, 1, C), switch(10, 0, A, "S", IDLE), wakeup(30, 0, A), switch(50, 0, A, "S", IDLE)]
+    assert [r[:3] for r in states_of(sched, A, 50)][1:] == [(10, 30, "blocked"), (30, 50, "running")]
+    marked = [*sched[:3], loss(50, 0), *sched[3:]]
+    assert [r[:3] for r in states_of(marked, A, 50)][1:] == [(10, 30, "blocked"), (30, 50, "unknown")]
+
+
 def test_idle_is_no_thread() -> None:
     states = thread_states(trace([switch(10, 0, A, "S", IDLE), switch(20, 0, IDLE, "R", B)]), window(0, 30))
     assert states["thread"].unique().sort().to_list() == [A, B]
@@ -286,13 +320,14 @@ def test_nothing_is_carried_over_a_hole_between_recordings() -> None:
 # --------------------------------------------------------------------------------------------- invariants, oracle
 
 
-def simulate(  # noqa: C901  a scheduler in one loop
-    seed: int, cpus: int, threads: int, steps: int, comings_seen: float, lost: float
+def simulate(  # noqa: C901, PLR0915  a scheduler in one loop
+    seed: int, cpus: int, threads: int, steps: int, comings_seen: float, lost: float, *, marks: bool = False
 ) -> tuple[Trace, dict[int, list[tuple[int, int, str]]], int]:
     """Return a trace, the truth as (from, until, state) per thread, and the end, of a scheduler with one queue.
 
     `comings_seen`: share of the idle-to-thread switches that are recorded; `lost`: share of all events that are not.
-    Samples come every 2000 ns on each busy CPU; at most one event happens at a time.
+    Samples come every 2000 ns on each busy CPU; at most one event happens at a time. `marks`: before the next event of a
+    CPU whose events were lost, the recorder says so, as ftrace does.
     """
     rng = random.Random(seed)
     state = dict.fromkeys(range(threads), "blocked")
@@ -308,9 +343,17 @@ def simulate(  # noqa: C901  a scheduler in one loop
         truth[thread].append((since[thread], now, state[thread]))
         state[thread], since[thread] = new, now
 
+    cut: set[object] = set()
+
     def record(row: tuple[object, ...], share: float = 1.0) -> None:
-        if rng.random() < share * (1 - lost):
+        chance = rng.random()
+        if chance < share * (1 - lost):
+            if marks and row[2] in cut:
+                sched.append(loss(now, row[2]))  # type: ignore[arg-type]
+                cut.discard(row[2])
             sched.append(row)
+        elif chance >= 1 - lost:
+            cut.add(row[2])
 
     def put(cpu: int, thread: int, left: str) -> None:
         share = comings_seen if on_cpu[cpu] == IDLE else 1.0
@@ -379,9 +422,16 @@ def fast(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(**SIMULATED, comings_seen=st.sampled_from([0.0, 0.1, 1.0]), lost=st.sampled_from([0.0, 0.05, 0.4]))
-def test_two_implementations_agree_to_the_nanosecond(seed, cpus, threads, steps, comings_seen, lost) -> None:
-    of, _, _ = simulate(seed, cpus, threads, steps, comings_seen, lost)
+@given(
+    **SIMULATED,
+    comings_seen=st.sampled_from([0.0, 0.1, 1.0]),
+    lost=st.sampled_from([0.0, 0.05, 0.4]),
+    marks=st.booleans(),
+)
+def test_two_implementations_agree_to_the_nanosecond(
+    seed, cpus, threads, steps, comings_seen, lost, marks
+) -> None:
+    of, _, _ = simulate(seed, cpus, threads, steps, comings_seen, lost, marks=marks)
     if of.sched.is_empty():
         return
     assert fast(of, *span(of)) == slow_states(of, *span(of))

@@ -155,7 +155,11 @@ def _in_order(key: str) -> pl.Expr:
 
 
 def _switches(sched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return what switches say of the thread that left, and of the one that came."""
+    """Return what switches say of the thread that left, and of the one that came.
+
+    A switch from nothing known to nothing known is a reader's mark that events of that CPU were lost before it: whoever
+    was there before it, and whoever is there after it, may have come and gone in between.
+    """
     switch = sched.filter(pl.col("event") == "switch").sort(_in_order("cpu"))
     same_before = (pl.col("cpu") == pl.col("cpu").shift(1)) & (
         pl.col("segment") == pl.col("segment").shift(1)
@@ -163,7 +167,10 @@ def _switches(sched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     same_after = (pl.col("cpu") == pl.col("cpu").shift(-1)) & (
         pl.col("segment") == pl.col("segment").shift(-1)
     )
+    mark = pl.col("prev").is_null() & pl.col("next").is_null()
     switch = switch.with_columns(
+        cut_before=same_before & mark.shift(1),
+        cut_after=same_after & mark.shift(-1),
         before=pl.when(same_before).then(pl.col("next").shift(1)),
         since=pl.when(same_before).then(pl.col("ts_ns").shift(1)),
         after=pl.when(same_after).then(pl.col("prev").shift(-1)),
@@ -172,12 +179,12 @@ def _switches(sched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     other = {c: pl.when(pl.col(c) >= 0).then(c) for c in ("prev", "next")}
     left = switch.filter(pl.col("prev") >= 0).select(
         "segment", "ts_ns", "n", "cpu", thread="prev", kind=pl.lit(OUT, pl.UInt8), ready=pl.col("prev_state").eq_missing("R"),
-        asleep=(~pl.col("prev_state").is_in(["R", "X", "Z"])).fill_null(value=False) & pl.col("wakes"), broken=(~from_idle & (pl.col("before") != pl.col("prev"))).fill_null(value=False),
+        asleep=(~pl.col("prev_state").is_in(["R", "X", "Z"])).fill_null(value=False) & pl.col("wakes"), broken=(pl.col("cut_before") | (~from_idle & (pl.col("before") != pl.col("prev")))).fill_null(value=False),
         idle_since=pl.when(from_idle).then("since"), to_idle=(pl.col("next") == IDLE).fill_null(value=False), other=other["next"],
     )  # fmt: skip
     came = switch.filter(pl.col("next") >= 0).select(
         "segment", "ts_ns", "n", "cpu", thread="next", kind=pl.lit(IN, pl.UInt8),
-        broken=(pl.col("after") != pl.col("next")).fill_null(value=False), other=other["prev"],
+        broken=(pl.col("cut_after") | (pl.col("after") != pl.col("next"))).fill_null(value=False), other=other["prev"],
     )  # fmt: skip
     return left, came
 

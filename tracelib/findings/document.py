@@ -207,7 +207,8 @@ def _total(column: str) -> pl.Expr:
 def _scheduling(results: Results) -> dict[str, Any] | None:
     if results.scheduling.is_empty():
         return None
-    sources = results.trace.sources
+    recorded = results.trace.sched["source"].unique()
+    sources = results.trace.sources.filter(pl.col("source").is_in(recorded.implode()))
     told = tells_shortage(results.thread_states)
     throttled = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
     return {

@@ -156,7 +156,13 @@ SOURCES = pl.Schema(
         "wall_offset_ns": pl.Int64(),  # declared: wall time = ts_ns + this; null = the file does not declare it
         "tied_by": pl.String(),  # declared, anchors, user, untied; null before tracelib.align
         "offset_ns": pl.Int64(),  # added to the file's own times by tracelib.align; null before
-        "error_ns": pl.Int64(),  # estimated residual of that; null = not estimated
+        "error_ns": pl.Int64(),  # what the tie is good for; null = not estimated
+        "tied_with": pl.String(),  # the file whose clock it was compared with; null = none
+        "anchor_kind": pl.String(),  # what both saw: thread switches, named ranges, ends of collectives, activity, …; null = nothing
+        "anchors": pl.Int64(),  # how many; null = none
+        "residual_p50_ns": pl.Int64(),  # by how much the anchors miss each other; null = not measured
+        "residual_p99_ns": pl.Int64(),
+        "drift_ppb": pl.Int64(),  # its clock's rate was corrected by this, in ns a second; null before tracelib.align
         "first_ns": pl.Int64(),  # of this file's events, on the trace's timeline
         "last_ns": pl.Int64(),
         "lost_declared": pl.Int64(),  # events the recorder says it lost

@@ -27,7 +27,7 @@ _FINDINGS: dict[str, Any] = {
     "title": "decode is slow", "ticket": "INC-42", "parameters": {"traces": ["worker_TP0.json.gz"], "redact": True},
     "sources": [{
         "file": "worker_TP0.json.gz", "sha256": "0" * 64, "format": "torch_profiler", "recorder": "torch 2.11 / CUPTI 130001", "clock": "realtime",
-        "tied_by": "declared", "offset_ns": 0, "error_ns": None, "first_ns": START, "last_ns": START + 1_000_000,
+        "tied_by": "declared", "offset_ns": 0, "error_ns": None, "residual": None, "first_ns": START, "last_ns": START + 1_000_000,
         "rows": {"slices": 1_234, "gpu_ops": 56, "samples": 0, "sched": 0}, "lost": {"declared": 0, "detected": 2, "skipped_bytes": 0}, "notes": ["rank by name"],
     }],
     "window": {"start_ns": START, "end_ns": START + 1_000_000, "duration_ns": 1_000_000, "why": "from the first to the last GPU operation of 2 GPUs"},

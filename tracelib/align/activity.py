@@ -35,6 +35,8 @@ TRIM = 0.01
 ACTIVE = ("op", "runtime", "driver", "annotation", "python", "os")
 #: For the search of an unknown shift: how many moments vote, over how long, and what one contradiction costs.
 VOTERS, CHUNK_NS, PENALTY, PAIRS = 1_500, 3_000_000_000, 20, 1_000_000
+#: By how much a drifting clock may be off at the ends of that time: no single shift fits there to the microsecond.
+SMEAR_NS = 100_000
 #: Clocks that something keeps in step drift less than this against each other.
 PLAUSIBLE_DRIFT = 100e-6
 #: Another shift that does at least this well, relative to the best, makes the answer ambiguous.
@@ -85,8 +87,12 @@ def bounds(moments: pl.DataFrame, off: pl.DataFrame) -> Bounds | None:
 def activity_fit(off: pl.DataFrame, moments: pl.DataFrame) -> Fit | None:
     """Return how the moments' clock maps to that of the absences, None if too little is common or several shifts would do."""
     pairs = _pairs(off, moments)
-    shift = _search(pairs)
-    return None if shift is None else _refined(pairs, *shift)
+    for smear_ns in (0, SMEAR_NS):
+        shift = _search(pairs, smear_ns)
+        found = None if shift is None else _refined(pairs, *shift)
+        if found is not None:
+            return found
+    return None
 
 
 def moments(trace: Trace) -> pl.DataFrame:
@@ -141,11 +147,17 @@ def _pairs(off: pl.DataFrame, moments: pl.DataFrame) -> Pairs:
     return out
 
 
-def _search(pairs: Pairs) -> tuple[int, int, int] | None:
+def _search(pairs: Pairs, smear_ns: int) -> tuple[int, int, int] | None:
     """Return the shift at which threads do most while on their CPUs and nothing while off, its width, and its time.
 
-    None if another shift does nearly as well: threads that were rarely off fit anywhere.
+    Absences count from `smear_ns` after their begin to as much before their end. None if another shift does nearly as
+    well: threads that were rarely off fit anywhere.
     """
+    pairs = [
+        (left[long] + smear_ns, came[long] - smear_ns, at)
+        for left, came, at in pairs
+        if (long := came - left > 2 * smear_ns).any()
+    ]
     if not pairs:
         return None
     starts, ends, weights = [], [], []

@@ -41,6 +41,7 @@ class Check:
     count: int
     error_ns: int
     p50_ns: int | None = None
+    p99_ns: int | None = None
     shift_ns: int = 0
 
 
@@ -158,7 +159,8 @@ class Evidence:
         low, high = max(int(at[0]) for at in times), min(int(at[-1]) for at in times)
         common = min(int(((at >= low) & (at <= high)).sum()) for at in times)
         if common and len(missed) >= CHECKED * common and float(np.quantile(missed, 0.5)) <= GOOD_NS:
-            return Check(kind, len(missed), int(np.quantile(missed, 0.99)), int(np.quantile(missed, 0.5)))
+            p50, p99 = (int(np.quantile(missed, part)) for part in (0.5, 0.99))
+            return Check(kind, len(missed), p99, p50, p99)
         return _check_of(fit(first, second), kind, max_error_ns)
 
 
@@ -177,8 +179,10 @@ def _check_of(better: Fit | None, kind: str, max_error_ns: int) -> Check | None:
     if better is None or better.error_ns > max_error_ns:
         return None
     if abs(better.offset_ns) > max_error_ns:
-        return Check(kind, better.anchors, better.error_ns, better.p50_ns, shift_ns=better.offset_ns)
-    return Check(kind, better.anchors, abs(better.offset_ns) + better.error_ns, better.p50_ns)
+        return Check(
+            kind, better.anchors, better.error_ns, better.p50_ns, better.p99_ns, shift_ns=better.offset_ns
+        )
+    return Check(kind, better.anchors, abs(better.offset_ns) + better.error_ns, better.p50_ns, better.p99_ns)
 
 
 def _moved(frame: pl.DataFrame, tie: Tie, *columns: str) -> pl.DataFrame:

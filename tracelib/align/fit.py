@@ -29,7 +29,9 @@ RIVAL = 0.75
 CHANCE, DECOYS_NS = 0.4, (-23_456_789, -9_123_457, -3_701_235, 3_302_467, 8_765_431, 21_098_765)
 #: Widths of the bins in which votes are counted: narrow for dense moments, wide for a drifting clock.
 BINS_NS = (5_000, 25_000, 125_000, 600_000)
-VOTERS, VOTES, CANDIDATES = 600, 300_000, 12
+VOTERS, VOTES = 600, 300_000
+#: Shifts to try of each width: how far a peak stands out compares within one width only.
+CANDIDATES = 4
 #: A moment whose nearest partner is farther away has none.
 FAR_NS = 100_000
 CHUNKS = (0.5, 0.25, 0.75, 0.1, 0.9)
@@ -157,9 +159,12 @@ def _candidates(
             found += [(strength, shift, centre, width) for shift, strength in _peaks(shifts, width)]
     best: list[tuple[int, int, int]] = []
     for _, shift, centre, width in sorted(found, key=lambda item: (-item[0], item[3])):
-        if all(abs(shift - other) > 2 * min(width, narrow) for other, _, narrow in best):
+        several = sum(narrow == width for _, _, narrow in best)
+        if several < CANDIDATES and all(
+            abs(shift - other) > 2 * min(width, narrow) for other, _, narrow in best
+        ):
             best.append((shift, centre, width))
-    return best[:CANDIDATES]
+    return best
 
 
 def _votes(

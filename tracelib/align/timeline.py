@@ -54,7 +54,7 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
         ties[fullest] = Tie("reference")
     _tie_all(rows, ties, evidence, max_error_ns)
     remarks, checks = _replace_wrong(rows, ties, evidence, max_error_ns)
-    made = [_with_error(index, tie or Tie("untied"), checks) for index, tie in enumerate(ties)]
+    made = [_checked(index, tie or Tie("untied"), checks, rows) for index, tie in enumerate(ties)]
     remarks += [
         (
             index,
@@ -69,9 +69,7 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
         and evidence.span(index)
     ]
     for index, tie in enumerate(made):
-        remarks += _remarks(
-            index, tie, {pair: check for pair, check in checks.items() if index in pair}, rows
-        )
+        remarks += _remarks(index, tie, checks, rows)
     return Timeline(made, evidence, remarks)
 
 
@@ -223,10 +221,26 @@ def _checks(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -
     return checks
 
 
-def _with_error(index: int, tie: Tie, checks: Checks) -> Tie:
-    """Return a declared tie with the least error that a check leaves room for."""
-    errors = [check.error_ns for pair, check in checks.items() if index in pair and not check.shift_ns]
-    return replace(tie, error_ns=min(errors)) if tie.error_ns is None and errors else tie
+def _checked(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, Any]]) -> Tie:
+    """Return a tie that nobody measured with what the best check says of it: the error that is left room for, and by what."""
+    found = _best_check(index, checks)
+    if found is None or tie.error_ns is not None:
+        return tie
+    check, other = found
+    return replace(
+        tie, error_ns=check.error_ns, against=str(rows[other]["file"]), kind=check.kind, anchors=check.count,
+        p50_ns=check.p50_ns, p99_ns=None if check.p50_ns is None else check.p99_ns,
+    )  # fmt: skip
+
+
+def _best_check(index: int, checks: Checks) -> tuple[Check, int] | None:
+    """Return the check that leaves a source least room, of those that agree with its tie, and against which source."""
+    agreed = [
+        (check, pair[0] if pair[1] == index else pair[1])
+        for pair, check in checks.items()
+        if index in pair and not check.shift_ns
+    ]
+    return min(agreed, key=lambda item: item[0].error_ns, default=None)
 
 
 def _doubt(pair: tuple[int, int], check: Check, rows: Sequence[Mapping[str, Any]]) -> Remark:
@@ -253,10 +267,9 @@ def _remarks(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, A
     said: list[Remark] = []
     if tie.method == "reference" and len(rows) > 1:
         said.append((index, "info", "no file says where wall time is: this file's clock is the timeline", ""))
-    agreed = [(check, pair) for pair, check in checks.items() if not check.shift_ns]
-    if agreed:
-        check, pair = min(agreed, key=lambda item: item[0].error_ns)
-        other = rows[pair[0] if pair[1] == index else pair[1]]["file"]
+    agreed = _best_check(index, checks)
+    if agreed is not None:
+        check, other = agreed[0], rows[agreed[1]]["file"]
         median = "" if check.p50_ns is None else f", half of them within {_us(check.p50_ns)}"
         message = f"its clock agrees with that of {other} within {_us(check.error_ns)}{median} by {check.count:,} anchors ({check.kind})"
         said.append((index, "info", message, ""))

@@ -115,6 +115,10 @@ def _sources(results: Results) -> list[dict[str, Any]]:
         {
             **{key: row[key] for key in kept},
             "tied_by": _TIED.get(row["tied_by"], row["tied_by"]),
+            "residual": None if row["anchors"] is None else {
+                "against": row["tied_with"], "kind": row["anchor_kind"], "anchors": row["anchors"],
+                "p50_ns": row["residual_p50_ns"], "p99_ns": row["residual_p99_ns"], "drift_ppb": row["drift_ppb"],
+            },
             "rows": {name: count.get(row["source"], 0) for name, count in counts.items()},
             "lost": {"declared": row["lost_declared"], "detected": row["lost_detected"], "skipped_bytes": row["skipped_bytes"]},
             "notes": health.filter(pl.col("source") == row["source"])["message"].to_list(),

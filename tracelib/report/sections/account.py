@@ -58,7 +58,6 @@ def _source_cells(source: dict[str, Any]) -> tuple[object, ...]:
         else source["last_ns"] - source["first_ns"]
     )
     tied = _CLOCKS.get(source["tied_by"] or "", source["tied_by"] or "not known")
-    error = "" if source["error_ns"] is None else duration(source["error_ns"])
     name = Markup(f"{esc(source['file'])}<small>{esc(source['recorder'] or '')}</small>")
     clock = f"{tied} ({source['clock'] or 'unknown'})"
     return (
@@ -67,9 +66,20 @@ def _source_cells(source: dict[str, Any]) -> tuple[object, ...]:
         rows,
         duration(cover),
         clock,
-        error,
+        _error(source),
         ", ".join(losses) or "nothing",
     )
+
+
+def _error(source: dict[str, Any]) -> Markup:
+    """Return what a clock's tie is good for, and what the anchors left of it."""
+    if source["error_ns"] is None:
+        return Markup("")
+    found = source["residual"]
+    kinds = "" if found is None else f"{count(found['anchors'])} anchors ({found['kind']})"
+    if found is not None and found["p50_ns"] is not None:
+        kinds += f": median {duration(found['p50_ns'])}, p99 {duration(found['p99_ns'])}"
+    return Markup(f"{esc(duration(source['error_ns']))}<small>{esc(kinds)}</small>")
 
 
 def _remarks(rows: list[dict[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from tracelib.analyses.host_time import host_time
 from tracelib.analyses.ipc import ipc
 from tracelib.analyses.launches import launches
 from tracelib.analyses.lost import causes, lost
+from tracelib.analyses.on_timeline import on_timeline
 from tracelib.analyses.requests import requests
 from tracelib.analyses.scheduling import scheduling
 from tracelib.analyses.thread_states import thread_states
@@ -35,7 +36,8 @@ __all__ = ["Results", "analyse"]
 class Results:
     """The frames of all analyses; each frame's columns stand in the docstring of the function of its name.
 
-    A frame that needs events which no source holds is empty, and `missing` maps its name to the reason.
+    A frame that needs events which no source holds is empty, and `missing` maps its name to the reason. `trace` is the
+    part of `recorded` that lies on one timeline: all of it (None = the same), unless a source's clock could not be tied.
     """
 
     trace: Trace
@@ -55,6 +57,7 @@ class Results:
     ipc: pl.DataFrame
     requests: pl.DataFrame
     missing: dict[str, str] = field(default_factory=dict)
+    recorded: Trace | None = None
 
 
 def analyse(
@@ -78,6 +81,7 @@ def analyse(
 
     """
     rules = load_rules(rules_path)
+    recorded, trace = trace, on_timeline(trace)
     over = window(trace, window_seconds, window_of)
     met = collectives(trace, over)
     states = gpu_states(trace, over, met)
@@ -91,10 +95,27 @@ def analyse(
         "thread_states": running, "scheduling": scheduling(trace, running), "cpu_time": cpu_time(trace, over, running, rules),
         "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(requests_log, over, states),
     }  # fmt: skip
-    missing = {name: reason for name, reason in _NEEDS.items() if frames[name].is_empty()}
-    return Results(trace=trace, window=over, missing=missing, **frames)
+    missing = {
+        name: _untied(name, recorded, trace) or reason
+        for name, reason in _NEEDS.items()
+        if frames[name].is_empty()
+    }
+    return Results(trace=trace, recorded=recorded, window=over, missing=missing, **frames)
 
 
+def _untied(name: str, recorded: Trace, trace: Trace) -> str:
+    """Return why there is nothing although it was recorded: it is on a clock that nothing ties."""
+    needed = _FROM.get(name)
+    if needed is None or getattr(trace, needed).height or getattr(recorded, needed).is_empty():
+        return ""
+    return f"it was recorded, but the clock of the files that hold the {needed.replace('_', ' ')} is tied to no other file's"
+
+
+#: The events from which a frame is made.
+_FROM = {
+    "launches": "gpu_ops", "collectives": "gpu_ops", "host_activity": "slices", "ipc": "slices", "thread_states": "sched",
+    "scheduling": "sched", "demand": "sched", "cpu_time": "samples",
+}  # fmt: skip
 #: What each frame needs, in words, for when it is empty.
 _NEEDS = {
     "launches": "no launch call was recorded (CPU activities of the profiler, or nsys -t cuda)",

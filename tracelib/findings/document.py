@@ -96,7 +96,10 @@ _TIED = {"reference": "declared"}
 
 
 def _sources(results: Results) -> list[dict[str, Any]]:
-    frames = {name: getattr(results.trace, name) for name in ("slices", "gpu_ops", "samples", "sched")}
+    frames = {
+        name: getattr(results.recorded or results.trace, name)
+        for name in ("slices", "gpu_ops", "samples", "sched")
+    }
     counts = {name: dict(frame.group_by("source").len().iter_rows()) for name, frame in frames.items()}
     health = results.trace.health
     kept = [

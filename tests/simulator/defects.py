@@ -105,9 +105,10 @@ def _add_noise(made: Plan, kind: str, ranks: int, rng: random.Random) -> None:
 
 
 def _add_episodes(made: Plan, kind: str, total: float, ranks: int, rng: random.Random) -> None:
-    for n in range(EPISODES):
-        step = (2 * n + 1) * made.steps // (2 * EPISODES)
-        ns = total / EPISODES
+    times = episodes(kind)
+    for n in range(times):
+        step = (2 * n + 1) * made.steps // (2 * times)
+        ns = total / times
         if kind == "imbalance":  # one rank has the longer sequences, throughout
             made.worker[kind][step][ranks - 1] += round(ns)
         elif kind in made.worker:
@@ -117,6 +118,11 @@ def _add_episodes(made: Plan, kind: str, total: float, ranks: int, rng: random.R
                 made.worker[kind][step][rank] += round(ns * (1 if rank == longest else rng.uniform(0.5, 1)))
         else:
             made.server[kind][step] += round(ns)
+
+
+def episodes(kind: str) -> int:
+    """Return how many times a defect strikes."""
+    return 3 if kind in SAMPLED else EPISODES
 
 
 def _stops(total: float, seconds: float) -> list[tuple[int, int]]:

@@ -47,7 +47,7 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     known = known.filter(pl.col("cause").is_not_null())
     strong = _covered(_timeline(known.filter(~pl.col("weak")), thread_states), known.filter("covers"))
     weak = _timeline(known.filter("weak"), thread_states)
-    sampled = _sampled(trace, window, rules)
+    sampled = _awake(_sampled(trace, window, rules), thread_states)
     told = look_inside(_filled(strong, weak, window), sampled, _compilers(trace, sampled), thread_states)
     return _filled(told, sampled, window)
 
@@ -152,3 +152,12 @@ def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     return (
         clip(named, window.start_ns, window.end_ns).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)
     )
+
+
+def _awake(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the time before a sample in which its thread slept: what it did then, the sample cannot have seen."""
+    asleep = thread_states.filter(pl.col("state") == "blocked").select(
+        "thread", "ts_ns", "dur_ns", _asleep=pl.lit(value=True)
+    )
+    cut = overlay(stretches, asleep, "thread")
+    return cut.filter(pl.col("_asleep").is_null()).select(stretches.columns).sort("thread", "ts_ns")

@@ -23,7 +23,7 @@ ftrace_around() {  # folder seconds
   local at=$TRACEFS/instances/tracelib
   echo "mkdir -p $at; echo 16384 >$at/buffer_size_kb; echo mono >$at/trace_clock; echo 1 >$at/options/record-tgid; \
     echo 1 >$at/events/sched/sched_switch/enable; echo 1 >$at/events/sched/sched_wakeup/enable; echo 1 >$at/tracing_on; sleep $2; \
-    echo 0 >$at/tracing_on; gzip -9 <$at/trace >$1/ftrace.txt.gz; rmdir $at"
+    echo 0 >$at/tracing_on; gzip <$at/trace >$1/ftrace.txt.gz; rmdir $at"
 }
 
 quota() {  # microseconds per 100 ms: move this shell into a cgroup of its own
@@ -50,8 +50,8 @@ record() (  # name scenario options... (in a shell of its own, so that a quota e
   [ -n "$stat" ] && around="cat $stat >$folder/cpu.stat.before; $around; cat $stat >$folder/cpu.stat.after"
   local run=(python3 -m sample_traces.capture "$scenario" --out "$folder" "${flags[@]}")
   if [ -n "$with_nsys" ]; then
-    around="$NSYS start --session=tracelib -o $folder/nsys --sample=none --cpuctxsw=process-tree >>$folder/nsys.log 2>&1; sleep 6; $NSYS stop --session=tracelib >>$folder/nsys.log 2>&1"
-    run=("$NSYS" launch --session-new=tracelib -t cuda,nvtx,osrt "${run[@]}" --profile nvtx --lead 8)
+    around="$NSYS start --session=tracelib -o $folder/nsys --sample=none --cpuctxsw=process-tree >>$folder/nsys.log 2>&1; sleep 4; $NSYS stop --session=tracelib >>$folder/nsys.log 2>&1"
+    run=("$NSYS" launch --session-new=tracelib -t cuda,nvtx,osrt "${run[@]}" --profile nvtx --lead 6)
   fi
   timeout 90 "${run[@]}" --while-loaded "$around" >"$folder/run.log" 2>&1 || { say "$name FAILED"; tail -5 "$folder/run.log"; }
   if [ -e "$folder/perf.data" ]; then

@@ -50,7 +50,7 @@ record() (  # name scenario options... (in a shell of its own, so that a quota e
   [ -n "$stat" ] && around="cat $stat >$folder/cpu.stat.before; $around; cat $stat >$folder/cpu.stat.after"
   local run=(python3 -m sample_traces.capture "$scenario" --out "$folder" "${flags[@]}")
   if [ -n "$with_nsys" ]; then
-    around="$NSYS start --session=tracelib -o $folder/nsys --sample=none --cpuctxsw=process-tree >>$folder/nsys.log 2>&1; sleep 4; $NSYS stop --session=tracelib >>$folder/nsys.log 2>&1"
+    around="$NSYS start --session=tracelib -o $folder/nsys --sample=none --cpuctxsw=process-tree >>$folder/nsys.log 2>&1; sleep 14; $NSYS stop --session=tracelib >>$folder/nsys.log 2>&1"
     run=("$NSYS" launch --session-new=tracelib -t cuda,nvtx,osrt "${run[@]}" --profile nvtx --lead 6)
   fi
   timeout 90 "${run[@]}" --while-loaded "$around" >"$folder/run.log" 2>&1 || { say "$name FAILED"; tail -5 "$folder/run.log"; }

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from tracelib import load
-from tracelib.classify import CAUSES, load_rules, slice_causes, slice_meaning, stack_causes
+from tracelib.classify import CAUSES, load_rules, slice_causes, slice_meanings, stack_causes
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.schema import SLICE_CATEGORY
 
@@ -134,10 +134,13 @@ def test_who_is_waited_for() -> None:
 
 
 def test_a_copy_that_lasts_waits_for_the_device() -> None:
-    told = slice_meaning(
+    number, meanings = slice_meanings(
         slices(("cudaMemcpyAsync", "runtime", 199_999), ("cudaMemcpyAsync", "runtime", 200_000))
     )
-    assert told.select("cause", "sub_cause").rows() == [("kernel_launch", "api"), ("sync", None)]
+    assert meanings[number.to_list()].select("cause", "sub_cause").rows() == [
+        ("kernel_launch", "api"),
+        ("sync", None),
+    ]
 
 
 def test_one_row_per_name_and_category() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelib.rules import StackRule
 
-__all__ = ["CAUSES", "Rules", "load_rules", "sample_causes", "slice_causes", "slice_meaning", "stack_causes"]
+__all__ = ["CAUSES", "Rules", "load_rules", "sample_causes", "slice_causes", "slice_meanings", "stack_causes"]
 
 NS_PER_MS = 1_000_000
 SLICE_MEANING = pl.Schema({
@@ -88,27 +88,29 @@ def _slice_rule_frame(rules: Sequence[SliceRule]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SLICE_MEANING, orient="row")
 
 
-def slice_meaning(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
-    """Return what each single slice means, its length considered.
+def slice_meanings(slices: pl.DataFrame, rules: Rules | None = None) -> tuple[pl.Series, pl.DataFrame]:
+    """Return what each single slice means, its length considered, as a position in a table of distinct meanings.
 
     Returns
     -------
+    polars.Series
+        One UInt32 per row of `slices`, in the same order.
     polars.DataFrame
-        One row per row of `slices`, in the same order: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`,
-        `direction`, `weak`, `covers` as in :func:`slice_causes`, the cause of long slices already put in.
+        One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`, `covers` as in
+        :func:`slice_causes`, the cause of long slices put in.
 
     """
-    meaning = slice_causes(slices, rules)
-    long = (pl.col("dur_ns") >= pl.col("long_ns")).fill_null(value=False)
-    return (
-        slices.select("name", "category", "dur_ns")
-        .join(meaning, on=["name", "category"], how="left", maintain_order="left", nulls_equal=True)
-        .select(
-            pl.when(long).then("long_cause").otherwise("cause").alias("cause"),
-            pl.when(long).then("long_sub_cause").otherwise("sub_cause").alias("sub_cause"),
-            "waits", "waits_for", "may_wait_for", "direction", "weak", "covers",
-        )
-    )  # fmt: skip
+    causes = slice_causes(slices, rules)
+    usual = causes.drop("name", "category", "long_ns", "long_cause", "long_sub_cause")
+    long = causes.select(
+        pl.col("long_cause").alias("cause"), pl.col("long_sub_cause").alias("sub_cause"), *usual.columns[2:]
+    )
+    numbers = causes.select("name", "category", "long_ns", _at=pl.int_range(pl.len(), dtype=pl.UInt32))
+    lasts = (pl.col("dur_ns") >= pl.col("long_ns")).fill_null(value=False)
+    at = slices.select("name", "category", "dur_ns").join(
+        numbers, on=["name", "category"], how="left", maintain_order="left", nulls_equal=True
+    ).select(pl.col("_at") + lasts * pl.lit(causes.height, pl.UInt32))  # fmt: skip
+    return at.to_series(), pl.concat([usual, long])
 
 
 def stack_causes(stacks: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:

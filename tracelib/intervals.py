@@ -89,6 +89,17 @@ def _union(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     })  # fmt: skip
 
 
+def in_order(frame: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the rows of `frame` by key and begin; rows that stand so already, or in a few runs of such, cost little."""
+    if len(lines := _lines(frame, by)) != 1:
+        return frame.sort(by, "ts_ns", maintain_order=True)
+    start, _, _ = _on_line(lines[0], by)
+    if not (start[1:] < start[:-1]).any():
+        return frame
+    order = np.argsort(start, kind="stable")  # which finds the runs and merges them
+    return frame[order]
+
+
 def _with_length(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     return rows.filter((pl.col("dur_ns") > 0) & pl.col(by).is_not_null())
 
@@ -212,14 +223,14 @@ def beneath(first: pl.DataFrame, second: pl.DataFrame, by: str) -> pl.DataFrame:
     Sorted by `by`, `ts_ns`.
     """
     if first.is_empty() or second.is_empty():
-        return first if second.is_empty() else second
+        return in_order(first if second.is_empty() else second, by)
     low, high = begin(second), end(second)
     keys = second[by].drop_nulls().unique().to_list()
     bare = first.select(by, "ts_ns", "dur_ns", _hides=pl.lit(value=True))
     gaps = fill(bare, by, keys, low, high).filter(pl.col("_hides").is_null()).drop("_hides")
     told = second.with_columns(_seen=pl.lit(value=True))
     added = overlay(gaps, told, by).filter(pl.col("_seen")).select(first.columns)
-    return pl.concat([first, added]).sort(by, "ts_ns") if added.height else first
+    return in_order(pl.concat([first, added]), by)
 
 
 def layered(
@@ -295,44 +306,65 @@ def _preorder(start: Ints, stop: Ints) -> Ints | None:
 
 
 def _tops(start: Ints, stop: Ints) -> tuple[Ints, Ints, Places]:
-    """Return begin, end and position of the innermost interval over time, for intervals in preorder.
+    """Return begin, stop and position of the innermost interval over time, for intervals in preorder.
 
     It changes where one begins, to that one, and where one ends that nothing hides, to the last before it that goes on.
     """
-    under, nested = _parents(start, stop)
-    ending = np.arange(len(stop))[::-1]  # so that of equal ends the inner one comes first
-    if not nested:
-        under = _last_longer(stop)
-        hidden_by = len(stop) - 1 - _last_longer(stop[::-1])[::-1]  # the next one that ends later; len = none
-        begins = np.append(start, np.iinfo(np.int64).max)[hidden_by]
-        ending = np.flatnonzero(begins >= stop)[::-1]
-    ending = ending[np.argsort(stop[ending], kind="stable")]
-    times = np.concatenate([stop[ending], start])
-    tops = np.concatenate([under[ending], np.arange(len(start), dtype=np.int32)])
-    order = np.argsort(times, kind="stable")  # at equal times ends come before begins
-    times, tops = times[order], tops[order]
-    keep = (times[1:] > times[:-1]) & (tops[:-1] >= 0)
-    return times[:-1][keep], times[1:][keep], tops[:-1][keep]
+    after = np.searchsorted(start, stop, side="left")  # the first that begins when this one has ended
+    depth = np.cumsum(1 - np.bincount(after, minlength=len(start) + 1)[:-1]) - 1  # begun before and going on
+    parent = _parents(depth)
+    inner = np.flatnonzero(parent >= 0)
+    if (stop[inner] > stop[parent[inner]]).any():
+        times, tops = _changes_of_crossing(start, stop)
+    else:
+        times, tops = _changes_of_nested(start, stop, after, depth, parent)
+    keep = np.flatnonzero((times[1:] > times[:-1]) & (tops[:-1] >= 0))
+    return times[keep], times[keep + 1], tops[keep]
 
 
-def _parents(start: Ints, stop: Ints) -> tuple[Places, bool]:
-    """Return the position of each interval's parent, -1 for roots, and whether all nest, which makes it true.
+def _changes_of_nested(
+    start: Ints, stop: Ints, after: Ints, depth: Ints, parent: Places
+) -> tuple[Ints, Places]:
+    """Return when the top changes, and to which interval (-1 = none); ends before begins, of equal ends the inner first.
 
-    Depth = intervals begun before that go on; the parent is the last interval one level up.
+    Nothing needs sorting: before the begin of number i lie i begins and i - depth ends, before its end `after` begins and
+    after - depth - 1 ends.
     """
     n = len(start)
-    after = np.searchsorted(
-        start, stop, side="left"
-    )  # position of the first that begins when this one has ended
-    depth = np.cumsum(1 - np.bincount(after, minlength=n + 1)[:n]) - 1
-    by_depth = np.argsort(depth.astype(np.uint16), kind="stable") if n else depth
-    bounds = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2))
-    parent = np.full(n, -1, np.int32)
-    for level in range(1, int(depth.max()) + 1):
-        here, above = by_depth[bounds[level] : bounds[level + 1]], by_depth[bounds[level - 1] : bounds[level]]
+    times, tops = np.empty(2 * n, np.int64), np.empty(2 * n, np.int32)
+    place = 2 * np.arange(n) - depth
+    times[place], tops[place] = start, np.arange(n, dtype=np.int32)
+    place = 2 * after - depth - 1
+    times[place], tops[place] = stop, parent
+    return times, tops
+
+
+def _changes_of_crossing(start: Ints, stop: Ints) -> tuple[Ints, Places]:
+    """Return the same of intervals that overlap without nesting."""
+    under = _last_longer(stop)
+    hidden_by = len(stop) - 1 - _last_longer(stop[::-1])[::-1]  # the next one that ends later; len = none
+    begins = np.append(start, np.iinfo(np.int64).max)[hidden_by]
+    ending = np.flatnonzero(begins >= stop)
+    times = np.concatenate([stop[ending], start])
+    tops = np.concatenate([under[ending], np.arange(len(start), dtype=np.int32)])
+    order = np.argsort(times, kind="stable")
+    return times[order], tops[order]
+
+
+def _parents(depth: Ints) -> Places:
+    """Return the position of each interval's parent, the last one before it that is one level up; -1 for roots."""
+    levels = int(depth.max()) + 1
+    by_depth = np.argsort(depth.astype(np.uint16 if levels < 2**16 else np.int64), kind="stable").astype(
+        np.int32
+    )
+    bounds = np.cumsum(np.bincount(depth))
+    parent = np.full(len(depth), -1, np.int32)
+    above = by_depth[: bounds[0]]
+    for level in range(1, levels):
+        here = by_depth[bounds[level - 1] : bounds[level]]
         parent[here] = above[np.searchsorted(above, here) - 1]
-    inner = np.flatnonzero(parent >= 0)
-    return parent, not (stop[inner] > stop[parent[inner]]).any()
+        above = here
+    return parent
 
 
 def _last_longer(stop: Ints) -> Places:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.look_inside import LONG_NS, OUTLIER, look_inside
-from tracelib.classify import sample_causes, slice_meaning
-from tracelib.intervals import clip, fill, innermost, overlay
+from tracelib.classify import sample_causes, slice_meanings
+from tracelib.intervals import beneath, clip, in_order, innermost, overlay
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["HOST_ACTIVITY", "host_activity"]
 
 HOST_ACTIVITY = pl.Schema({
-    "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.Categorical(), "cause": pl.String(),
-    "sub_cause": pl.String(), "waits_for": pl.String(), "seen_by": pl.String(),
+    "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.Categorical(), "cause": pl.Categorical(),
+    "sub_cause": pl.Categorical(), "waits_for": pl.Categorical(), "seen_by": pl.Categorical(),
 })  # fmt: skip
 
 
@@ -33,49 +33,99 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     """Return what each thread did over time.
 
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name; null for a
-    sample), `cause`, `sub_cause` (String), `waits_for` (String: the role whose work this thread waits for, "upstream" =
-    the one before its own; null = it does not wait), `seen_by` (String: slice or sample). Moments without slice or sample
-    have no row. Sorted by `thread`, `ts_ns`.
+    sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this thread waits for,
+    "upstream" = the one before its own; null = it does not wait), `seen_by` (Categorical: slice or sample). Moments without
+    slice or sample have no row. Sorted by `thread`, `ts_ns`.
 
     Source of the definitions: ATTRIBUTION.md, Ledger 2; the rules are data (`tracelib/rules.toml`).
     """
-    host = clip(_threads_of_overhead(trace).with_columns(whole_ns="dur_ns"), window.start_ns, window.end_ns)
-    meaning = slice_meaning(host.with_columns(dur_ns="whole_ns"), rules)
-    known = pl.concat(
-        [host.select("thread", "ts_ns", "dur_ns", "name", "whole_ns"), meaning], how="horizontal"
-    )
-    known = known.filter(pl.col("cause").is_not_null())
-    strong = _covered(_timeline(known.filter(~pl.col("weak")), thread_states), known.filter("covers"))
-    weak = _timeline(known.filter("weak"), thread_states)
+    slices, meanings = _with_meanings(trace, window, rules)
+    strong, weak = (_timeline(slices, meanings, flag, window, thread_states) for flag in _TIERS)
+    strong = _covered(strong, slices, meanings)
     sampled = _awake(_sampled(trace, window, rules), thread_states)
-    told = look_inside(_filled(strong, weak, window), sampled, _compilers(trace, sampled), thread_states)
-    return _filled(told, sampled, window)
+    told = beneath(strong, weak, "thread")
+    del slices, strong, weak  # the largest frames of all
+    told = look_inside(told, sampled, _compilers(trace, sampled), thread_states)
+    return beneath(told, sampled, "thread").match_to_schema(HOST_ACTIVITY)
 
 
-def _timeline(slices: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    at = innermost(slices, "thread")
-    told = slices.drop("thread", "ts_ns", "dur_ns").select(pl.all().gather(at["row"]))
-    decided = _waits(pl.concat([at.drop("row"), told], how="horizontal"), thread_states)
-    return (
-        decided.with_columns(seen_by=pl.lit("slice"))
-        .select(list(HOST_ACTIVITY))
-        .match_to_schema(HOST_ACTIVITY)
+#: Slices whose meaning counts, and those whose meaning counts only where no enclosing slice has one.
+_TIERS = (~pl.col("weak"), pl.col("weak"))
+
+
+def _with_meanings(trace: Trace, window: Window, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the host slices that overlap the window (thread, ts_ns, dur_ns, name, meaning), and the table of meanings.
+
+    `meaning` is the row of that table: a number instead of the words of it, for there may be tens of millions of slices.
+    """
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    inside = (pl.col("ts_ns") < window.end_ns) & (end > window.start_ns)
+    host = trace.slices.filter(inside & (pl.col("category") != "gpu_annotation"))
+    host = _threads_of_overhead(host).select("thread", "ts_ns", "dur_ns", "name", "category")
+    number, meanings = slice_meanings(host, rules)
+    words = pl.col("cause", "sub_cause", "waits_for", "may_wait_for").cast(pl.Categorical)
+    return host.drop("category").with_columns(number.alias("meaning")), meanings.with_columns(words)
+
+
+def _having(slices: pl.DataFrame, meanings: pl.DataFrame, flag: pl.Expr) -> pl.DataFrame:
+    """Return the slices that have a cause and whose meaning is `flag`."""
+    kept = meanings.select(flag & pl.col("cause").is_not_null()).to_series()
+    return slices.filter(kept.gather(slices["meaning"]))
+
+
+def _timeline(
+    slices: pl.DataFrame, meanings: pl.DataFrame, flag: pl.Expr, window: Window, thread_states: pl.DataFrame
+) -> pl.DataFrame:
+    """Return what the innermost slices of those kinds say over time, in the columns of `HOST_ACTIVITY`."""
+    chosen = _having(slices, meanings, flag)
+    at = clip(innermost(chosen, "thread"), window.start_ns, window.end_ns)
+    at = at.with_columns(chosen[c].gather(at["row"]) for c in ("name", "meaning"))
+    told = at.with_columns(
+        *(meanings[c].gather(at["meaning"]) for c in ("cause", "sub_cause", "waits_for")), seen_by=pl.lit("slice").cast(pl.Categorical)
+    )  # fmt: skip
+    may_wait = meanings["may_wait_for"].gather(at["meaning"])
+    if may_wait.null_count() == may_wait.len():
+        return told.select(list(HOST_ACTIVITY))
+    maybe = told.with_columns(may_wait, whole_ns=chosen["dur_ns"].gather(at["row"])).filter(
+        may_wait.is_not_null()
     )
+    decided = _waits(maybe, thread_states)
+    kept = [frame.select(list(HOST_ACTIVITY)) for frame in (told.filter(may_wait.is_null()), decided)]
+    return in_order(pl.concat(kept), "thread")
 
 
-def _covered(timeline: pl.DataFrame, covering: pl.DataFrame) -> pl.DataFrame:
+def _waits(maybe: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Decide about slices that may wait inside (an engine's scheduler polling for requests): asleep = it waits.
+
+    Where no scheduler event tells, a slice is a wait if it lasts many times the median of its name.
+    """
+    typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
+    cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
+    cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
+    outlier = (pl.col("whole_ns") >= LONG_NS) & (pl.col("whole_ns") > OUTLIER * pl.col("median_ns"))
+    state = pl.col("state").cast(pl.String).fill_null("unknown")
+    asleep = (state == "blocked") | ((state == "unknown") & outlier)
+    return cut.with_columns(waits_for=pl.when(asleep).then("may_wait_for").otherwise("waits_for"))
+
+
+def _covered(timeline: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFrame) -> pl.DataFrame:
     """Give what lies inside a covering slice that slice's cause."""
+    covering = _having(slices, meanings, pl.col("covers"))
     if covering.is_empty():
         return timeline
     at = innermost(covering, "thread")
-    told = covering.select(_cause="cause", _sub="sub_cause").select(pl.all().gather(at["row"]))
-    cut = overlay(timeline, pl.concat([at.drop("row"), told], how="horizontal"), "thread")
+    number = covering["meaning"].gather(at["row"])
+    line = at.drop("row").with_columns(
+        meanings[c].gather(number).alias(f"_{c}") for c in ("cause", "sub_cause")
+    )
+    touched = pl.col("thread").is_in(line["thread"].unique().implode())
     inside = pl.col("_cause").is_not_null() & (pl.col("cause") != "profiler")
-    return cut.with_columns(
+    cut = overlay(timeline.filter(touched), line, "thread").with_columns(
         cause=pl.when(inside).then("_cause").otherwise("cause"),
-        sub_cause=pl.when(inside).then("_sub").otherwise("sub_cause"),
+        sub_cause=pl.when(inside).then("_sub_cause").otherwise("sub_cause"),
         waits_for=pl.when(~inside).then("waits_for"),
-    ).select(timeline.columns)
+    )  # fmt: skip
+    return in_order(pl.concat([timeline.filter(~touched), cut.select(timeline.columns)]), "thread")
 
 
 def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
@@ -85,25 +135,8 @@ def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
     return sampled.filter(compiles).select("ts_ns", "dur_ns")
 
 
-def _waits(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Decide about slices that may wait inside (an engine's scheduler polling for requests): asleep = it waits.
-
-    Where no scheduler event tells, a slice is a wait if it lasts many times the median of its name.
-    """
-    maybe = stretches.filter(pl.col("may_wait_for").is_not_null())
-    typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
-    cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
-    cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
-    outlier = (pl.col("whole_ns") >= LONG_NS) & (pl.col("whole_ns") > OUTLIER * pl.col("median_ns"))
-    state = pl.col("state").cast(pl.String).fill_null("unknown")
-    asleep = (state == "blocked") | ((state == "unknown") & outlier)
-    decided = cut.with_columns(waits_for=pl.when(asleep).then("may_wait_for").otherwise("waits_for"))
-    return pl.concat([stretches.filter(pl.col("may_wait_for").is_null()), decided.select(stretches.columns)])
-
-
-def _threads_of_overhead(trace: Trace) -> pl.DataFrame:
-    """Return the host slices; the recorder's own overhead, which names no thread, goes to the call that it delays."""
-    host = trace.slices.filter(pl.col("category") != "gpu_annotation")
+def _threads_of_overhead(host: pl.DataFrame) -> pl.DataFrame:
+    """Return the slices; the recorder's own overhead, which names no thread, goes to the call that it delays."""
     adrift = host.filter(pl.col("thread").is_null())
     if adrift.is_empty():
         return host
@@ -119,15 +152,6 @@ def _threads_of_overhead(trace: Trace) -> pl.DataFrame:
         .select(host.columns)
     )  # fmt: skip
     return pl.concat([host.filter(pl.col("thread").is_not_null()), found])
-
-
-def _filled(first: pl.DataFrame, second: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return `first`, and `second` at the moments that it does not cover."""
-    threads = second["thread"].drop_nulls().unique().to_list()
-    spans = fill(first, "thread", threads, window.start_ns, window.end_ns)
-    gaps = spans.filter(pl.col("seen_by").is_null()).select("thread", "ts_ns", "dur_ns")
-    added = overlay(gaps, second, "thread").filter(pl.col("seen_by").is_not_null())
-    return pl.concat([first, added.select(first.columns)]).sort("thread", "ts_ns")
 
 
 def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
@@ -149,8 +173,8 @@ def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
         cause=pl.when(spins).then(awaited).otherwise("cause"),
         sub_cause=pl.when(spins & (kind == "yield")).then(pl.lit("wait")).when(~spins).then("sub_cause"),
     ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
-    return (
-        clip(named, window.start_ns, window.end_ns).select(list(HOST_ACTIVITY)).match_to_schema(HOST_ACTIVITY)
+    return clip(named, window.start_ns, window.end_ns).select(
+        pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items()
     )
 
 

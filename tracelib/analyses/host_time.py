@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelib.intervals import union
+from tracelib.intervals import merge_equal, union
 
 __all__ = ["HOST_TIME", "host_time"]
 
@@ -27,17 +27,17 @@ def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
     key = ["cause", "sub_cause"]
     told = activity.filter(pl.col("cause").is_not_null() & pl.col("waits_for").is_null())
     total = told.group_by(key).agg(total_ns=pl.col("dur_ns").sum(), count=pl.len().cast(pl.Int64))
-    named = told.with_columns(_key=pl.struct(key).rank("dense").cast(pl.Int64))
-    covered = (
-        union(named.select("_key", "ts_ns", "dur_ns"), "_key")
-        .group_by("_key")
-        .agg(union_ns=pl.col("dur_ns").sum())
+    numbers = total.select(*key, _key=pl.int_range(pl.len(), dtype=pl.Int32))
+    # Neighbours of one cause are one interval here, which leaves far fewer to put in order.
+    named = merge_equal(told, ["thread", *key]).join(numbers, on=key, nulls_equal=True)
+    covered = union(named, "_key").group_by("_key").agg(union_ns=pl.col("dur_ns").sum())
+    total = (
+        total.join(numbers.join(covered, on="_key"), on=key, nulls_equal=True)
+        .drop("_key")
+        .with_columns(pl.col(key).cast(pl.String))
     )
-    covered = named.select("_key", *key).unique().join(covered, on="_key", how="left").drop("_key")
     exposed = lost.group_by(key).agg(exposed_ns=pl.col("dur_ns").sum())
-    joined = total.join(covered, on=key, how="left", nulls_equal=True).join(
-        exposed, on=key, how="full", nulls_equal=True, coalesce=True
-    )
+    joined = total.join(exposed, on=key, how="full", nulls_equal=True, coalesce=True)
     filled = (
         joined.with_columns(pl.col("exposed_ns").fill_null(0))
         .select(list(HOST_TIME))

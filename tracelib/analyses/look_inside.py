@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelib.intervals import overlay, union
+from tracelib.intervals import in_order, overlay, union
 
-__all__ = ["LONG_NS", "OUTLIER", "look_inside", "outlasts_siblings"]
+__all__ = ["LONG_NS", "OUTLIER", "look_inside"]
 
 #: A slice lasts far longer than its siblings from this many times the median of its name on, and from `LONG_NS`.
 OUTLIER = 10
@@ -26,11 +26,16 @@ EXACT = ("jit_compile", "module_load", "alloc")
 OTHER = ("tokenization", "gc", "gil", "profiler")
 
 
-def outlasts_siblings(length: str, *name: str) -> pl.Expr:
-    """Return whether a row's `length` is far beyond the median of the rows with the same `name`."""
-    median, count = pl.col(length).median().over(*name), pl.len().over(*name)
-    unusual = (pl.col(length) > OUTLIER * median) | (count < SIBLINGS)
-    return (pl.col(length) >= LONG_NS) & unusual
+def _outlasting(activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
+    """Return which rows `among` the rows last far longer than the median of the rows of the same thread and name."""
+    rows = activity.select("thread", "name", "dur_ns").with_row_index("at")
+    long = rows.filter(activity.select(among & (pl.col("dur_ns") >= LONG_NS)).to_series())
+    key = ["thread", "name"]
+    siblings = rows.join(long.select(key).unique(), on=key, how="semi", nulls_equal=True)
+    typical = siblings.group_by(key).agg(median=pl.col("dur_ns").median(), count=pl.len())
+    unusual = (pl.col("dur_ns") > OUTLIER * pl.col("median")) | (pl.col("count") < SIBLINGS)
+    found = long.join(typical, on=key, nulls_equal=True).filter(unusual)["at"]
+    return rows.select(pl.col("at").is_in(found.implode())).to_series()
 
 
 def look_inside(
@@ -49,12 +54,14 @@ def look_inside(
         & sub.is_in([*OPEN, "module_load"])
         & pl.col("waits_for").is_null()
     )
-    marked = activity.with_columns(_look=open_ & outlasts_siblings("dur_ns", "thread", "name"))
-    long, rest = (marked.filter(keep).drop("_look") for keep in (pl.col("_look"), ~pl.col("_look")))
-    if long.is_empty() or (sampled.is_empty() and compilers.is_empty()):
+    if sampled.is_empty() and compilers.is_empty():
+        return activity
+    outlasts = _outlasting(activity, open_)
+    long, rest = activity.filter(outlasts), activity.filter(~outlasts)
+    if long.is_empty():
         return activity
     looked = _asleep(_by_samples(long, sampled, thread_states), compilers, thread_states)
-    return pl.concat([rest, looked.select(activity.columns)]).sort("thread", "ts_ns")
+    return in_order(pl.concat([rest, looked.select(activity.columns)]), "thread")
 
 
 def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:

@@ -54,7 +54,7 @@ class Upstream:
         thread that is blamed. Adds up to the time of `pieces`.
         """
         keep = [column for column in pieces.columns if column != "thread"]
-        told = overlay(pieces, self.activity, "thread").rename({"name": "what"})
+        told = _in_words(overlay(pieces, self.activity, "thread"))
         cause = pl.col("cause").fill_null("unattributed")
         done = [told.filter(pl.col("waits_for").is_null()).with_columns(cause=cause)]
         asking = self._resolve(told.filter(pl.col("waits_for").is_not_null()).with_columns(seen=pl.lit("")))
@@ -72,7 +72,7 @@ class Upstream:
 
     def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Say what a launch call spent its time on: `api`, or a more exact sub-cause of kernel_launch or profiler."""
-        told = overlay(pieces, self.activity, "thread").rename({"name": "what"})
+        told = _in_words(overlay(pieces, self.activity, "thread"))
         exact = (pl.col("cause") == "profiler") | (
             (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") != "dispatch")
         )
@@ -127,11 +127,7 @@ class Upstream:
         if line is None:
             line = self._timelines[role] = self._role_timeline(role)
         key = own.with_columns(_role=pl.lit(0, pl.Int32))
-        cut = (
-            overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role")
-            .drop("_role")
-            .rename({"name": "what"})
-        )
+        cut = _in_words(overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role").drop("_role"))
         return self._asleep(role, cut)
 
     def _role_timeline(self, role: str) -> pl.DataFrame:
@@ -194,6 +190,13 @@ class Upstream:
             pl.col("thread").is_in(threads.implode()) & (pl.col("category") == "annotation")
         )
         return ranges.height > 0
+
+
+def _in_words(told: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of activity with their meaning as text; `name` is called `what` in the ledgers."""
+    return told.rename({"name": "what"}).with_columns(
+        pl.col("cause", "sub_cause", "waits_for").cast(pl.String)
+    )
 
 
 def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -8,8 +8,8 @@ from tracelib.sources.perf.patterns import EVENT, LATENCY_PREFIX, MODIFIERS, PRE
 
 __all__ = ["KIND", "events", "prefixes"]
 
-#: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own.
-KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoint", "record"])
+#: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own, but for `switched`: PERF_RECORD_SWITCH….
+KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoint", "record", "switched"])
 LONGEST_CLOCK = 2**63 // 10**9
 SCHEDULER = {
     "sched:sched_switch": "switch", "sched:sched_wakeup": "wakeup", "sched:sched_waking": "waking",
@@ -59,7 +59,8 @@ def events(says: pl.Series) -> pl.DataFrame:
     name = pl.coalesce("event", "branch")
     tracepoint = name.str.contains(TRACEPOINT) & ~name.str.contains(MODIFIERS)
     kind = (
-        pl.when(name.str.starts_with("PERF_RECORD_")).then(pl.lit("record"))
+        pl.when(name.str.starts_with("PERF_RECORD_SWITCH")).then(pl.lit("switched"))
+        .when(name.str.starts_with("PERF_RECORD_")).then(pl.lit("record"))
         .when(name.is_in(list(SCHEDULER))).then(name.replace(SCHEDULER))
         .when(tracepoint).then(pl.lit("tracepoint"))
         .otherwise(pl.lit("sample"))

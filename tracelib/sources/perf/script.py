@@ -10,7 +10,7 @@ import polars as pl
 from tracelib.errors import BadTrace
 from tracelib.schema import SAMPLES, SCHED, SOURCES
 from tracelib.sources.files import sha256
-from tracelib.sources.perf import frames, scheduler, syscalls
+from tracelib.sources.perf import frames, scheduler, switch_records, syscalls
 from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.joined import Text, joined
 from tracelib.sources.perf.patterns import COMM_RECORD, LOSS, NO_TIME_HEAD, SOURCE_LINE
@@ -48,15 +48,17 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
             "info", f"{shared:,} thread ids were used by more than one process; each is shown as one thread"
         )
     events = text.events.with_columns(_thread(text, who), text.bases["cpu"].gather(text.events["base"]))
+    # recorded twice, a switch is taken from its tracepoint, which also has the state
+    unused = ["switched"] if (events["kind"] == "switch").any() else []
     samples, stacks = _samples(text, events)
-    sched, unread = _sched(text, events, who)
+    sched, unread = _sched(text, events.filter(~pl.col("kind").is_in(unused)), who)
     slices = _slices(remarks, text, events)
     if unread:
         remarks.add("warning", f"{unread:,} scheduler events could not be read")
     missing = scheduler.missing(sched)
     wide = text.header.system_wide if text.header.system_wide is not None else missing["from_idle"] > 0
     detected = remarks.missing_switches(missing, system_wide=wide) + unread
-    timed = events.filter(pl.col("kind") != "record")["ts_ns"]
+    timed = events.filter(~pl.col("kind").is_in(["record", *unused]))["ts_ns"]
     source = {
         "file": (original or path).name, "sha256": sha256(original or path), "bytes": (original or path).stat().st_size,
         "format": "perf", "recorder": text.header.recorder, "host": text.header.host, "cpus": text.header.cpus,
@@ -153,13 +155,14 @@ def _named_in_scheduler(text: Text) -> list[pl.DataFrame]:
 
 
 def _named_in_records(text: Text) -> list[pl.DataFrame]:
-    """Return the threads that PERF_RECORD_COMM lines name (`--show-task-events`)."""
+    """Return the threads that PERF_RECORD_COMM lines name (`--show-task-events`), and those of PERF_RECORD_SWITCH lines."""
     record = text.says.filter(pl.col("event") == "PERF_RECORD_COMM")
     named = record.select(pl.col("rest").str.extract_groups(COMM_RECORD).struct.unnest())
+    rank = pl.lit(-1, pl.Int64).alias("rank")
+    switched = switch_records.named(text.says)
     return [
-        named.select(
-            pl.col("tid", "pid").cast(pl.Int64, strict=False), "comm", pl.lit(-1, pl.Int64).alias("rank")
-        )
+        named.select(pl.col("tid", "pid").cast(pl.Int64, strict=False), "comm", rank),
+        switched.select("tid", "pid", pl.lit(None, pl.String).alias("comm"), rank),
     ]
 
 
@@ -216,6 +219,12 @@ def _chains(text: Text, is_sample: np.ndarray, says: np.ndarray) -> tuple[pl.Dat
 
 def _sched(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Return the frame `sched`, and how many scheduler events could not be read."""
+    by_record, unread = switch_records.switches(events, text.says, who)
+    by_tracepoint, odd = _by_tracepoint(text, events, who)
+    return pl.concat([by_tracepoint, by_record]), unread + odd
+
+
+def _by_tracepoint(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     rest = text.says["rest"]
     switch, woken = scheduler.switches(rest), scheduler.wakeups(rest)
     said = pl.DataFrame({

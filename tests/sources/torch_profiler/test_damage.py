@@ -258,3 +258,18 @@ def test_a_piece_cut_inside_of_a_nested_list_is_put_together_again():
     found = salvage(f"{event(0)}, {whole}, {{@@, {event(2)}".encode(), last=False)
     assert [e.name for e in found.events][:1] == ["op0"]
     assert "op2" in [e.name for e in found.events]
+
+
+@pytest.mark.parametrize("start", ["{}", "[]"])
+def test_events_behind_the_end_of_the_list_are_told(trace_of, start):
+    """Found by fuzzing: a stray bracket ends the list, and what followed was lost in silence."""
+    text = (
+        wrapped(*GOOD[:2], GOOD[2] + "]", *GOOD[3:])
+        if start == "{}"
+        else f"[{', '.join(GOOD[:3])}], {', '.join(GOOD[3:])}]"
+    )
+    trace = trace_of(text)
+    assert names(trace) == ["op0", "op1", "op2"]
+    assert "2 events: lost: behind the end of the list" in remarks(trace)
+    assert trace.sources["skipped_bytes"][0] > 2 * len(GOOD[3])
+    assert trace.sources["lost_detected"][0] == 2

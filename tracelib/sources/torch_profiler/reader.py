@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ __all__ = ["Content", "content"]
 
 #: More text than this after the list of events is not looked at: it is other tools' data.
 LONGEST_TAIL = 16 << 20
+#: Only events have this key; in a text inside of a string its quotes are escaped.
+PHASE = re.compile(rb'(?<!\\)"ph"\s*:')
 THREADS = 2
 
 
@@ -113,4 +116,9 @@ def content(path: Path) -> Content:
             )  # fmt: skip
         whole = joined(batches)
         whole.skipped_bytes += cutter.skipped_bytes
+        if behind := len(
+            PHASE.findall(tail or b"")
+        ):  # a stray bracket closed the list, or two files were joined
+            whole.remarks["lost: behind the end of the list"] += behind
+            whole.skipped_bytes += len(tail or b"")
         return Content(whole, document(cutter.head, tail), stream.damage, stream.lost_bytes)

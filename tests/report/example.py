@@ -54,6 +54,7 @@ _FINDINGS: dict[str, Any] = {
     "findings": [{
         "id": "launch_bound", "cause": "kernel_launch", "claim": "The GPUs waited for the next launch.", "exposed_ns": 600_000, "exposed_share": 0.3,
         "confidence": "high", "why": "joined by correlation id", "disproof": "Graphs change nothing.", "advice": ["Capture CUDA graphs."], "verify": ["Coverage rises."],
+        "change": "code", "gain_ns": 500_000, "gain_share": 0.25, "place": "First, because it takes a change of the server.",
         "evidence": [{"ts_ns": START + 1_000, "dur_ns": 5_000, "who": "worker_TP0/757", "what": "GPU of rank 0 idle", "value": "5.0 µs without a CPU"}],
     }],
     "health": [{"level": "warning", "source": "worker_TP0.json.gz", "message": "2 events are missing", "fix": "enlarge the buffer"},

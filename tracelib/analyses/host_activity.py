@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelib.classify import Rules
     from tracelib.trace import Trace
 
-__all__ = ["HOST_ACTIVITY", "host_activity"]
+__all__ = ["HOST_ACTIVITY", "clock_stretches", "host_activity"]
 
 HOST_ACTIVITY = pl.Schema({
     "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.Categorical(), "cause": pl.Categorical(),
@@ -42,7 +42,7 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     slices, meanings = _with_meanings(trace, window, rules)
     strong, weak = (_timeline(slices, meanings, flag, window, thread_states) for flag in _TIERS)
     strong = _covered(strong, slices, meanings)
-    sampled = _awake(_sampled(trace, window, rules), thread_states)
+    sampled = _awake(_sampled(clock_stretches(trace, window, rules)), thread_states)
     told = beneath(strong, weak, "thread")
     del slices, strong, weak  # the largest frames of all
     told = look_inside(told, sampled, _compilers(trace, sampled), thread_states)
@@ -154,28 +154,34 @@ def _threads_of_overhead(host: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([host.filter(pl.col("thread").is_not_null()), found])
 
 
-def _sampled(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
-    """Return the samples of time-based events as stretches, one sampling period at most each."""
+def clock_stretches(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
+    """Return the samples of time-based events as the stretches that they stand for.
+
+    One row per sample: the columns of `samples`, `role`, `cause`, `sub_cause`, `tier` as of
+    :func:`tracelib.classify.sample_causes`; `ts_ns`, `dur_ns` = the time since the thread's sample before it, one period at
+    most, cut to the window. Sorted by `thread`, `ts_ns`.
+    """
     by_clock = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
     told = sample_causes(trace.samples.filter(by_clock), trace.threads, trace.stacks, rules).sort(
         "thread", "ts_ns"
     )
     before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
     start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("period"))
-    stretches = told.with_columns(
-        ts_ns=start, dur_ns=pl.col("ts_ns") - start, name=pl.lit(None, pl.Categorical()),
-        waits_for=pl.lit(None, pl.String), seen_by=pl.lit("sample"),
-    )  # fmt: skip
+    stretches = told.with_columns(ts_ns=start, dur_ns=pl.col("ts_ns") - start)
+    return clip(stretches, window.start_ns, window.end_ns)
+
+
+def _sampled(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return what the samples say a thread was at, in the columns of `HOST_ACTIVITY`."""
     # Spinning burns CPU time (Ledger 3); as a cause of lost GPU time it is what the spinner waits for.
     spins, kind = pl.col("cause") == "spin", pl.col("sub_cause")
     awaited = pl.when(kind == "yield").then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
     named = stretches.with_columns(
         cause=pl.when(spins).then(awaited).otherwise("cause"),
         sub_cause=pl.when(spins & (kind == "yield")).then(pl.lit("wait")).when(~spins).then("sub_cause"),
-    ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
-    return clip(named, window.start_ns, window.end_ns).select(
-        pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items()
-    )
+        name=pl.lit(None, pl.Categorical()), waits_for=pl.lit(None, pl.String), seen_by=pl.lit("sample"),
+    ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))  # fmt: skip
+    return named.select(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items())
 
 
 def _awake(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:

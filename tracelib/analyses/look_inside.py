@@ -11,7 +11,7 @@ import polars as pl
 
 from tracelib.intervals import in_order, overlay, union
 
-__all__ = ["LONG_NS", "OUTLIER", "look_inside"]
+__all__ = ["LONG_NS", "OUTLIER", "look_inside", "outlasting"]
 
 #: A slice lasts far longer than its siblings from this many times the median of its name on, and from `LONG_NS`.
 OUTLIER = 10
@@ -26,7 +26,7 @@ EXACT = ("jit_compile", "module_load", "alloc")
 OTHER = ("tokenization", "gc", "gil", "profiler")
 
 
-def _outlasting(activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
+def outlasting(activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
     """Return which rows `among` the rows last far longer than the median of the rows of the same thread and name."""
     rows = activity.select("thread", "name", "dur_ns").with_row_index("at")
     long = rows.filter(activity.select(among & (pl.col("dur_ns") >= LONG_NS)).to_series())
@@ -56,7 +56,7 @@ def look_inside(
     )
     if sampled.is_empty() and compilers.is_empty():
         return activity
-    outlasts = _outlasting(activity, open_)
+    outlasts = outlasting(activity, open_)
     long, rest = activity.filter(outlasts), activity.filter(~outlasts)
     if long.is_empty():
         return activity
@@ -103,8 +103,8 @@ def _asleep(long: pl.DataFrame, compilers: pl.DataFrame, thread_states: pl.DataF
     waits = (pl.col("_runs") & (pl.col("_state") == "blocked")).fill_null(value=False)
     return _replaced(
         cut.with_columns(
-            _cause=pl.when(waits).then(pl.lit("kernel_launch")),
-            _sub=pl.when(waits).then(pl.lit("jit_compile")),
+            _cause=pl.when(waits).then(pl.lit("kernel_launch").cast(pl.Categorical)),
+            _sub=pl.when(waits).then(pl.lit("jit_compile").cast(pl.Categorical)),
         )
     ).drop("_state", "_one", "_runs")
 
@@ -118,5 +118,5 @@ def _replaced(cut: pl.DataFrame) -> pl.DataFrame:
     return cut.with_columns(
         cause=pl.when(told).then("_cause").otherwise("cause"),
         sub_cause=pl.when(told).then("_sub").otherwise("sub_cause"),
-        seen_by=pl.when(told).then(pl.lit("sample")).otherwise("seen_by"),
+        seen_by=pl.when(told).then(pl.lit("sample").cast(pl.Categorical)).otherwise("seen_by"),
     ).drop("_cause", "_sub")

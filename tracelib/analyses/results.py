@@ -5,27 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from tracelib.analyses.collectives import collectives
 from tracelib.analyses.cpu_time import cpu_time
 from tracelib.analyses.demand import demand
+from tracelib.analyses.gil_waits import GIL_WAITS, gil_waits
 from tracelib.analyses.gpu_states import gpu_states, gpu_time
 from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.host_time import host_time
+from tracelib.analyses.instead import INSTEAD, instead
 from tracelib.analyses.ipc import ipc
 from tracelib.analyses.launches import launches
 from tracelib.analyses.lost import causes, lost
 from tracelib.analyses.on_timeline import on_timeline
+from tracelib.analyses.quota_use import QUOTA_USE, quota_use
 from tracelib.analyses.requests import requests
 from tracelib.analyses.scheduling import scheduling
+from tracelib.analyses.spinning import SPINNING, spinning
+from tracelib.analyses.thread_load import THREAD_LOAD, thread_load
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.upstream import Upstream
+from tracelib.analyses.utilisation_steps import UTILISATION_STEPS, utilisation_steps
 from tracelib.analyses.window import Window, window
 from tracelib.classify import load_rules
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import polars as pl
 
     from tracelib.trace import Trace
 
@@ -56,6 +62,12 @@ class Results:
     demand: pl.DataFrame
     ipc: pl.DataFrame
     requests: pl.DataFrame
+    spinning: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPINNING))
+    instead: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INSTEAD))
+    thread_load: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=THREAD_LOAD))
+    quota_use: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=QUOTA_USE))
+    utilisation_steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=UTILISATION_STEPS))
+    gil_waits: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GIL_WAITS))
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
 
@@ -89,11 +101,15 @@ def analyse(
     running = thread_states(trace, over)
     activity = host_activity(trace, over, rules, running)
     pieces = lost(states, launched, met, Upstream(trace, activity, running), running)
+    polls = spinning(trace, over, rules, activity, running)
     frames = {
         "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": met,
         "host_activity": activity, "lost": pieces, "causes": causes(pieces), "host_time": host_time(activity, pieces),
         "thread_states": running, "scheduling": scheduling(trace, running), "cpu_time": cpu_time(trace, over, running, rules),
         "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(requests_log, over, states),
+        "spinning": polls, "instead": instead(pieces, running, activity, polls, trace.threads), "thread_load": thread_load(trace, running, polls),
+        "quota_use": quota_use(trace, over, running),
+        "utilisation_steps": utilisation_steps(states, over), "gil_waits": gil_waits(trace, over, rules, pieces),
     }  # fmt: skip
     missing = {
         name: _untied(name, recorded, trace) or reason

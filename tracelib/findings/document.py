@@ -11,6 +11,7 @@ import polars as pl
 from tracelib import __version__
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
+from tracelib.findings.order import ordered, place
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, verdict
 
@@ -49,7 +50,7 @@ def diagnose(
     whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
     """
     outcomes = [rule(results) for rule in RULES]
-    found = sorted((o for o in outcomes if isinstance(o, Finding)), key=lambda f: -f.exposed_ns)
+    found = ordered(o for o in outcomes if isinstance(o, Finding))
     parts: dict[str, Any] = {
         "launches": _launches(results), "collectives": _collectives(results), "ipc": _ipc(results), "scheduling": _scheduling(results),
         "requests": _requests(results), "cpu_time": _cpu_time(results),
@@ -66,9 +67,17 @@ def diagnose(
         "title": title, "ticket": ticket, "parameters": dict(parameters or {}), "sources": _sources(results),
         "window": {"start_ns": window.start_ns, "end_ns": window.end_ns, "duration_ns": window.duration_ns, "why": window.why},
         "verdict": dataclasses.asdict(verdict(results, thresholds)), "devices": _devices(results), "host_time": _rows(results.host_time),
-        **parts, "capacity": _capacity(results), "findings": [dataclasses.asdict(f) for f in found],
+        **parts, "capacity": _capacity(results), "findings": [_finding(results, f, n) for n, f in enumerate(found, 1)],
         "abstained": [dataclasses.asdict(a) for a in abstained], "health": _health(results),
     }  # fmt: skip
+
+
+def _finding(results: Results, finding: Finding, number: int) -> dict[str, Any]:
+    kept = dataclasses.asdict(finding)
+    del kept["statement"]
+    whole = results.window.duration_ns * results.gpu_time["gpu"].n_unique()
+    share = None if finding.gain_ns is None or not whole else finding.gain_ns / whole
+    return {**kept, "gain_share": share, "place": place(finding, number)}
 
 
 def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Abstained",
+    "Change",
     "Confidence",
     "Evidence",
     "Finding",
@@ -22,11 +23,18 @@ __all__ = [
     "exposed",
     "exposed_share",
     "mean",
+    "own_ns",
+    "percent",
     "quantile",
+    "shortage_note",
+    "spent",
     "thread_name",
+    "without_cpu",
 ]
 
 Confidence = Literal["high", "medium", "low"]
+#: What the advice changes: the machine (cores, quota), a setting of the server, its code, or nothing of its own.
+Change = Literal["machine", "setting", "code", "none"]
 #: Rows of evidence that a finding shows: the worst ones.
 EVIDENCE_ROWS = 5
 
@@ -57,6 +65,13 @@ class Finding:
     disproof: str
     advice: list[str]
     verify: list[str]
+    change: Change
+    gain_ns: (
+        int | None
+    )  # what the change can give back at most, as `exposed_ns`; None = a symptom or a statement, no gain of its own
+    statement: str = (
+        ""  # of one on the whole run, for which nothing in the server is to be changed: what it is good for
+    )
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,42 @@ def exposed_share(results: Results, lost: pl.DataFrame) -> float:
     return int(lost["dur_ns"].sum()) / (results.window.duration_ns * devices) if devices else 0.0
 
 
+def percent(share: float) -> str:
+    """Return a share as people read it."""
+    return f"{100 * share:.1f} %" if share < 0.995 else "100 %"
+
+
+def spent(rows: pl.DataFrame) -> int:
+    """Return the sum of `dur_ns`."""
+    return int(rows["dur_ns"].sum())
+
+
+def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:
+    """Return how much of the rows of `lost` the blamed thread was runnable, and throttled."""
+    state = pl.col("cpu_state").cast(pl.String)
+    return spent(lost.filter(state == "runnable")), spent(lost.filter(state == "throttled"))
+
+
+def own_ns(lost: pl.DataFrame) -> int:
+    """Return the part of `lost` in which the blamed thread did not lack a CPU: what more CPUs would not give back."""
+    return spent(lost) - sum(without_cpu(lost))
+
+
+def shortage_note(lost: pl.DataFrame) -> str:
+    """Return a sentence on how much of `lost` was lack of a CPU, by its kind; empty where it is little."""
+    total, (ready, stopped) = spent(lost), without_cpu(lost)
+    parts = [
+        f"in {100 * ns / total:.0f} % of it {words}"
+        for ns, words in (
+            (ready, "the thread in question was ready and had no CPU"),
+            (stopped, "a CPU quota had stopped the thread in question"),
+        )
+        if total and ns >= 0.05 * total
+    ]
+    said = ", ".join(parts)
+    return f" {said[0].upper()}{said[1:]}." if said else ""
+
+
 def thread_name(results: Results, thread: int | None) -> str:
     """Return how people call a thread: role or name, and thread id ("worker_TP0/767")."""
     if thread is None:
@@ -104,7 +155,7 @@ def evidence_of_lost(results: Results, lost: pl.DataFrame, rows: int = EVIDENCE_
     """Return the longest stretches of lost time as evidence, each moment once: that of the GPU that lost most in it.
 
     Neighbouring pieces of one GPU with the same blamed thread and cause are one stretch, whatever the thread's CPU state
-    was in between; `value` is the part of it in which that thread wanted a CPU and had none.
+    was in between; `value` is the part of it in which that thread lacked a CPU, and why.
     """
     same = ["gpu", "lost", "thread", "cause", "sub_cause"]
     stretches = merge_equal(lost.sort("gpu", "ts_ns"), same).with_columns(
@@ -121,7 +172,7 @@ def _evidence(results: Results, lost: pl.DataFrame, row: dict[str, Any]) -> Evid
     inside = lost.filter(
         (pl.col("gpu") == row["gpu"]) & pl.col("ts_ns").is_between(row["ts_ns"], row["end"], closed="left")
     )
-    short = int(inside.filter(pl.col("cpu_state").is_in(["runnable", "throttled"]))["dur_ns"].sum())
+    ready, stopped = without_cpu(inside)
     doing = (
         inside.drop_nulls("what")
         .group_by("what")
@@ -131,7 +182,8 @@ def _evidence(results: Results, lost: pl.DataFrame, row: dict[str, Any]) -> Evid
     )
     during = doing[-1] if doing.len() else (row["sub_cause"] or row["cause"])
     state = "idle" if row["lost"] == "idle" else "waiting in a collective"
-    value = f"{short / 1e6:.1f} ms without a CPU" if short else None
+    parts = ((ready, "without a CPU"), (stopped, "stopped by a quota"))
+    value = ", ".join(f"{ns / 1e6:.1f} ms {words}" for ns, words in parts if ns >= 50_000) or None
     who = thread_name(results, row["thread"])
     return Evidence(
         row["ts_ns"],

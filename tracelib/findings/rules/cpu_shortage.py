@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.scheduling import tells_shortage
-from tracelib.findings.finding import Abstained, Finding, evidence_of_lost, exposed, exposed_share
+from tracelib.analyses.server_cpus import server_cpus
+from tracelib.findings.finding import (
+    Abstained,
+    Finding,
+    evidence_of_lost,
+    exposed,
+    exposed_share,
+    percent,
+    spent,
+)  # fmt: skip
 from tracelib.findings.verdict import NOT_HOST
 
 if TYPE_CHECKING:
@@ -34,8 +43,7 @@ def cpu_shortage(results: Results) -> Finding | Abstained | None:
     known = 1 - _share(host.filter(pl.col("cpu_state") == "unknown"), host)
     return Finding(
         id="cpu_shortage", cause=None,
-        claim=f"For {100 * share:.1f} % of the time a GPU was held up by a thread that was ready to run and had no CPU"
-        f"{_instead(results, lost)}.",
+        claim=f"For {percent(share)} of the time a GPU was held up by a thread that was ready to run and had no CPU. {_supply(results)}{_instead(results)}",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if known > 0.8 else "medium",
         why=f"read off scheduler events, which tell the state of the thread in question for {100 * known:.0f} % of the exposed host time",
         evidence=evidence_of_lost(results, lost),
@@ -46,6 +54,7 @@ def cpu_shortage(results: Results) -> Finding | Abstained | None:
             "Cap tokenizer and OpenMP thread pools at what the machine has (TOKENIZERS_PARALLELISM, RAYON_NUM_THREADS, OMP_NUM_THREADS).",
         ],
         verify=["Record again: runnable time of the launching threads, and this share, must fall.", "tracelib report before/ after/ and compare the CPU state column."],
+        change="machine", gain_ns=int(lost["dur_ns"].sum()),
     )  # fmt: skip
 
 
@@ -54,23 +63,35 @@ def _share(part: pl.DataFrame, whole: pl.DataFrame) -> float:
     return int(part["dur_ns"].sum()) / total if total else 0.0
 
 
-def _instead(results: Results, lost: pl.DataFrame) -> str:
-    """Name the roles that ran on the CPUs meanwhile, where the scheduler events say so."""
-    waited = results.thread_states.filter(
-        (pl.col("state").cast(pl.String) == "runnable")
-        & pl.col("thread").is_in(lost["thread"].unique().implode())
-        & pl.col("by").is_not_null()
-    )
-    if waited.is_empty():
+def _supply(results: Results) -> str:
+    """Say how many CPUs the server had, and how many of its threads wanted one."""
+    seen, host = server_cpus(results.trace, results.thread_states)
+    steps = results.demand.with_columns(threads=pl.col("running") + pl.col("runnable")).sort("threads")
+    if seen is None or steps.is_empty():
         return ""
-    names = results.trace.threads.select(by="thread", ran=pl.coalesce("name", "role", "process"))
-    ran = (
-        waited.join(names, on="by", how="left")
-        .group_by("ran")
-        .agg(pl.col("dur_ns").sum())
-        .drop_nulls()
-        .sort("dur_ns", "ran", descending=True)
+    below = steps["dur_ns"].cum_sum() < 0.95 * int(steps["dur_ns"].sum())
+    of = f" of the host's {host}" if host else ""
+    return f"The server's threads ran on {seen}{of} CPUs, and for 95 % of the time up to {steps['threads'][int(below.sum())]} of them wanted one. "
+
+
+def _instead(results: Results) -> str:
+    """Name who ran on the wanted CPUs meanwhile, and what that was, where the scheduler events say so."""
+    rows = results.instead.filter(pl.col("by").is_not_null())
+    total = spent(results.instead)
+    names = results.trace.threads.select(by="thread", name=pl.coalesce("name", "role", "process"))
+    named = rows.join(names, on="by", how="left").with_columns(
+        does=pl.when(pl.col("doing") == "spin")
+        .then(pl.lit("polling"))
+        .when(pl.col("doing") == "tokenization")
+        .then("doing")
     )
-    total = int(waited["dur_ns"].sum())
-    shown = [f"{name} {100 * ns / total:.0f} %" for name, ns in ran.head(3).iter_rows() if ns > 0.05 * total]
-    return f" (running instead: {', '.join(shown)})" if shown else ""
+    ran = (
+        named.group_by("name", "does")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "name", "does", descending=[True, False, False])
+    )
+    shown = [
+        f"{name or 'unknown threads'}{f' ({does})' if does else ''} {100 * ns / total:.0f} %"
+        for name, does, ns in ran.head(4).iter_rows() if ns > 0.05 * total
+    ]  # fmt: skip
+    return f"Running instead: {', '.join(shown)}." if shown else ""

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share, mean
+from tracelib.findings.finding import (
+    Finding,
+    evidence_of_lost,
+    exposed,
+    exposed_share,
+    mean,
+    own_ns,
+    shortage_note,
+)
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -31,25 +39,19 @@ def launch_bound(results: Results) -> Finding | None:
     kernels = results.launches.filter(pl.col("kind").is_in(["kernel", "graph"]))
     coverage = mean(kernels["graph"].is_not_null())
     late = mean(results.launches["late"])
-    starved = exposed(results, cost & pl.col("cpu_state").is_in(["runnable", "throttled"]))
-    note = (
-        f" In {100 * int(starved['dur_ns'].sum()) / total:.0f} % of it the launching thread had no CPU."
-        if starved.height
-        else ""
-    )
     return Finding(
         id="launch_bound", cause="kernel_launch",
         claim=f"The GPUs waited for the next launch {100 * share:.1f} % of the time ({split}); {100 * late:.0f} % of the launches came after the GPU had run dry, "
-        f"{100 * coverage:.0f} % of the kernels were launched by graphs.{note}",
+        f"{100 * coverage:.0f} % of the kernels were launched by graphs.{shortage_note(lost)}",
         exposed_ns=total, exposed_share=share, confidence="high", why="each gap is joined to the call that ended it by correlation id",
         evidence=evidence_of_lost(results, lost),
         disproof="If capturing the decode step into CUDA graphs leaves the gaps between kernels as they are, the launch path is not what they wait for.",
         advice=[
-            "Capture decode steps into CUDA graphs (vLLM: no --enforce-eager; check which batch sizes are captured).",
-            "Fuse small operators (torch.compile) so that fewer launches are needed.",
-            "Keep the launching thread on a core of its own; other threads of the process contend for the interpreter lock.",
+            "Launch less: CUDA graphs for decode steps, small operators fused (torch.compile), less Python between launches.",
+            "Keep the launching thread on a core of its own (taskset, numactl); other threads of the process contend for the interpreter lock.",
         ],
-        verify=["Graph coverage must rise, the share of late launches fall."],
+        verify=["The share of late launches must fall, useful GPU time rise."],
+        change="code", gain_ns=own_ns(lost),
     )  # fmt: skip
 
 

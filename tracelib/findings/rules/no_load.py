@@ -30,4 +30,5 @@ def no_load(results: Results) -> Finding | None:
         evidence=evidence_of_lost(results, lost), disproof="If the load generator or the proxy in front reports queued requests at these moments, they were held up before the server.",
         advice=["Record under the load that is slow, or look at what is in front of this server (proxy, load balancer, client limits)."],
         verify=["Record again with requests waiting at all times."],
+        change="none", gain_ns=None, statement="It says what kind of run this was; nothing in the server is to be changed for it.",
     )  # fmt: skip

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["quota_throttling"]
 
 WORTH_SAYING = 0.005
+#: Periods with a stop that make an estimate of the quota's size.
+FEWEST_PERIODS = 5
 
 
 def quota_throttling(results: Results) -> Finding | Abstained | None:
@@ -38,7 +40,7 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
     return Finding(
         id="quota_throttling", cause=None,
         claim=f"A CPU quota stopped threads that the GPUs waited for, for {100 * share:.1f} % of the time: {gaps.height} times a thread was ready, "
-        "CPUs were idle, and it ran again only when the quota's next period began.",
+        f"CPUs were idle, and it ran again only when the quota's next period began.{_size(results)}",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if gaps.height >= 10 else "medium",
         why=f"{gaps.height} gaps end on one period grid; nothing but a quota does that",
         evidence=[Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "runnable while its CPU was idle") for r in worst.iter_rows(named=True)],
@@ -47,5 +49,18 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
             "Raise or remove the CPU limit of the container (Kubernetes: resources.limits.cpu; Docker: --cpus); a request without a limit keeps the share without the stops.",
             "Size thread pools to the quota, not to the host's CPU count (OMP_NUM_THREADS, RAYON_NUM_THREADS, tokenizer workers).",
         ],
+        change="machine", gain_ns=int(lost["dur_ns"].sum()),
         verify=["nr_throttled and throttled_usec in /sys/fs/cgroup/.../cpu.stat must stop growing.", "Record again: no throttled gaps."],
     )  # fmt: skip
+
+
+def _size(results: Results) -> str:
+    """Say how large the quota is, from what the server used in the periods in which it was stopped."""
+    used = results.quota_use["cpus"]
+    if used.len() < FEWEST_PERIODS:
+        return ""
+    low, middle, high = (float(used.quantile(q, "nearest") or 0.0) for q in (0.1, 0.5, 0.9))
+    return (
+        f" Before each stop the server had used about {middle:.1f} CPUs' worth of the period ({low:.1f} to {high:.1f} in 8 of 10 of {used.len()} periods): "
+        "that is the quota, less what other processes of its group used."
+    )

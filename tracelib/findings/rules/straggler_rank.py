@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 __all__ = ["straggler_rank"]
 
 WORTH_SAYING = 0.03
+#: How many times its fair share of the waiting one rank must cause to be called a straggler.
+UNFAIR = 1.5
 
 
 def straggler_rank(results: Results) -> Finding | Abstained | None:
-    """Report time that ranks spent waiting in collectives, which monitoring counts as busy, and who was last."""
+    """Report that one rank, more than the others, is the one that all wait for in collectives.
+
+    Ranks that come late in turn are no stragglers: `launch_skew_amplified` and `rank_imbalance` say why they do.
+    """
     met = results.collectives.filter("matched")
     if met.is_empty():
         if results.collectives.is_empty():
@@ -33,16 +38,24 @@ def straggler_rank(results: Results) -> Finding | Abstained | None:
     if share < WORTH_SAYING:
         return None
     labels = dict(results.trace.gpus.select("gpu", pl.col("rank").fill_null(pl.col("device"))).iter_rows())
-    last = met.unique("event").group_by("straggler").len().sort("len", "straggler")
-    who, times, events = labels[last["straggler"][-1]], int(last["len"][-1]), int(last["len"].sum())
+    caused = (
+        met.group_by("straggler")
+        .agg(pl.col("wait_ns").sum(), pl.col("event").n_unique())
+        .sort("wait_ns", "straggler")
+    )
+    worst_rank = caused.row(-1, named=True)
+    part, events = worst_rank["wait_ns"] / max(1, int(caused["wait_ns"].sum())), met["event"].n_unique()
+    if part < UNFAIR / devices:
+        return None
+    who = labels[worst_rank["straggler"]]
     begun = met.filter(
-        pl.col("ts_ns") >= results.window.start_ns
+        (pl.col("ts_ns") >= results.window.start_ns) & (pl.col("straggler") == worst_rank["straggler"])
     )  # the first may have begun before the window
     worst = begun.sort("wait_ns", "ts_ns", descending=[True, False]).head(5)
     return Finding(
-        id="straggler_rank", cause="imbalance",
-        claim=f"The ranks spent {100 * share:.1f} % of the time spinning in collectives for the rank that came last; rank {who} was last in {100 * times / events:.0f} % "
-        f"of {events} collectives. GPU monitors count this as busy.",
+        id="straggler_rank", cause=None,
+        claim=f"Rank {who} came last in {worst_rank['event']} of {events} collectives and caused {100 * part:.0f} % of the waiting in them, in which the ranks spent "
+        f"{100 * share:.1f} % of the time. GPU monitors count this as busy.",
         exposed_ns=int(waited), exposed_share=share, confidence="high", why="arrivals of the same collective on all ranks, on one clock",
         evidence=[Evidence(r["ts_ns"], r["wait_ns"], f"rank {labels[r['gpu']]}", f"waits in {r['collective']} for rank {labels[r['straggler']]}", f"{r['skew_ns'] / 1e6:.1f} ms apart") for r in worst.iter_rows(named=True)],
         disproof="If the skew follows a GPU when ranks are swapped between cores, it is that GPU (clocks, PCIe), not its host thread.",
@@ -52,4 +65,5 @@ def straggler_rank(results: Results) -> Finding | Abstained | None:
             "CUDA graphs shrink the time in which launch jitter can add up.",
         ],
         verify=["Arrival skew at p95 must fall; useful and busy share must come together."],
+        change="none", gain_ns=None,
     )  # fmt: skip

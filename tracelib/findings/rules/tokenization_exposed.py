@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share
+from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share, own_ns, shortage_note
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -32,7 +32,7 @@ def tokenization_exposed(results: Results) -> Finding | None:
     return Finding(
         id="tokenization_exposed", cause="tokenization",
         claim=f"The GPUs waited for tokenization {100 * share:.1f} % of the time: the workers waited for the engine, the engine for a request, and the "
-        f"API server was tokenizing. ({total / 1e9:.2f} s of tokenization on all threads; {100 * hidden:.0f} % of it ran while GPUs worked, and cost nothing.)",
+        f"API server was tokenizing. ({total / 1e9:.2f} s of tokenization on all threads; {100 * hidden:.0f} % of it ran while GPUs worked, and cost nothing.){shortage_note(lost)}",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high",
         why="the waits of worker and engine and the tokenizer's range are recorded at the same moments",
         evidence=evidence_of_lost(results, lost),
@@ -43,4 +43,5 @@ def tokenization_exposed(results: Results) -> Finding | None:
             "Let clients send token ids, or tokenize in a separate tier in front of the server.",
         ],
         verify=["Record again: this share must fall and TTFT with it."],
+        change="code", gain_ns=own_ns(lost),
     )  # fmt: skip

@@ -1,0 +1,60 @@
+"""What to fix first: cheap changes among those that give the most, then the rest, then symptoms."""
+
+import pytest
+
+from tests.findings.sheet import MS, Sheet
+from tracelib.findings import diagnose
+from tracelib.findings.finding import Finding
+from tracelib.findings.order import ordered, place
+
+
+def finding(name, gain, change="code", exposed=None, statement=""):
+    return Finding(
+        name, None, "claim", gain if exposed is None else exposed, 0.1, "high", "why", [], "", [], [], change, gain, statement
+    )  # fmt: skip
+
+
+ORDERS = [
+    ([finding("code", 100), finding("cores", 30, "machine")], ["cores", "code"]),
+    ([finding("code", 100), finding("cores", 24, "machine")], ["code", "cores"]),
+    (
+        [finding("code", 100), finding("flag", 40, "setting"), finding("cores", 30, "machine")],
+        ["cores", "flag", "code"],
+    ),
+    ([finding("symptom", None, "none", 500), finding("code", 1)], ["code", "symptom"]),
+    ([finding("idle", None, "none", 500, "no load"), finding("code", 100)], ["idle", "code"]),
+    ([finding("idle", None, "none", 50, "no load"), finding("code", 100)], ["code", "idle"]),
+    ([finding("b", 7), finding("a", 7)], ["a", "b"]),
+]
+
+
+@pytest.mark.parametrize(("found", "names"), ORDERS, ids=[" ".join(names) for _, names in ORDERS])
+def test_order(found, names):
+    assert [f.id for f in ordered(found)] == names
+    assert [f.id for f in ordered(reversed(found))] == names
+
+
+def test_each_says_why_it_stands_there():
+    assert place(finding("cores", 30, "machine"), 1).startswith(
+        "First, because it needs no change of the server"
+    )
+    assert place(finding("code", 30), 2).startswith("It takes a change of the server")
+    assert place(finding("steps", None, "none"), 3).startswith("A symptom")
+    assert place(finding("idle", None, "none", 5, "No load."), 1) == "No load."
+
+
+def test_the_document_holds_gain_and_place():
+    """20 of 102 ms in dispatch, for 15 of them without a CPU: cores give back 15, the launching itself 5.01."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 20, 40, "aten::mm", "op")
+    sheet.kernel(101, 102)
+    sheet.runs(0, 0, 22, cpu=0)
+    sheet.ready(0, 22, 37, cpu=0)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 22, 37, cpu=0)
+    sheet.runs(0, 37, 102, cpu=0)
+    rows = {f["id"]: f for f in diagnose(sheet.results())["findings"]}
+    assert next(iter(rows)) == "cpu_shortage"
+    assert rows["cpu_shortage"]["gain_ns"] == 15 * MS
+    assert rows["launch_bound"]["gain_ns"] == round(5.01 * MS)
+    assert rows["launch_bound"]["gain_share"] == pytest.approx(5.01 / 102)

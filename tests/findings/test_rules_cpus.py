@@ -1,0 +1,194 @@
+"""Rules on lack of CPUs: each with a run that triggers it and a near miss that does not."""
+
+import pytest
+
+from tests.findings.sheet import MS, Sheet
+from tracelib.findings.finding import Abstained
+from tracelib.findings.rules.busy_wait import busy_wait
+from tracelib.findings.rules.cpu_shortage import cpu_shortage
+from tracelib.findings.rules.quota_throttling import quota_throttling
+from tracelib.findings.rules.single_thread_saturated import single_thread_saturated
+from tracelib.findings.rules.tokenization_starves import tokenization_starves
+
+GOMP = (("[unknown]", "/x/libgomp.so.1"),)
+
+
+def gap():
+    """One GPU idle from 1 to 101 ms, its worker inside an op all the time."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 100, "aten::mm", "op")
+    sheet.kernel(101, 102)
+    return sheet
+
+
+def kept_off(sheet, other, start=20, end=40):
+    """The worker is ready from `start` to `end`, while another thread runs on its CPU."""
+    sheet.runs(0, 0, start, cpu=0)
+    sheet.ready(0, start, end, cpu=0)
+    sheet.runs(other, start, end, cpu=0)
+    sheet.runs(0, end, 102, cpu=0)
+    return sheet
+
+
+def beside(sheet, other):
+    """The worker runs all the time, the other thread on a CPU of its own."""
+    sheet.runs(0, 0, 102, cpu=0)
+    sheet.runs(other, 20, 40, cpu=1)
+    return sheet
+
+
+def test_ready_without_a_cpu_is_shortage():
+    sheet = gap()
+    found = cpu_shortage(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results())
+    assert (found.exposed_ns, found.gain_ns, found.change) == (20 * MS, 20 * MS, "machine")
+    assert "ran on 1 of the host's 8 CPUs" in found.claim
+    assert "Running instead: batch 100 %." in found.claim
+    assert found.evidence[0].value == "20.0 ms without a CPU"
+
+
+def test_asleep_is_no_shortage():
+    sheet = gap()
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.runs(0, 40, 102, cpu=0)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 20, 40, cpu=0)
+    assert cpu_shortage(sheet.results()) is None
+
+
+def test_without_scheduler_events_shortage_is_abstained_from():
+    assert isinstance(cpu_shortage(gap().results()), Abstained)
+    assert isinstance(quota_throttling(gap().results()), Abstained)
+
+
+def test_shortage_behind_gpu_work_costs_nothing():
+    sheet = Sheet()
+    sheet.kernel(0, 101)
+    sheet.kernel(101, 102)
+    assert cpu_shortage(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
+
+
+# ------------------------------------------------------------------------------------------------- tokenizers in the way
+def tokenizer(sheet):
+    thread = sheet.thread("api_server", "tokenizer", pid=300)
+    sheet.doing(thread, 20, 40, "tokenize")
+    return thread
+
+
+def test_a_tokenizer_on_the_wanted_cpu_starves_the_worker():
+    sheet = gap()
+    found = tokenization_starves(kept_off(sheet, tokenizer(sheet)).results())
+    assert (found.exposed_ns, found.evidence[0].who) == (20 * MS, "worker_TP0/100")
+    assert found.evidence[0].what == "ready to run; tokenizer/10003 tokenized on its CPU"
+
+
+def test_a_tokenizer_on_a_cpu_of_its_own_does_not():
+    sheet = gap()
+    assert tokenization_starves(beside(sheet, tokenizer(sheet)).results()) is None
+
+
+def test_another_job_on_the_wanted_cpu_is_no_tokenizer():
+    sheet = gap()
+    tokenizer(sheet)
+    assert tokenization_starves(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
+
+
+# ----------------------------------------------------------------------------------------------------------- polling
+def helper(sheet):
+    """An OpenMP thread of the worker that polls from 20 to 40 ms."""
+    thread = sheet.thread("worker", "worker_TP0", pid=100)
+    sheet.sampled(thread, 20, 40, *GOMP)
+    return thread
+
+
+def test_openmp_polling_on_the_wanted_cpu_costs_and_is_named():
+    sheet = gap()
+    found = busy_wait(kept_off(sheet, helper(sheet)).results())
+    assert (found.exposed_ns, found.confidence) == (20 * MS, "high")
+    assert "idle OpenMP threads polling at a barrier 0.02 s" in found.claim
+    assert found.advice[0].startswith("Let idle OpenMP threads sleep")
+
+
+def test_polling_on_a_cpu_that_nobody_wants_costs_nothing():
+    sheet = gap()
+    assert busy_wait(beside(sheet, helper(sheet)).results()) is None
+
+
+def test_work_on_the_wanted_cpu_is_no_polling():
+    sheet = gap()
+    thread = sheet.thread("worker", "worker_TP0", pid=100)
+    sheet.sampled(thread, 20, 40, ("at::native::x", "/x/libtorch_cpu.so"), *GOMP)
+    assert busy_wait(kept_off(sheet, thread).results()) is None
+
+
+# ------------------------------------------------------------------------------------------------------------- quota
+def stopped(ends, *, polls=False):
+    """The worker runs 60 ms of each 100 and is ready, its CPU idle, until each of `ends`."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    for n, end in enumerate(ends):
+        begin = ends[n - 1] if n else 0
+        sheet.runs(0, begin, 100 * n + 60, cpu=0)
+        sheet.ready(0, 100 * n + 60, end, cpu=0)
+        sheet.doing(0, begin + 2, 100 * n + 40, "shm_broadcast.dequeue" if polls else "aten::mm")
+        sheet.doing(0, 100 * n + 40, end - 1, "aten::mm", "op")
+        sheet.kernel(end + 1, end + 2, call=(end + 0.5, end + 1))
+    sheet.runs(0, ends[-1], ends[-1] + 10, cpu=0)
+    return sheet
+
+
+GRID = [100, 200, 300, 400, 500, 600]
+
+
+def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
+    """60 ms of CPU time in each period of 100 ms, then stopped: 0.6 CPUs."""
+    results = stopped(GRID).results()
+    found = quota_throttling(results)
+    assert (found.exposed_ns, found.change) == (6 * 40 * MS, "machine")
+    assert "6 times a thread was ready" in found.claim
+    assert "about 0.6 CPUs' worth of the period (0.6 to 0.6" in found.claim
+    assert results.quota_use["ran_ns"].to_list() == [60 * MS] * 6
+    assert results.quota_use["cpus"].to_list() == [0.6] * 6
+
+
+def test_stops_that_end_anywhere_are_none():
+    assert quota_throttling(stopped([97, 171, 289, 391, 466, 583]).results()) is None
+
+
+def test_the_quota_that_polling_used_up_is_pollings():
+    """Of each 60 ms that the worker ran it polled 38: so of the 240 ms it was stopped, that share is polling's."""
+    results = stopped(GRID, polls=True).results()
+    found = busy_wait(results)
+    load = results.thread_load.row(0, named=True)
+    assert load["spinning_ns"] == 6 * 38 * MS
+    assert found.exposed_ns == round(load["spinning_ns"] / load["running_ns"] * 6 * 40 * MS)
+    assert found.confidence == "medium"
+
+
+def test_a_quota_used_up_by_work_is_not_pollings():
+    assert busy_wait(stopped(GRID).results()) is None
+
+
+# ---------------------------------------------------------------------------------------------------- one full thread
+def test_a_thread_that_works_all_the_time_is_saturated():
+    sheet = gap()
+    sheet.runs(0, 0, 102, cpu=0)
+    found = single_thread_saturated(sheet.results())
+    assert found.exposed_ns == round(99.01 * MS)  # the op and the launch call
+    assert found.claim.startswith("Thread worker_TP0/100 worked 100 % of the time")
+
+
+def test_a_thread_that_polls_all_the_time_is_not():
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 95, "cudaStreamSynchronize", "runtime")
+    sheet.kernel(101, 102)
+    sheet.runs(0, 0, 102, cpu=0)
+    assert single_thread_saturated(sheet.results()) is None
+
+
+@pytest.mark.parametrize("asleep", [30, 60])
+def test_a_thread_that_sleeps_in_between_is_not(asleep):
+    sheet = gap()
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.runs(0, 20 + asleep, 102, cpu=0)
+    assert single_thread_saturated(sheet.results()) is None

@@ -1,0 +1,190 @@
+"""Rules on what the launching thread does: each with a run that triggers it and a near miss that does not."""
+
+import pytest
+
+from tests.findings.sheet import MS, Sheet
+from tracelib.findings.finding import Abstained, Finding
+from tracelib.findings.rules.allocation_hot_path import allocation_hot_path
+from tracelib.findings.rules.gc_pauses import gc_pauses
+from tracelib.findings.rules.gil_contention import gil_contention
+from tracelib.findings.rules.host_synchronisation import host_synchronisation
+from tracelib.findings.rules.launch_bound import launch_bound
+from tracelib.findings.rules.low_graph_coverage import low_graph_coverage
+from tracelib.findings.rules.module_loading import module_loading
+from tracelib.findings.rules.profiler_overhead import profiler_overhead
+from tracelib.findings.rules.run_time_compilation import run_time_compilation
+
+PYTHON = (("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"),)
+
+
+def gap(**kernel):
+    """One GPU idle from 1 to 101 ms."""
+    sheet = Sheet()
+    sheet.kernel(0, 1, **kernel)
+    sheet.kernel(101, 102, **kernel)
+    return sheet
+
+
+def hidden():
+    """The same with one long kernel over it: whatever the host does, the GPU is busy."""
+    sheet = Sheet()
+    sheet.kernel(0, 101)
+    sheet.kernel(101, 102)
+    return sheet
+
+
+#: rule, name of the slice, its category, its cause: each lasts 20 of 102 ms.
+NAMED = [
+    (run_time_compilation, "_compile.compile_inner (dynamo_timed)", "op", "kernel_launch"),
+    (run_time_compilation, "nvrtcCompileProgram", "runtime", "kernel_launch"),
+    (module_loading, "cuLibraryLoadData", "driver", "kernel_launch"),
+    (allocation_hot_path, "cudaMalloc", "runtime", "kernel_launch"),
+    (gc_pauses, "gc.collect", "annotation", "gc"),
+    (profiler_overhead, "Buffer Flush", "overhead", "profiler"),
+    (launch_bound, "aten::mm", "op", "kernel_launch"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "name", "category", "cause"), NAMED, ids=[row[1] for row in NAMED])
+def test_what_the_gpu_waited_for_is_reported(rule, name, category, cause):
+    sheet = gap()
+    sheet.doing(0, 20, 40, name, category)
+    found = rule(sheet.results())
+    assert isinstance(found, Finding)
+    latency = round(0.01 * MS) if rule is launch_bound else 0  # the launch call itself
+    assert (found.exposed_ns, found.cause) == (20 * MS + latency, cause)
+    assert found.exposed_share == pytest.approx(found.exposed_ns / (102 * MS))
+    worst = found.evidence[-1 if rule is profiler_overhead else 0]
+    assert (worst.ts_ns, worst.dur_ns, worst.who) == (20 * MS, 20 * MS, "worker_TP0/100")
+
+
+@pytest.mark.parametrize(("rule", "name", "category", "cause"), NAMED, ids=[row[1] for row in NAMED])
+def test_what_ran_behind_gpu_work_is_not(rule, name, category, cause):
+    sheet = hidden()
+    sheet.doing(0, 20, 40, name, category)
+    assert rule(sheet.results()) is None
+
+
+def test_a_long_op_without_samples_is_abstained_from():
+    sheet = gap()
+    for n in range(4):
+        sheet.doing(0, 2 + n, 2.1 + n, "aten::sdpa", "op")
+    sheet.doing(0, 10, 90, "aten::sdpa", "op")
+    found = run_time_compilation(sheet.results())
+    assert isinstance(found, Abstained)
+    assert found.record_with.startswith("perf record")
+
+
+def test_ops_alike_are_no_reason_to_abstain():
+    sheet = gap()
+    for n in range(9):
+        sheet.doing(0, 2 + 10 * n, 11 + 10 * n, "aten::sdpa", "op")
+    assert run_time_compilation(sheet.results()) is None
+
+
+# ------------------------------------------------------------------------------------------------- synchronisation
+def test_a_synchronisation_that_outlasts_the_gpu_costs():
+    """The GPU is done at 50 ms, the host returns at 60 ms."""
+    sheet = Sheet()
+    sheet.kernel(0, 50)
+    sheet.doing(0, 1, 60, "cudaStreamSynchronize", "runtime")
+    sheet.kernel(100, 101)
+    found = host_synchronisation(sheet.results())
+    assert (found.exposed_ns, found.gain_ns) == (10 * MS, 10 * MS)
+    assert "0.06 s in synchronisations altogether" in found.claim
+
+
+def test_a_long_synchronisation_is_mostly_the_victim():
+    """It waits 49 ms because the GPU works, and returns when that is done."""
+    sheet = Sheet()
+    sheet.kernel(0, 50)
+    sheet.doing(0, 1, 50, "cudaStreamSynchronize", "runtime")
+    sheet.kernel(100, 101)
+    assert host_synchronisation(sheet.results()) is None
+
+
+def test_a_synchronisation_that_had_no_cpu_to_return_on_gives_nothing_back():
+    sheet = Sheet()
+    sheet.kernel(0, 50)
+    sheet.doing(0, 1, 60, "cudaStreamSynchronize", "runtime")
+    sheet.kernel(100, 101)
+    sheet.runs(0, 0, 49, cpu=0)
+    sheet.ready(0, 49, 60, cpu=0)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 49, 60, cpu=0)
+    sheet.runs(0, 60, 101, cpu=0)
+    found = host_synchronisation(sheet.results())
+    assert (found.exposed_ns, found.gain_ns) == (10 * MS, 0)
+    assert "In 100 % of it the thread in question was ready and had no CPU." in found.claim
+
+
+# ---------------------------------------------------------------------------------------------------------- graphs
+def test_single_launches_that_cannot_keep_up_call_for_graphs():
+    sheet = gap()
+    sheet.doing(0, 20, 40, "aten::mm", "op")
+    found = low_graph_coverage(sheet.results())
+    assert found.gain_ns == round(20.01 * MS)
+    assert found.claim.startswith("None of 2 kernels came from graphs")
+
+
+def test_graphs_that_are_launched_late_call_for_something_else():
+    sheet = gap(graph=1)
+    sheet.doing(0, 20, 40, "aten::mm", "op")
+    assert low_graph_coverage(sheet.results()) is None
+
+
+def test_single_launches_that_keep_up_cost_nothing():
+    sheet = hidden()
+    sheet.doing(0, 20, 40, "aten::mm", "op")
+    assert low_graph_coverage(sheet.results()) is None
+
+
+def test_single_launches_that_lack_a_cpu_call_for_cpus_not_graphs():
+    sheet = gap()
+    sheet.doing(0, 20, 40, "aten::mm", "op")
+    sheet.runs(0, 0, 19, cpu=0)
+    sheet.ready(0, 19, 41, cpu=0)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 19, 41, cpu=0)
+    sheet.runs(0, 41, 102, cpu=0)
+    assert low_graph_coverage(sheet.results()) is None
+
+
+# ----------------------------------------------------------------------------------------------- interpreter lock
+def locked(pid):
+    """The worker sleeps from 20 to 40 ms inside an op, while another thread's samples lie in the interpreter."""
+    sheet = gap()
+    sheet.doing(0, 19, 41, "aten::mm", "op")
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.runs(0, 40, 102, cpu=0)
+    other = sheet.thread("worker", "metrics", pid=pid)
+    sheet.runs(other, 20, 40, cpu=1)
+    sheet.sampled(other, 20, 40, *PYTHON)
+    return sheet
+
+
+def test_asleep_while_a_sibling_runs_python_is_likely_the_lock():
+    found = gil_contention(locked(pid=100).results())
+    assert (found.exposed_ns, found.confidence) == (20 * MS, "low")
+    assert "likely" in found.claim
+
+
+def test_another_process_has_a_lock_of_its_own():
+    assert gil_contention(locked(pid=901).results()) is None
+
+
+def test_asleep_without_samples_is_abstained_from():
+    sheet = locked(pid=100)
+    sheet.samples.clear()
+    assert isinstance(gil_contention(sheet.results()), Abstained)
+
+
+# -------------------------------------------------------------------------------------------------------- recorder
+def test_the_recorders_part_of_launching_is_told_from_samples():
+    """20 ms of dispatch, half of the worker's samples in CUPTI: some 10 ms are the recorder's."""
+    sheet = gap()
+    for n in range(5):
+        sheet.doing(0, 20 + 4 * n, 24 + 4 * n, "aten::mm", "op")
+        sheet.sampled(0, 20 + 4 * n, 22 + 4 * n, ("[unknown]", "/x/libcupti.so.13"))
+        sheet.sampled(0, 22 + 4 * n, 24 + 4 * n, ("at::x", "/x/libtorch_cpu.so"))
+    found = profiler_overhead(sheet.results())
+    assert found.exposed_ns == round(0.5 * 20.01 * MS)
+    assert "50.0 % is the profiler's own" in found.claim

@@ -1,0 +1,55 @@
+"""Which finding comes first: the cheapest change among those that give the most, then the rest, then symptoms.
+
+A change that gives less than a quarter of the largest gain does not go before it, however cheap it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracelib.findings.finding import Change, Finding
+
+__all__ = ["ordered", "place"]
+
+#: Cheap before dear.
+CHANGES: tuple[Change, ...] = ("machine", "setting", "code", "none")
+WORTH_FIRST = 0.25
+
+_WORDS: dict[Change, str] = {
+    "machine": "needs no change of the server, and what is named below shrinks with it",
+    "setting": "is a setting of the server",
+    "code": "takes a change of the server or its clients",
+}
+
+
+def ordered(found: Iterable[Finding]) -> list[Finding]:
+    """Return the findings in the order in which they should be acted on.
+
+    Statements on the whole run that call for no change (`gain_ns` None) and cost more than any change gives come first: a
+    server without requests, or at the limit of its GPUs, needs none. Then changes, then symptoms.
+    """
+    rows = list(found)
+    most = max((f.gain_ns or 0 for f in rows), default=0)
+
+    def key(finding: Finding) -> tuple[int, int, int, str]:
+        if finding.statement:
+            return (0 if finding.exposed_ns >= most else 3, 0, -finding.exposed_ns, finding.id)
+        if finding.gain_ns is None:
+            return (2, 0, -finding.exposed_ns, finding.id)
+        leading = finding.gain_ns >= WORTH_FIRST * most
+        dear = CHANGES.index(finding.change) if leading else len(CHANGES)
+        return (1, dear, -finding.gain_ns, finding.id)
+
+    return sorted(rows, key=key)
+
+
+def place(finding: Finding, number: int) -> str:
+    """Return why the finding stands where it does, `number` counted from 1."""
+    if finding.statement:
+        return finding.statement
+    if finding.gain_ns is None:
+        return "A symptom: it goes when what causes it is mended."
+    return f"{'First, because it' if number == 1 else 'It'} {_WORDS[finding.change]}."

@@ -1,0 +1,76 @@
+"""GPUs waited while code for them was compiled at run time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.analyses.look_inside import outlasting
+from tracelib.findings.finding import (
+    Abstained,
+    Finding,
+    evidence_of_lost,
+    exposed,
+    exposed_share,
+    percent,
+    shortage_note,
+    spent,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = ["run_time_compilation"]
+
+WORTH_SAYING = 0.02
+
+
+def run_time_compilation(results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time in nvrtc, Triton, Inductor, ptxas and engine builds.
+
+    Compilation that the GPUs do not wait for (another batch runs meanwhile) costs them nothing and is not counted.
+    """
+    lost = exposed(results, (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") == "jit_compile"))
+    share = exposed_share(results, lost)
+    if share < WORTH_SAYING:
+        return _unseen(results)
+    longest = int(lost["dur_ns"].max() or 0)  # type: ignore[arg-type]
+    return Finding(
+        id="run_time_compilation", cause="kernel_launch",
+        claim=f"The GPUs waited {percent(share)} of the time for code that was compiled at run time, up to {longest / 1e6:.0f} ms at once.{shortage_note(lost)}",
+        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        why="the compiler's own ranges, or samples in its library, lie on the thread that launches next",
+        evidence=evidence_of_lost(results, lost),
+        disproof="If a second run with the same inputs and a kept cache compiles again as long, it is not first use: look for changing shapes that force a recompilation.",
+        advice=[
+            "Warm the server up with the shapes and batch sizes of its traffic before it takes requests.",
+            "Keep the compilers' caches between starts (TORCHINDUCTOR_CACHE_DIR, TRITON_CACHE_DIR, CUDA_CACHE_PATH on a volume that lives on).",
+            "Avoid recompilation for new shapes: pad to fixed sizes or mark them dynamic (TORCH_LOGS=recompiles names the guard that failed).",
+            "Ship binaries for this GPU's architecture, so that no PTX is compiled on loading.",
+        ],
+        verify=["Record again after the warm-up: no compiler range may lie in the window."],
+        change="setting", gain_ns=spent(lost),
+    )  # fmt: skip
+
+
+def _unseen(results: Results) -> Abstained | None:
+    """Abstain where ops outlast their siblings by far and no sample says what they did."""
+    if results.cpu_time.height:
+        return None
+    opened = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["dispatch", "api"])
+    activity = results.host_activity
+    told = activity.filter(outlasting(activity, opened & pl.col("waits_for").is_null()))
+    long = told.select("thread", "ts_ns", begun="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns"))
+    lost = exposed(results, opened).sort("ts_ns")
+    inside = lost.join_asof(
+        long.sort("ts_ns"), on="ts_ns", by="thread", strategy="backward", check_sortedness=False
+    )
+    share = exposed_share(results, inside.filter(pl.col("ts_ns") < pl.col("until")))
+    if share < WORTH_SAYING:
+        return None
+    return Abstained(
+        "run_time_compilation", f"for {percent(share)} of the time GPUs waited for framework ops that lasted over ten times their siblings; without CPU samples "
+        "nothing says whether they compiled, loaded code or had no CPU",
+        "perf record -k mono -a -g -e cpu-clock/freq=499/, then perf script --header --ns -F +pid",
+    )  # fmt: skip

@@ -26,7 +26,7 @@ OPTIONS = {
     "hidden": (2048, "width of the model"),
     "layers": (12, "its layers"),
     "graph": (False, "decode through CUDA graphs"),
-    "jit": ("none", "build a new kernel at each prompt: none, triton, nvrtc"),
+    "jit": ("none", "build a new kernel at each prompt: none, triton, nvrtc, cudnn (attention engines)"),
     "batch": (16, "sequences that decode together, at most"),
     "seconds": (2.0, "how long requests arrive"),
     "rps": (4.0, "requests a second"),

@@ -10,6 +10,8 @@ settings.register_profile("untimed", deadline=None)  # no test asserts a time, h
 settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Tests read the files themselves; those of the cache give it a folder of their own.
+os.environ["TRACELIB_CACHE"] = "off"
 SHARED = Path(os.environ.get("TRACELIB_SHARED", ROOT.parent / "shared"))
 
 

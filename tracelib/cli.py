@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -67,6 +68,8 @@ exit status: 0 no state named by --fail-on (default: throttled,cpu_shortage); 1 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: errors are one line on stderr and status 2."""
     options = _parser().parse_args(arguments)
+    if getattr(options, "no_cache", False):
+        os.environ["TRACELIB_CACHE"] = "off"  # the report's notebook runs in a process of its own
     try:
         status: int = options.run(options)
     except (TraceError, OSError) as error:
@@ -131,6 +134,11 @@ def _add_loading(command: argparse.ArgumentParser) -> None:
         default="",
         metavar="CLOCK",
         help="the clock that ftrace used (mono, boot, ...); its text does not say",
+    )
+    command.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="read the files again, and keep nothing of them for the next time",
     )
 
 

@@ -12,6 +12,7 @@ from tracelib.align import align
 from tracelib.manifest import FILE_NAME, manifest_of
 from tracelib.schema import FRAMES
 from tracelib.sources import read_files, trace_files
+from tracelib.sources.cache import cache as user_cache
 from tracelib.sources.files import sha256
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelib.errors import BadTrace
+    from tracelib.sources.cache import Cache
     from tracelib.trace import Trace
 
 __all__ = ["load"]
@@ -36,6 +38,7 @@ def load(
     ftrace_clock: str | None = None,
     host: str | Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
+    cache: bool | None = None,
 ) -> Trace:
     """Return the trace files at `paths` as one trace on one timeline.
 
@@ -51,6 +54,9 @@ def load(
         The host of the files that do not name theirs: one name for all, or file name -> name.
     progress
         Called with each file's name before it is read; by default a bar appears on a terminal after two seconds.
+    cache
+        Whether to keep the frames of each file in the user's cache folder, where a second load finds them
+        (:mod:`tracelib.sources.cache`); None leaves it to the variable TRACELIB_CACHE ("off", or another folder).
 
     Raises
     ------
@@ -65,7 +71,7 @@ def load(
     several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
     said = manifest_of(several)
     files, others = trace_files(several)
-    traces, failures = _read(files, progress)
+    traces, failures = _read(files, progress, user_cache(cache))
     if not traces:
         raise failures[0]
     complete = [
@@ -91,12 +97,12 @@ def _readable(files: Sequence[Path], failures: Sequence[BadTrace]) -> list[Path]
 
 
 def _read(
-    files: Sequence[Path], progress: Callable[[str], None] | None
+    files: Sequence[Path], progress: Callable[[str], None] | None, kept: Cache | None
 ) -> tuple[list[Trace], list[BadTrace]]:
     if progress is not None:
-        return read_files(files, progress)
+        return read_files(files, progress, kept)
     if not sys.stderr.isatty():
-        return read_files(files)
+        return read_files(files, cache=kept)
     from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415  (a terminal only)
 
     started, bar = (
@@ -109,7 +115,7 @@ def _read(
         bar.set_postfix_str(name)
 
     try:
-        return read_files(files, show)
+        return read_files(files, show, kept)
     finally:
         bar.close()
 

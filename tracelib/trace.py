@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -52,6 +53,35 @@ class Trace:
     def replace(self, **frames: pl.DataFrame) -> Trace:
         """Return a copy with some frames replaced."""
         return dataclasses.replace(self, **frames)
+
+    def to_parquet(self, folder: str | Path) -> None:
+        """Write each frame to `folder`, as `NAME-0.parquet`; files of those names are replaced."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, rows in self.frames().items():
+            rows.write_parquet(place / f"{name}-0.parquet", compression_level=1)
+
+    @classmethod
+    def from_parquet(cls, folder: str | Path) -> Trace:
+        """Return the trace in `folder`: of each frame the parts `NAME-0.parquet`, `NAME-1.parquet`, … in this order.
+
+        Raises
+        ------
+        FileNotFoundError
+            A frame is missing.
+        polars.exceptions.PolarsError
+            A file is no Parquet, or its columns and dtypes are not those of :mod:`tracelib.schema`.
+
+        """
+        made = {}
+        for name, schema in FRAMES.items():
+            parts = sorted(
+                Path(folder).glob(f"{name}-*.parquet"), key=lambda part: int(part.stem.rpartition("-")[2])
+            )
+            if not parts:
+                raise FileNotFoundError(f"{folder} has no {name}-0.parquet")
+            made[name] = pl.read_parquet(parts).match_to_schema(schema)
+        return cls(**made).check()
 
     def __repr__(self) -> str:
         """Return a readable summary: files, clocks, roles, remarks."""

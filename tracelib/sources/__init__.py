@@ -18,6 +18,7 @@ from tracelib.sources.files import head
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tracelib.sources.cache import Cache
     from tracelib.trace import Trace
 
 __all__ = ["SOURCES", "choose", "read_files", "trace_files"]
@@ -28,6 +29,9 @@ SOURCES = ("nsys", "torch_profiler", "perf", "ftrace")
 
 class Source(Protocol):
     """What a format's package offers."""
+
+    __name__: str
+    __file__: str
 
     def sniff(self, head: bytes, name: str) -> bool:
         """Say whether a file that starts with `head` is of this format."""
@@ -118,18 +122,19 @@ def _traces_or_none(path: Path, *, archives: bool = True) -> list[Path]:
 
 
 def read_files(
-    paths: Sequence[Path], progress: Callable[[str], None] = lambda _: None
+    paths: Sequence[Path], progress: Callable[[str], None] = lambda _: None, cache: Cache | None = None
 ) -> tuple[list[Trace], list[BadTrace]]:
     """Return one trace per file, and the error of each file that could not be read.
 
-    `progress` is called with each file's name before it is read.
+    `progress` is called with each file's name before it is read; what `cache` has is not read again.
     """
     traces: list[Trace] = []
     failures: list[BadTrace] = []
     for path in paths:
         progress(path.name)
         try:
-            traces.append(choose(path).read(path))
+            source = choose(path)
+            traces.append(source.read(path) if cache is None else cache.read(path, source))
         except BadTrace as error:
             failures.append(error)
     return traces, failures

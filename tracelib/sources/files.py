@@ -7,6 +7,7 @@ what was lost.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import zlib
@@ -135,5 +136,11 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of the file as it lies on disk, in hex."""
+    status = path.stat()
+    return _sha256(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@functools.lru_cache
+def _sha256(path: Path, size: int, modified: int, changed: int) -> str:  # noqa: ARG001  (they tell versions apart)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,217 @@
+"""A second load of the same file: its frames, kept as Parquet in the user's cache folder.
+
+An entry is named by all that decides what a reader returns: the file's content (SHA-256) and base name (which may tell
+the rank), and the source text of the reader, so that no one has to remember to raise a version. It appears whole, by a
+rename, or not at all; the checksums in it are verified before Parquet is decoded, and a broken entry is replaced. The
+entries not used for longest are removed once all of them take more than `LIMIT` bytes.
+
+The content of a large file is not hashed again while its path, size, inode and times of modification and change are
+those that were seen when it was hashed, as in git's index; what was modified less than two seconds before is not
+remembered, because a change within one tick of the clock would not show.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import platformdirs
+import polars as pl
+
+from tracelib.schema import FRAMES
+from tracelib.sources.files import sha256
+from tracelib.trace import Trace
+
+__all__ = ["LIMIT", "Cache", "cache"]
+
+#: Bytes that all entries together may take.
+LIMIT = 5 << 30
+#: Smaller files are read faster than they are looked up.
+SMALLEST = 1 << 17
+#: What was modified so shortly before it was hashed may change again without a trace.
+RACY_NS = 2 * 10**9
+#: Unfinished entries and remembered hashes are removed after so many seconds without use.
+STALE_S = 30 * 86_400
+VARIABLE = "TRACELIB_CACHE"
+OFF = ("off", "0", "no", "false")
+
+
+class Source(Protocol):
+    """What a format's package offers."""
+
+    __name__: str
+    __file__: str
+
+    def read(self, path: Path) -> Trace:
+        """Read the file."""
+        ...
+
+
+def cache(wanted: bool | None) -> Cache | None:  # noqa: FBT001  (passed on from `load(cache=…)`)
+    """Return the user's cache, None if it is not `wanted`; None leaves that to the variable TRACELIB_CACHE.
+
+    The variable holds "off" or another folder than the usual one.
+    """
+    given = os.environ.get(VARIABLE, "")
+    if wanted is False or (wanted is None and given.lower() in OFF):
+        return None
+    usual = not given or given.lower() in OFF
+    return Cache(platformdirs.user_cache_path("tracelib", appauthor=False) if usual else Path(given))
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Frames of files that were read before, in `folder`."""
+
+    folder: Path
+    limit: int = LIMIT
+
+    def read(self, path: Path, source: Source) -> Trace:
+        """Return what `source.read(path)` returns, from the cache if it has that, else to be found there next time.
+
+        Raises
+        ------
+        BadTrace
+            As `source.read`; then nothing is kept.
+
+        """
+        if path.stat().st_size < SMALLEST:
+            return source.read(path)
+        try:
+            entry = self.folder / "frames" / self._key(path, source)
+        except OSError as error:
+            return _noted(source.read(path), f"not kept in the cache {self.folder}: {error}")
+        if not entry.exists():
+            return self._filled(entry, path, source, "")
+        try:
+            return _kept(entry)
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            return self._filled(entry, path, source, f"the cache's copy was broken and was replaced: {error}")
+
+    def _filled(self, entry: Path, path: Path, source: Source, note: str) -> Trace:
+        trace = source.read(path)
+        try:
+            _keep(trace, entry)
+            self._forget_oldest()
+        except OSError as error:
+            note = f"not kept in the cache {self.folder}: {error}"
+        return _noted(trace, note) if note else trace
+
+    def _key(self, path: Path, source: Source) -> str:
+        parts = (
+            self._content(path),
+            path.name,
+            source.__name__,
+            _reader_version(Path(source.__file__).parent),
+        )
+        return hashlib.blake2b(
+            "\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=20
+        ).hexdigest()
+
+    def _content(self, path: Path) -> str:
+        """Return the SHA-256 of the file's content, remembered if the file has not changed since."""
+        before = path.stat()
+        note = self.folder / "files" / _identity(path, before)
+        if note.exists():
+            os.utime(note)
+            return note.read_text()
+        digest = sha256(path)
+        settled = time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > RACY_NS
+        if settled and _identity(path, path.stat()) == note.name:
+            note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _written(note, digest)
+        return digest
+
+    def _forget_oldest(self) -> None:
+        """Remove the entries not used for longest until the rest is within the limit, and what is stale."""
+        for stale in [*self.folder.glob("files/*"), *self.folder.glob("frames/*.tmp")]:
+            if time.time() - stale.stat().st_mtime > STALE_S:
+                shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
+        entries = [entry for entry in self.folder.glob("frames/*") if entry.suffix != ".tmp"]
+        sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
+        for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime):
+            if sum(sizes.values()) <= self.limit:
+                return
+            shutil.rmtree(entry, ignore_errors=True)  # another process may be doing the same
+            del sizes[entry]
+
+
+def _identity(path: Path, status: os.stat_result) -> str:
+    parts = (
+        path.resolve(),
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
+
+
+@functools.cache
+def _reader_version(package: Path) -> str:
+    """Return a digest of all source text that decides what a reader returns."""
+    shared = (
+        *package.parent.glob("*.py"),
+        package.parent.parent / "schema.py",
+        package.parent.parent / "trace.py",
+    )
+    digest = hashlib.blake2b(pl.__version__.encode(), digest_size=20)
+    for file in sorted([*package.rglob("*.py"), *package.rglob("*.toml"), *shared]):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _written(place: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(place)
+
+
+def _checksums(entry: Path) -> dict[str, int]:
+    return {file.name: zlib.crc32(file.read_bytes()) for file in sorted(entry.glob("*.parquet"))}
+
+
+def _keep(trace: Trace, entry: Path) -> None:
+    """Write an entry beside its place, and move it there."""
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(suffix=".tmp", prefix=f"{entry.name}-", dir=entry.parent))
+    try:
+        trace.to_parquet(made)
+        (made / "checksums.json").write_text(json.dumps(_checksums(made)))
+        shutil.rmtree(
+            entry, ignore_errors=True
+        )  # there is one only if it was broken, or another process was faster
+        made.rename(entry)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)  # gone if all went well
+
+
+def _kept(entry: Path) -> Trace:
+    """Return the trace in an entry.
+
+    Raises
+    ------
+    OSError, ValueError, polars.exceptions.PolarsError
+        It is broken.
+
+    """
+    if json.loads((entry / "checksums.json").read_text()) != _checksums(entry):
+        raise ValueError("its checksums differ")
+    trace = Trace.from_parquet(entry)
+    os.utime(entry)
+    return trace
+
+
+def _noted(trace: Trace, note: str) -> Trace:
+    row = pl.DataFrame([(0, "info", note, "")], schema=FRAMES["health"], orient="row")
+    return trace.replace(health=pl.concat([trace.health, row]))

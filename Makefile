@@ -37,8 +37,8 @@ layers: $(READY)
 notebooks: $(READY)
 	$(BIN)/nbstripout --verify --extra-keys "metadata.papermill cell.metadata.papermill" notebooks/*.ipynb
 
-bench: $(READY)  ## measure the readers and the interval algebra; prints Markdown tables
-	for each in benchmarks/*.py; do $(BIN)/python $$each; done
+bench: $(READY)  ## measure the readers and the interval algebra beside others (HTA_PYTHON), into benchmarks/README.md
+	$(BIN)/python benchmarks/run.py
 
 fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS, FUZZ_READER, FUZZ_SEED); keeps what fails in .fuzz
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} $(BIN)/python -m pytest tests/sources/test_fuzz.py -q -s --basetemp=.fuzz

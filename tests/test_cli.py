@@ -51,7 +51,7 @@ def test_debug_shows_the_traceback():
 
 
 def test_help_teaches_with_examples(capsys):
-    for command in ("report", "inspect", "notebooks", "check"):
+    for command in ("report", "inspect", "notebooks", "check", "record"):
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         assert f"tracelib {command}" in capsys.readouterr().out

@@ -51,6 +51,23 @@ examples:
   tracelib notebooks list
   tracelib notebooks copy root_cause my.ipynb    a copy to change; or: papermill tracelib://root_cause out.ipynb -p traces ..."""
 
+_RECORD_HELP = """\
+Record traces that answer the question: perf and ftrace (one clock, nothing thinned out), the kernel's counters, GPU samples, and
+the server's own profiler where its URL is given. Without --go it says what this machine permits and prints the exact commands.
+
+examples:
+  tracelib record --recipe vllm --server http://localhost:8000 --server-traces /abs/traces --out run1        # look first
+  tracelib record --recipe vllm --server http://localhost:8000 --server-traces /abs/traces --out run1 --go
+  tracelib record --recipe generic --pid 4711 --seconds 5 --out run2 --go
+  tracelib record --recipe generic --command 'python serve.py' --out run3 --go
+  tracelib report run1
+
+Nothing is left switched on, also if the recorder is killed. A command is started when all recorders run; it is ended (SIGTERM to
+its process group, SIGKILL after 10 s) with the recording.
+
+exit status: 0 recorded as planned; 2 usage error, or nothing can be recorded here; 3 something is missing (named), or it was
+stopped early."""
+
 _CHECK_HELP = """\
 Say in ten seconds, without tracing anything, whether this server is short of CPUs: pressure, run queue, quota, threads that
 fill a core, and how busy the GPUs are meanwhile. Needs no rights beyond reading /proc.
@@ -97,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_inspect(commands)
     _add_notebooks(commands)
+    _add_record(commands)
     _add_check(commands)
     return parser
 
@@ -217,6 +235,68 @@ def _add_notebooks(commands: Any) -> None:
     command.set_defaults(run=_notebooks)
 
 
+def _add_record(commands: Any) -> None:
+    command = _command(commands, "record", "record traces that answer the question", _RECORD_HELP)
+    command.add_argument(
+        "--recipe", default="generic", metavar="NAME", help="vllm, sglang, trtllm, torch or generic (default)"
+    )
+    command.add_argument(
+        "--pid",
+        type=int,
+        action="append",
+        default=[],
+        help="of the server; can be repeated (default: found by the recipe)",
+    )
+    command.add_argument(
+        "--command", default="", metavar="COMMAND", help="start and record this instead of a running server"
+    )
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="at most (default 10); a command can end sooner",
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="a folder that does not exist yet, or is empty"
+    )
+    command.add_argument(
+        "--server", default="", metavar="URL", help="of the server, to switch its own profiler"
+    )
+    command.add_argument(
+        "--server-traces",
+        default="",
+        metavar="DIR",
+        help="where the server's profiler writes; copied to --out",
+    )
+    command.add_argument(
+        "--without",
+        default="",
+        metavar="NAMES",
+        help="leave out: perf, ftrace, gpu, profiler (comma-separated)",
+    )
+    command.add_argument(
+        "--requests", default="", metavar="FILE", help="request log in --out, named in run.toml"
+    )
+    command.add_argument(
+        "--requests-clock", default="realtime", metavar="CLOCK", help="of that log (default realtime)"
+    )
+    command.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        metavar="PATTERN=ROLE",
+        help="as in tracelib report; kept in run.toml",
+    )
+    command.add_argument("--title", default="", help="kept in run.toml")
+    command.add_argument("--ticket", default="", metavar="ID", help="kept in run.toml")
+    command.add_argument("--go", action="store_true", help="record (otherwise: say what would be done)")
+    command.add_argument(
+        "--finish", action="store_true", help="save and clear away what killed recorders have left in --out"
+    )
+    command.set_defaults(run=_record)
+
+
 def _add_check(commands: Any) -> None:
     command = _command(commands, "check", "say whether CPUs are short, now, without tracing", _CHECK_HELP)
     command.add_argument(
@@ -303,6 +383,35 @@ def _notebooks(options: argparse.Namespace) -> int:
     target.write_bytes(source.read_bytes())
     print(target)
     return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    from tracelib.record import machine, plan, recipes, recorder
+    from tracelib.record.proc import existing, threads
+
+    if options.finish:
+        return recorder.finish(recorder.unfinished(options.out))
+    chosen = recipes.recipe(options.recipe)
+    named = options.pid or ([] if options.command else recipes.processes_of(chosen, threads().values()))
+    pids = existing(named)
+    found = machine.machine(pids)
+    print("\n".join(["this machine", *map(_one_line, machine.lines(found))]))
+    made = plan.plan(
+        found, folder=options.out, seconds=options.seconds, recipe_name=options.recipe, pids=pids, command=options.command,
+        server=options.server, server_traces=options.server_traces, without=_listed(options.without, "--without", plan.STEPS),
+        about=_about(options), recorder=f"tracelib {__version__}",
+    )  # fmt: skip
+    print("\n".join(["", *map(_one_line, plan.lines(made))]))
+    if not options.go:
+        print("\nNothing was recorded: add --go.")
+        return 0
+    return recorder.record(made)
+
+
+def _about(options: argparse.Namespace) -> dict[str, Any]:
+    log = {"file": options.requests, "clock": options.requests_clock} if options.requests else {}
+    roles = dict(_pair(text, "--role") for text in options.role)
+    return {"title": options.title, "ticket": options.ticket, "roles": roles, "requests": log}
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -110,7 +110,8 @@ def _pressure(
     """Return the pressure and its source: PSI for a whole machine, else its run delay, else the threads' own."""
     length = after.at_ns - before.at_ns
     if whole and before.pressure_us is not None and after.pressure_us is not None:
-        return (after.pressure_us - before.pressure_us) * 1000 / length, "psi"
+        # The kernel adds up with a lag, so that a short window can hold a little more than itself.
+        return min(1.0, (after.pressure_us - before.pressure_us) * 1000 / length), "psi"
     if whole and before.delay_ns is not None and after.delay_ns is not None:
         delay = (after.delay_ns - before.delay_ns) / length
         return delay / (delay + running) if delay + running else 0.0, "schedstat"

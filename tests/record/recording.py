@@ -1,0 +1,116 @@
+"""Runs `tracelib record` as a user does, and looks at what it has left on the machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tracelib.record.children import alive
+from tracelib.record.ftrace import PLACE, tracefs
+from tracelib.record.machine import MOUNT, OWN_MOUNTS, machine
+
+#: Works for about 0.6 s of CPU time, then tells what it knows of itself.
+WORK = """
+import json, os, sys, time
+began = time.monotonic_ns()
+while time.process_time() < 0.6:
+    sum(range(10000))
+row = {"tid": os.getpid(), "began": began, "ended": time.monotonic_ns(), "cpu_s": time.process_time()}
+open(sys.argv[1], "w").write(json.dumps(row))
+"""
+
+
+def command(folder, *flags, go=True):
+    return [
+        sys.executable,
+        "-m",
+        "tracelib",
+        "record",
+        "--out",
+        str(folder),
+        *map(str, flags),
+        *(["--go"] if go else []),
+    ]
+
+
+def started(folder, *flags, **popen):
+    return subprocess.Popen(
+        command(folder, *flags),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **popen,
+    )
+
+
+def recorded(folder, *flags):
+    """Record and return the exit status and what was said."""
+    process = started(folder, *flags)
+    said, _ = process.communicate(timeout=300)
+    return process.returncode, said
+
+
+def skip_unless_traceable(*, root=True):
+    """Skip where this machine lets nobody trace; the reason is what the recorder itself would say."""
+    found = machine()
+    if shutil.which("perf") is None:
+        pytest.skip("perf is not installed")
+    if root and not (found.root and (found.mounts_tracefs or found.tracefs_writable)):
+        pytest.skip("tracefs is not for this user here: tracing that could be left on cannot be switched on")
+
+
+def instances():
+    """Return the recorder's ftrace instances on this machine: name -> whether it is switched on."""
+    script = f"cd {tracefs() or PLACE}/instances && for i in tracelib-*; do [ -d $i ] && echo $i $(cat $i/tracing_on); done; true"
+    mounted = tracefs() is not None
+    prefix = [] if mounted else [*OWN_MOUNTS, "sh", "-c", f'{" ".join(MOUNT)} && exec "$@"', "sh"]
+    said = subprocess.run([*prefix, "sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    return {name: on == "1" for name, on in map(str.split, said.splitlines())}
+
+
+def log_of(folder):
+    path = folder / "recording.toml"
+    return tomllib.loads(path.read_text()) if path.exists() else {}
+
+
+def processes_of(folder):
+    """Return what the recording started and what still runs of it: perf, nvidia-smi, the command, the keeper."""
+    log = log_of(folder)
+    handles = {step["name"]: step["handle"] for step in log.get("steps", [])} | {
+        "keeper": log.get("keeper", {})
+    }
+    return {name: handle for name, handle in handles.items() if "pid" in handle and alive(handle)}
+
+
+def child_of(process):
+    """Return the id of the keeper of a running recorder, None as long as there is none."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        found = [int(pid) for pid in children.read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    for pid in found:
+        try:
+            if b"tracelib.record.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return None
+
+
+def nobody():
+    """Return a prefix that runs a command without any rights, or skip."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can give up rights, by setpriv")
+    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    again = "import subprocess, sys, tracelib, tomli_w; subprocess.run([sys.executable, '-c', 'pass'])"
+    tried = subprocess.run([*prefix, sys.executable, "-c", again], cwd=ROOT, capture_output=True, check=False)
+    if tried.returncode:
+        pytest.skip("this Python environment cannot be read without rights")
+    return prefix

@@ -1,0 +1,201 @@
+"""Recordings on this machine: the folder can be read, tells the truth, and says what is missing."""
+
+import gzip
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import tracelib
+from tests.conftest import ROOT
+from tests.record import busy, recording
+from tracelib import cli
+from tracelib.manifest import manifest
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return one recording of a command: its folder, what the command knows of itself, status, and what was said."""
+    recording.skip_unless_traceable(root=False)
+    scratch = tmp_path_factory.mktemp("run")
+    script, truth = scratch / "work.py", scratch / "truth.json"
+    script.write_text(recording.WORK)
+    line = shlex.join([sys.executable, str(script), str(truth)])
+    status, said = recording.recorded(
+        scratch / "out", "--command", line, "--seconds", 60, "--title", "a test", "--role", "python.*=worker"
+    )
+    return scratch / "out", json.loads(truth.read_text()), status, said
+
+
+def test_it_is_complete(run):
+    folder, _, status, said = run
+    assert status == 0, said
+    log = recording.log_of(folder)
+    assert log["state"] == "complete"
+    states = {step["name"]: step["state"] for step in log["steps"]}
+    assert states["command"] == "recorded"
+    assert "recorded" in {states.get("perf"), states.get("ftrace")}
+    assert not recording.processes_of(folder)
+    assert folder.stat().st_mode & 0o77 == 0  # names of everybody's processes are in it
+
+
+def test_every_file_that_a_report_reads_loads_on_one_timeline(run):
+    folder, _, _, _ = run
+    trace = tracelib.load(folder)
+    assert set(trace.sources["file"]) == {path.name for path in folder.glob("*.gz")}
+    assert not set(trace.sources["tied_by"]) & {"untied"}
+    assert "error" not in set(trace.health["level"])
+
+
+def test_the_recorders_saw_what_the_command_knows_of_itself(run):
+    """CPU time by samples against the command's own; the whole of its work lies inside of the recording."""
+    folder, truth, _, _ = run
+    trace = tracelib.load(folder)
+    log = manifest(folder / "run.toml")
+    wall = log.wall_offsets()["monotonic"]
+    began, ended = truth["began"] + wall, truth["ended"] + wall
+    threads = (
+        trace.threads.with_row_index("thread") if "thread" not in trace.threads.columns else trace.threads
+    )
+    own = threads.filter(pl.col("tid") == truth["tid"])["thread"]
+    samples = trace.samples.filter(
+        pl.col("thread").is_in(own.to_list()) & pl.col("ts_ns").is_between(began, ended)
+    )
+    if trace.samples.height:
+        assert samples.height / 199 == pytest.approx(truth["cpu_s"], rel=0.25)
+    if trace.sched.height:
+        times = trace.sched["ts_ns"]
+        assert times.min() < began
+        assert times.max() > ended - 50_000_000
+    assert trace.samples.height + trace.sched.height > 0
+
+
+def test_the_manifest_holds_what_the_files_cannot_say(run):
+    folder, _, _, _ = run
+    said = manifest(folder / "run.toml")
+    assert said.title == "a test"
+    assert said.roles == {"python.*": "worker"}
+    assert said.ftrace_clock == "mono"
+    assert said.cpus == os.cpu_count()
+    assert said.allowed_cpus == len(os.sched_getaffinity(0))
+    assert said.host == os.uname().nodename
+    assert set(said.clocks) == {"realtime", "monotonic", "monotonic_raw", "boottime", "tai"}
+
+
+def beginning(path):
+    with gzip.open(path, "rt") as text:
+        return text.read(20_000)
+
+
+def test_tracepoints_are_not_thinned_out_and_the_clock_is_named(run):
+    folder, _, _, _ = run
+    if (folder / "perf.txt.gz").exists():
+        head = beginning(folder / "perf.txt.gz")
+        assert "clockid: monotonic" in head
+        events = [line for line in head.splitlines() if line.startswith("# event") and "sched:" in line]
+        assert not any("freq = 1" in line for line in events)
+    if (folder / "ftrace.txt.gz").exists():
+        assert beginning(folder / "ftrace.txt.gz").startswith("# clock: mono\n")
+
+
+def test_without_go_nothing_happens(tmp_path, capsys):
+    recording.skip_unless_traceable(root=False)
+    assert cli.main(["record", "--command", "true", "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "perf record -q -k mono" in said
+    assert "perf_event_paranoid" in said
+    assert "Nothing was recorded" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_command_that_fails_is_named(tmp_path):
+    recording.skip_unless_traceable(root=False)
+    status, said = recording.recorded(
+        tmp_path / "out", "--command", "sh -c 'sleep 0.2; exit 7'", "--without", "ftrace"
+    )
+    assert status == cli.PART_FAILED
+    assert "command failed: the command ended with status 7" in said
+    tracelib.load(tmp_path / "out")
+
+
+def test_a_command_that_goes_on_is_ended_with_its_children(tmp_path):
+    recording.skip_unless_traceable(root=False)
+    line = "sh -c 'sleep 1000 & echo $! > {}; sleep 1000'".format(tmp_path / "pid")
+    status, said = recording.recorded(
+        tmp_path / "out", "--command", line, "--seconds", 1, "--without", "ftrace"
+    )
+    assert status == 0, said
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_quota_is_copied_before_and_after(tmp_path):
+    recording.skip_unless_traceable(root=False)
+    with busy.processes("while True: pass") as pids, busy.quota(0.1, pids):
+        status, said = recording.recorded(
+            tmp_path / "out", "--pid", pids[0], "--seconds", 1.5, "--without", "ftrace"
+        )
+    assert status == 0, said
+    found = manifest(tmp_path / "out" / "run.toml")
+    assert found.cpu_max == "10000 100000"
+    before, after = (
+        {name: int(value) for name, value in map(str.split, path.read_text().splitlines())}
+        for path in found.cpu_stat
+    )
+    assert after["nr_throttled"] - before["nr_throttled"] >= 5
+    assert 10 * found.seconds >= after["nr_periods"] - before["nr_periods"] - 1 >= 5  # one each 100 ms
+
+
+def test_without_rights_it_takes_what_it_may_and_says_what_lacks():
+    recording.skip_unless_traceable(root=False)
+    prefix = recording.nobody()
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch).chmod(0o777)
+        out = Path(scratch) / "out"
+        line = shlex.join([sys.executable, "-c", "sum(range(2 * 10**7))"])
+        done = subprocess.run(
+            [*prefix, *recording.command(out, "--command", line, "--seconds", 60)], cwd=ROOT, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        if done.returncode == cli.USAGE_ERROR and "without perf" in done.stderr + done.stdout:
+            pytest.skip(f"this kernel lets users without rights sample nothing: {done.stderr}")
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert "no scheduler events" in done.stdout
+        assert "without ftrace" in done.stdout
+        trace = tracelib.load(out)
+        assert trace.samples.height > 0
+        assert trace.sched.is_empty()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--recipe", "vlm"),
+        ("--seconds", "0"),
+        ("--seconds", "inf"),
+        ("--server", "localhost:8000"),
+        ("--server", "http://[::1"),
+        ("--without", "pref"),
+        ("--pid", "4194305"),
+        ("--command", "true", "--pid", "1"),
+        ("--command", " "),
+        ("--role", "worker"),
+        ("--finish",),
+    ],
+)
+def test_bad_flags_are_one_line_and_status_2(flags, tmp_path, capsys):
+    assert cli.main(["record", "--out", str(tmp_path / "out"), *flags]) == cli.USAGE_ERROR
+    said = capsys.readouterr().err
+    assert said.startswith("tracelib: ")
+    assert said.count("\n") == 1
+
+
+def test_a_folder_with_something_in_it_is_not_touched(tmp_path, capsys):
+    (tmp_path / "mine").write_text("x")
+    assert cli.main(["record", "--command", "true", "--out", str(tmp_path), "--go"]) == cli.USAGE_ERROR
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert "is empty" in capsys.readouterr().err

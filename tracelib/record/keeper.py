@@ -1,0 +1,213 @@
+"""The process that owns everything which could outlive a recording.
+
+`tracelib record` starts it in a session of its own and holds the other end of its standard input: when that end closes, for
+whatever reason, the recording is ended and saved. If the keeper itself is killed, the kernel ends perf (a signal on its
+parent's death) and switches ftrace off (a trigger on its owner's exit), and `tracelib record` starts a second keeper that
+saves and clears away. Run as `python -m tracelib.record.keeper`, told what to do by one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelib.record.children import alive, mark
+from tracelib.record.counters import Counters
+from tracelib.record.folder import write_recording
+from tracelib.record.ftrace import instances_left, remove, tracefs
+from tracelib.record.machine import MOUNT
+from tracelib.record.plan import Plan
+from tracelib.record.steps import Perf, planned
+from tracelib.record.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelib.record.steps import Step
+
+__all__ = ["COMPLETE", "PARTLY", "Keeper", "main"]
+
+COMPLETE, PARTLY = 0, 3
+POLL_S = 0.05
+#: Files of ours, which go if nothing was recorded beside them.
+OWN_FILES = (
+    "run.toml",
+    "recording.toml",
+    "threads.*.tsv",
+    "cpu.stat.*",
+    "pressure.*",
+    "gpu.csv",
+    ".*.part",
+    ".perf.*",
+)
+STDIN = 0
+
+
+def main() -> int:
+    """Do what the line on standard input says: `{"plan": {...}}` or `{"finish": FOLDER}`."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(STDIN, 65536)
+        if not byte:
+            return COMPLETE  # whoever started us was killed before it said anything
+        line += byte
+    job = json.loads(line)
+    saved = tomllib.loads((Path(job["finish"]) / "recording.toml").read_text()) if "finish" in job else None
+    if saved and alive(saved["keeper"]):
+        say(f"{job['finish']} is still being recorded by process {saved['keeper']['pid']}")
+        return PARTLY
+    made = Plan(**(saved["plan"] if saved else job["plan"]))
+    if made.mount_tracefs:
+        subprocess.run(MOUNT, check=True)
+    place = tracefs()
+    for left in instances_left(place) if made.tracefs and place else ():
+        if saved is None or str(left) not in str(saved["steps"]):
+            remove(left)
+            say(f"removed an ftrace instance whose owner was killed: {left.name}")
+    keeper = Keeper(made)
+    return keeper.record() if saved is None else keeper.finish(saved)
+
+
+class Keeper:
+    """Carries out one plan."""
+
+    def __init__(self, made: Plan) -> None:
+        self.made, self.folder = made, Path(made.folder)
+        self.steps = planned(made)
+        self.workload = Workload(made.command) if made.command else None
+        self.states: dict[str, str] = dict.fromkeys(made.left_out, "left out")
+        self.notes: dict[str, str] = dict(made.left_out)
+        self.stopped = ""
+
+    def record(self) -> int:
+        """Record, and save whatever happens; return COMPLETE or PARTLY."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._stop_early)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        pids = [self.workload.hold()] if self.workload else list(self.made.pids)
+        counters = Counters(self.folder, self.made.cpus, pids, self.made.about)
+        counters.take("before")
+        self._log("recording")
+        try:
+            for step in self.steps:
+                if isinstance(step, Perf):
+                    step.pids = pids
+                self._attempt(step.name, step.start, "recording")
+            if self.workload:
+                self._attempt("command", self.workload.release, "recording")
+            say(f"recording for {self.made.seconds:g} s into {self.folder}")
+            self._wait()
+        finally:
+            self._end(counters)
+        return self._conclude(counters)
+
+    def finish(self, saved: dict[str, Any]) -> int:
+        """Save and clear away what a keeper that was killed has left."""
+        self.stopped = "the recorder was killed"
+        known = {row["name"]: row for row in saved["steps"]}
+        for step in self.steps:
+            step.handle.update(known.get(step.name, {}).get("handle", {}))
+        if self.workload:
+            self.workload.handle.update(known.get("command", {}).get("handle", {}))
+        self.states = {name: row["state"] for name, row in known.items()}
+        self.notes = {name: row["note"] for name, row in known.items()}
+        self._end(None)
+        return self._conclude(None)
+
+    def _stop_early(self, number: int, _: object) -> None:
+        self.stopped = signal.Signals(number).name
+
+    def _wait(self) -> None:
+        """Wait for the planned end, the command's end, or the word to stop."""
+        end = time.monotonic() + self.made.seconds
+        while (left := end - time.monotonic()) > 0 and not self.stopped:
+            if self.workload and self.workload.over():
+                return
+            if select.select([STDIN], [], [], min(POLL_S, left))[0]:
+                self.stopped = "stopped early"
+
+    def _end(self, counters: Counters | None) -> None:
+        """Stop all recorders at once, then save, then clear away; one that fails does not keep the others from it."""
+        for step in reversed(self.steps):
+            self._attempt(step.name, step.stop)
+        if counters:
+            counters.take("after")
+        if self.workload:
+            self._attempt("command", self.workload.end, "recorded")
+        self._log("saving")
+        say("saving ...")
+        for step in self.steps:
+            if self.states.get(step.name) in {"recording", "recorded"}:
+                self._attempt(step.name, step.save, "recorded")
+        for step in self.steps:
+            self._attempt(step.name, step.close)
+
+    def _conclude(self, counters: Counters | None) -> int:
+        """Write how it went; a folder in which nothing was recorded is not left behind."""
+        if counters:
+            counters.write_run()
+        state = self.stopped or "complete"
+        self._log(state if state == "complete" else f"stopped early: {state}")
+        failed = {name: self.notes[name] for name, state in self.states.items() if state == "failed"}
+        for name, why in failed.items():
+            say(f"{name} failed: {why}")
+        if not any(self.states.get(step.name) == "recorded" for step in self.steps if step.name != "gpu"):
+            self._clear()
+            say("nothing was recorded")
+            return PARTLY
+        return PARTLY if failed or self.stopped else COMPLETE
+
+    def _clear(self) -> None:
+        for pattern in OWN_FILES:
+            for path in self.folder.glob(pattern):
+                path.unlink()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _attempt(self, name: str, action: Callable[[], str | None], then: str = "") -> None:
+        """Do one thing of one step; an error of the machine is noted in the step's state, and the others go on."""
+        try:
+            note = action()
+        except (OSError, subprocess.SubprocessError) as error:
+            self.states[name], self.notes[name] = "failed", str(error)
+        else:
+            if then and self.states.get(name) != "failed":
+                self.states[name] = then
+            if note:
+                self.notes[name] = note
+        self._log("recording")
+
+    def _log(self, state: str) -> None:
+        owned: list[Step | Workload] = [*self.steps, *([self.workload] if self.workload else [])]
+        handles = {each.name: each.handle for each in owned}
+        names = [*handles, *(name for name in self.states if name not in handles)]
+        steps = [
+            {"name": name, "state": self.states.get(name, "planned"), "note": self.notes.get(name, self.made.lacks.get(name, "")), "handle": handles.get(name, {})}
+            for name in names
+        ]  # fmt: skip
+        content = {"state": state, "keeper": mark(os.getpid()), "steps": steps, "plan": self.made.as_json()}
+        try:
+            write_recording(self.folder, content)
+        except OSError as error:  # a full disk must not keep us from switching things off
+            say(f"recording.toml cannot be written: {error}")
+
+
+def say(text: str) -> None:
+    """Tell whoever watches; if nobody does any more, the recording must be saved all the same."""
+    try:
+        sys.stderr.write(f"tracelib: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

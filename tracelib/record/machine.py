@@ -1,0 +1,126 @@
+"""What this machine lets us record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelib.record.cgroups import cpu_group, stalled_us
+from tracelib.record.ftrace import tracefs
+from tracelib.record.proc import PROC, allowed_cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelib.record.cgroups import CpuGroup
+
+__all__ = ["MOUNT", "Machine", "lines", "machine"]
+
+#: Private mounts that end with the process: for tracefs where nobody mounted it.
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
+MOUNT = ("mount", "-t", "tracefs", "nodev", "/sys/kernel/tracing")
+CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was found. `tools` maps a program to its version, or to None where it is not installed."""
+
+    kernel: str
+    host: str
+    root: bool
+    cpus_online: int
+    cpus_allowed: int
+    paranoid: int | None
+    tracefs: Path | None
+    tracefs_writable: bool
+    tools: dict[str, str | None]
+    group: CpuGroup | None
+    clock_source: str
+    pressure: bool
+    available_kb: int
+    mounts_tracefs: bool  # nobody mounted it, and we may, for ourselves alone
+
+    @property
+    def prefix(self) -> list[str]:
+        """What to put before a command that needs tracefs."""
+        return [*OWN_MOUNTS] if self.mounts_tracefs else []
+
+
+def machine(pids: Sequence[int] = ()) -> Machine:
+    """Return what this machine permits the present user; affinity and quota are those of `pids`, or our own."""
+    place, watched = tracefs(), list(pids) or [os.getpid()]
+    return Machine(
+        kernel=os.uname().release, host=os.uname().nodename, root=os.geteuid() == 0, cpus_online=os.cpu_count() or 1,
+        cpus_allowed=len(allowed_cpus(watched)) or 1, paranoid=_number(PROC / "sys/kernel/perf_event_paranoid"), tracefs=place,
+        tracefs_writable=place is not None and os.access(place / "instances", os.W_OK),
+        tools={name: _version(name) for name in ("perf", "trace-cmd", "nsys", "nvidia-smi")}, group=cpu_group(watched[0]),
+        clock_source=_text(CLOCK_SOURCE) or "unknown", pressure=stalled_us(PROC / "pressure/cpu") is not None, available_kb=_available_kb(),
+        mounts_tracefs=place is None and _can_mount(),
+    )  # fmt: skip
+
+
+def lines(found: Machine) -> Iterator[str]:
+    """Yield what a person reads of it."""
+    quota = found.group and found.group.quota_cpus()
+    version = f"cgroup v{found.group.version}" if found.group else "no cgroup in sight"
+    yield f"  kernel        {found.kernel}, clock source {found.clock_source}, {'root' if found.root else f'user {os.geteuid()}'}"
+    yield f"  CPUs          {found.cpus_allowed} may be used of {found.cpus_online}; {version}, {f'quota of {quota:g} CPUs' if quota else 'no quota'}"
+    yield f"  perf          {found.tools['perf'] or 'not installed'}, perf_event_paranoid {found.paranoid}"
+    yield f"  tracefs       {_tracefs_text(found)}"
+    yield f"  pressure      {'/proc/pressure/cpu' if found.pressure else 'not counted by this kernel'}"
+    for name in ("trace-cmd", "nsys", "nvidia-smi"):
+        yield f"  {name:<14}{found.tools[name] or 'not installed'}"
+
+
+def _tracefs_text(found: Machine) -> str:
+    if found.tracefs is not None:
+        return f"{found.tracefs}, {'writable' if found.tracefs_writable else 'not writable by this user (needs root)'}"
+    return (
+        "not mounted; will be mounted for the recorder alone"
+        if found.mounts_tracefs
+        else "not mounted (as root: mount -t tracefs nodev /sys/kernel/tracing)"
+    )
+
+
+def _can_mount() -> bool:
+    """Say whether tracefs can be mounted in a namespace of one's own: tried, since root in a container often may not."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*OWN_MOUNTS, *MOUNT], capture_output=True, check=False).returncode == 0
+
+
+def _version(program: str) -> str | None:
+    """Return the first line in which a program tells its version, None where it is not installed."""
+    path = shutil.which(program)
+    if path is None:
+        return None
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"installed, but does not run ({error})"
+    words = [line.strip() for line in (said.stdout + said.stderr).splitlines() if line.strip()]
+    return words[0] if words else "of unknown version"
+
+
+def _available_kb() -> int:
+    found = next(
+        line for line in (PROC / "meminfo").read_text().splitlines() if line.startswith("MemAvailable:")
+    )
+    return int(found.split()[1])
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return None if text is None else int(text)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None  # not there, or not for this user: "unknown" is what is printed

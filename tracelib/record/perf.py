@@ -1,0 +1,126 @@
+"""Which `perf record` this machine permits, and its recording as text."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["RUNGS", "Rung", "convert", "permitted", "record_command", "script_command"]
+
+SAMPLES = ("-e", "cpu-clock/freq=199,call-graph=fp/")
+SCHEDULER = ("-e", "sched:sched_switch", "-e", "sched:sched_wakeup")
+#: Memory for all ring buffers together; 4096 pages (16 MiB) a CPU, fewer where there are many CPUs.
+BUFFER_BYTES, MOST_PAGES = 512 << 20, 4096
+PROBE_S = 20
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to record, from the fullest to the least; `lacks` is what it cannot tell."""
+
+    name: str
+    options: tuple[str, ...]
+    whole: bool
+    lacks: str
+
+
+RUNGS = (
+    Rung("samples and scheduler events of the whole machine", (*SAMPLES, *SCHEDULER), whole=True, lacks=""),
+    Rung(
+        "samples of the whole machine", SAMPLES, whole=True,
+        lacks="no scheduler events: CPU shortage cannot be told (needs root, or perf_event_paranoid -1 and a readable tracefs)",
+    ),
+    Rung(
+        "samples of the processes alone", SAMPLES, whole=False,
+        lacks="no scheduler events and nothing of other processes (needs root, CAP_PERFMON, or perf_event_paranoid 0)",
+    ),
+)  # fmt: skip
+
+
+def pages(cpus: int) -> int:
+    """Return the ring buffer's pages per CPU: a power of two, all CPUs' together within `BUFFER_BYTES`."""
+    most = min(MOST_PAGES, BUFFER_BYTES // (4096 * cpus))
+    return 1 << (max(most, 1).bit_length() - 1)
+
+
+def record_command(
+    rung: Rung, *, cpus: int, pids: Sequence[int | str], seconds: float, output: str
+) -> list[str]:
+    """Return the command that records `seconds`; `-k mono` and the header's pair of clocks tie it to other traces."""
+    scope = ["-a", "-m", str(pages(cpus))] if rung.whole else ["-p", ",".join(map(str, pids))]
+    return ["perf", "record", "-q", "-k", "mono", *scope, *rung.options, "-o", output, "--", "sleep", f"{seconds:g}"]  # fmt: skip
+
+
+def permitted(*, cpus: int, pids: Sequence[int], prefix: Sequence[str]) -> tuple[Rung | None, str]:
+    """Return the fullest rung that works here, tried and not guessed, and perf's words on those above it."""
+    refusals = []
+    for rung in RUNGS:
+        if not rung.whole and not pids:
+            continue
+        command = [*prefix, *record_command(rung, cpus=cpus, pids=pids, seconds=0.01, output="/dev/null")]
+        try:
+            tried = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=PROBE_S, env=environment()
+            )
+        except subprocess.TimeoutExpired:
+            refusals.append(f"{rung.name}: no answer within {PROBE_S} s")
+            continue
+        if tried.returncode == 0:
+            return rung, "; ".join(refusals)
+        refusals.append(f"{rung.name}: {last_words(tried.stderr)}")
+    return None, "; ".join(refusals) or "no process was named, and the whole machine is not permitted"
+
+
+def script_command(data: str) -> list[str]:
+    """Return the command that turns a recording to the text that tracelib reads."""
+    return ["perf", "script", "-i", data, "--header", "--ns", "-F", "+pid"]
+
+
+def convert(data: Path, text: Path) -> str:
+    """Write the recording at `data` as gzipped text to `text`, whole or not at all; return perf's warnings.
+
+    Raises
+    ------
+    OSError
+        perf cannot read its recording; the message has its last words.
+
+    """
+    part = text.with_name(f".{text.name}.part")
+    messages = text.with_name(f".{text.name}.messages")
+    with gzip.open(part, "wb", compresslevel=1) as packed, messages.open("wb+") as said:
+        with subprocess.Popen(
+            script_command(str(data)),
+            stdout=subprocess.PIPE,
+            stderr=said,
+            stdin=subprocess.DEVNULL,
+            env=environment(),
+        ) as script:
+            assert script.stdout is not None
+            shutil.copyfileobj(script.stdout, packed, 1 << 20)
+        said.seek(0)
+        words = said.read().decode(errors="replace")
+    messages.unlink()
+    if script.returncode:
+        part.unlink()
+        raise OSError(f"perf script: {last_words(words)}")
+    part.replace(text)
+    return "; ".join(line.strip() for line in words.splitlines() if "lost" in line.lower())
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which perf says the same for every user: no configuration of one's own, no pager."""
+    return {**os.environ, "PERF_CONFIG": "/dev/null", "LC_ALL": "C", "PAGER": "cat"}
+
+
+def last_words(text: str) -> str:
+    """Return the first line of what a program said that is more than a heading."""
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in lines if line and line not in {"Error:", "WARNING:"}), "it said nothing")

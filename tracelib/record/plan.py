@@ -1,0 +1,174 @@
+"""What will be recorded, decided before anything is: the commands to print, and what the keeper is told to do."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tracelib.errors import BadParameter, MissingEvents
+from tracelib.record import ftrace, perf
+from tracelib.record.recipes import recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelib.record.machine import Machine
+
+__all__ = ["STEPS", "Plan", "lines", "plan"]
+
+#: What can be left out by name (`--without`).
+STEPS = ("perf", "ftrace", "gpu", "profiler")
+#: perf ends by itself this long after the planned end, should nobody stop it.
+BACKSTOP_S = 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One recording. An empty `perf`, `tracefs` or `start_url` means that this is not recorded; `left_out` says why."""
+
+    folder: str
+    seconds: float
+    recipe: str
+    cpus: int
+    pids: tuple[int, ...] = ()
+    command: tuple[str, ...] = ()
+    rung: str = ""  # of perf
+    tracefs: str = ""
+    mount_tracefs: bool = False
+    buffer_kb: int = 0
+    gpu: bool = False
+    start_url: str = ""
+    stop_url: str = ""
+    server_traces: str = ""  # where the server's profiler writes
+    left_out: dict[str, str] = field(default_factory=dict)
+    lacks: dict[str, str] = field(default_factory=dict)
+    about: dict[str, Any] = field(
+        default_factory=dict
+    )  # title, ticket, roles, requests: goes into run.toml as it is
+    prefix: tuple[str, ...] = ()
+    recorder: str = ""  # program and version
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values; `Plan(**values)` is its inverse."""
+        return asdict(self)
+
+
+def plan(
+    found: Machine, *, folder: Path, seconds: float, recipe_name: str, pids: Sequence[int] = (), command: str = "", server: str = "",
+    server_traces: str = "", without: Sequence[str] = (), about: dict[str, Any] | None = None, recorder: str = "",
+) -> Plan:  # fmt: skip
+    """Return what this machine permits of what was asked for.
+
+    Raises
+    ------
+    BadParameter
+        A flag's value cannot be used.
+    MissingEvents
+        Nothing that a report could be made of can be recorded here.
+
+    """
+    chosen = recipe(recipe_name)
+    _check(folder, seconds, server, without, pids, command)
+    left_out = dict.fromkeys(without, "not wanted")
+    rung, refused = None, ""
+    if "perf" not in without:
+        rung, refused = _rung(found, pids, command)
+        if rung is None:
+            left_out["perf"] = refused
+    place = found.tracefs or (ftrace.PLACE if found.mounts_tracefs else None)
+    usable = found.mounts_tracefs or found.tracefs_writable
+    if not usable:
+        left_out.setdefault("ftrace", "no tracefs is mounted" if place is None else f"{place} is not writable by this user (needs root)")  # fmt: skip
+    if found.tools["nvidia-smi"] is None:
+        left_out.setdefault("gpu", "no nvidia-smi")
+    switch = bool(server and chosen.start)
+    if not switch:
+        left_out.setdefault("profiler", "no --server URL" if chosen.start else f"recipe {chosen.name} has no switch for its profiler")  # fmt: skip
+    if {"perf", "ftrace", "profiler"} <= set(left_out):
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise MissingEvents(
+            "a recorder that this machine permits", [], f"root, or another machine ({reasons})"
+        )
+    return Plan(
+        folder=str(folder.absolute()), seconds=seconds, recipe=chosen.name, cpus=found.cpus_online, pids=tuple(pids), command=tuple(shlex.split(command)),
+        rung=rung.name if rung else "", lacks={"perf": rung.lacks} if rung and rung.lacks else {}, tracefs=str(place) if "ftrace" not in left_out else "",
+        mount_tracefs=found.mounts_tracefs, buffer_kb=ftrace.buffer_kb(found.cpus_online, found.available_kb), gpu="gpu" not in left_out,
+        start_url=server.rstrip("/") + chosen.start if "profiler" not in left_out else "", stop_url=server.rstrip("/") + chosen.stop if "profiler" not in left_out else "",
+        server_traces=server_traces, left_out=left_out, about=about or {}, prefix=tuple(found.prefix), recorder=recorder,
+    )  # fmt: skip
+
+
+def lines(made: Plan) -> Iterator[str]:
+    """Yield the exact commands, for a person who wants to run them by hand, and what is left out and why."""
+    chosen = recipe(made.recipe)
+    if chosen.server:
+        yield f"# the server, for its own profiler ({chosen.note})"
+        yield chosen.server.strip()
+    if made.start_url:
+        yield "# switch its profiler on, and off after the recording"
+        yield f"curl -X POST {shlex.quote(made.start_url)}"
+        yield f"curl -X POST {shlex.quote(made.stop_url)}"
+    if made.rung:
+        yield f"# perf: {made.rung}"
+        if made.command:
+            yield f"# while this runs: {shlex.join(made.command)}"
+        yield shlex.join(
+            perf_command(made, output="perf.data", seconds=made.seconds, pids=made.pids or ["PID"])
+        )
+        yield f"{shlex.join(perf.script_command('perf.data'))} > perf.txt 2> perf-messages.txt"
+    if made.tracefs:
+        if made.mount_tracefs:
+            yield "mount -t tracefs nodev /sys/kernel/tracing"
+        yield "# ftrace, in an instance of its own"
+        yield from ftrace.shell_lines(Path(made.tracefs), made.buffer_kb, made.seconds, "$OLDPWD/ftrace.txt")
+    for name, what in made.lacks.items():
+        yield f"# {name}: {what}"
+    for name, why in made.left_out.items():
+        yield f"# without {name}: {why}"
+
+
+def perf_command(made: Plan, *, output: str, seconds: float, pids: Sequence[int | str]) -> list[str]:
+    """Return the planned `perf record`."""
+    rung = next(rung for rung in perf.RUNGS if rung.name == made.rung)
+    return perf.record_command(rung, cpus=made.cpus, pids=pids, seconds=seconds, output=output)
+
+
+def _rung(found: Machine, pids: Sequence[int], command: str) -> tuple[perf.Rung | None, str]:
+    if found.tools["perf"] is None:
+        return None, "perf is not installed"
+    watched = list(pids) or ([os.getpid()] if command else [])
+    return perf.permitted(cpus=found.cpus_online, pids=watched, prefix=found.prefix)
+
+
+def _check(
+    folder: Path, seconds: float, server: str, without: Sequence[str], pids: Sequence[int], command: str
+) -> None:
+    if not 0 < seconds <= 600:
+        raise BadParameter(
+            "--seconds", seconds, ["more than 0, at most 600: a short recording under load tells more"]
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadParameter("--out", folder, ["a folder that does not exist yet, or is empty"])
+    if server and not _is_url(server):
+        raise BadParameter("--server", server, ["http://HOST:PORT", "https://HOST:PORT"])
+    for name in without:
+        if name not in STEPS:
+            raise BadParameter("--without", name, STEPS)
+    if command and (pids or server):
+        raise BadParameter(
+            "--command", command, ["--command alone", "--pid or --server of a server that runs already"]
+        )
+    if command and not shlex.split(command):
+        raise BadParameter("--command", command, ["a command line"])
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port is not False
+    except ValueError:
+        return False

@@ -1,0 +1,246 @@
+"""What can be recorded, each with the same four moments: start, stop (at once), save (may take long), close (undo).
+
+A step's `handle` is all that another process needs to stop, save and close it, should this one be killed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tracelib.record import ftrace, perf
+from tracelib.record.children import child, ended, mark
+from tracelib.record.plan import BACKSTOP_S, perf_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelib.record.plan import Plan
+
+__all__ = ["Ftrace", "Gpu", "Perf", "Profiler", "Step", "planned"]
+
+GPU_FIELDS = "timestamp,index,utilization.gpu,utilization.memory,power.draw,clocks.sm,memory.used"
+START_S = 20.0
+#: vLLM answers /stop_profile when its traces are written; its manual speaks of ten minutes.
+SWITCH_S = 1800.0
+SETTLED_S, EMPTY_S = 2.0, 60.0
+
+
+class Step(Protocol):
+    """One recorder."""
+
+    name: str
+    handle: dict[str, Any]
+
+    def start(self) -> None:
+        """Begin to record, or raise OSError."""
+        ...
+
+    def stop(self) -> None:
+        """Stop recording at once."""
+        ...
+
+    def save(self) -> str:
+        """Write what was recorded to the folder; return what should be known of it."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        ...
+
+
+def planned(made: Plan) -> list[Step]:
+    """Return the steps of a plan in the order in which they start: the slowest first, so that all cover the same time."""
+    folder, steps = Path(made.folder), list[Step]()
+    if made.start_url:
+        steps.append(Profiler(folder, made.start_url, made.stop_url, made.server_traces))
+    if made.rung:
+        steps.append(Perf(folder, made))
+    if made.tracefs:
+        steps.append(Ftrace(folder, Path(made.tracefs), made.buffer_kb))
+    if made.gpu:
+        steps.append(Gpu(folder))
+    return steps
+
+
+@dataclass
+class Perf:
+    """`perf record`, which gets SIGINT when its parent dies, writes its file to the end, and leaves."""
+
+    folder: Path
+    made: Plan
+    name: str = "perf"
+    handle: dict[str, Any] = field(default_factory=dict)
+    pids: Sequence[int] = ()
+
+    def start(self) -> None:
+        data, said = self.folder / "perf.data", self.folder / ".perf.messages"
+        command = perf_command(
+            self.made, output=str(data), seconds=self.made.seconds + BACKSTOP_S, pids=self.pids
+        )
+        with said.open("wb") as messages:
+            started = child(
+                command, death=signal.SIGINT, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, env=perf.environment()
+            )  # fmt: skip
+        self.handle.update(mark(started.pid))
+        limit = time.monotonic() + START_S
+        # It writes the header when its events are open.
+        while (
+            not (data.exists() and data.stat().st_size)
+            and started.poll() is None
+            and time.monotonic() < limit
+        ):
+            time.sleep(0.02)
+        if started.poll() is not None:
+            raise OSError(f"perf record: {perf.last_words(said.read_text(errors='replace'))}")
+
+    def stop(self) -> None:
+        if self.handle and not ended(self.handle, signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            raise OSError(f"perf (process {self.handle['pid']}) does not end")
+
+    def save(self) -> str:
+        data, text = self.folder / "perf.data", self.folder / "perf.txt.gz"
+        if text.exists():  # whoever was killed had come as far as this
+            data.unlink(missing_ok=True)
+            return ""
+        if not data.exists():
+            raise OSError("perf wrote no recording")
+        try:
+            note = perf.convert(data, text)
+        except OSError:
+            data.replace(self.folder / ".perf.data.unreadable")
+            raise
+        data.unlink()
+        return note
+
+    def close(self) -> None:
+        (self.folder / ".perf.messages").unlink(missing_ok=True)
+
+
+@dataclass
+class Ftrace:
+    """An instance in tracefs, which the kernel switches off when its owner dies."""
+
+    folder: Path
+    place: Path
+    kb: int
+    name: str = "ftrace"
+    handle: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> None:
+        instance, lacks = ftrace.begin(self.place, self.kb)
+        self.handle.update(instance=str(instance), lacks=lacks)
+
+    def stop(self) -> None:
+        if self.handle:
+            ftrace.halt(Path(self.handle["instance"]))
+
+    def save(self) -> str:
+        if not self.handle:
+            raise OSError("no instance was made")
+        overwritten = ftrace.save(Path(self.handle["instance"]), self.folder / "ftrace.txt.gz")
+        return "; ".join(filter(None, [self.handle["lacks"], overwritten]))
+
+    def close(self) -> None:
+        if self.handle:
+            ftrace.remove(Path(self.handle["instance"]))
+
+
+@dataclass
+class Gpu:
+    """Utilisation, power and clocks of every GPU, twice a second."""
+
+    folder: Path
+    name: str = "gpu"
+    handle: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> None:
+        with (self.folder / "gpu.csv").open("wb") as table:
+            started = child(
+                ["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv", "--loop-ms=500"],
+                death=signal.SIGTERM, stdin=subprocess.DEVNULL, stdout=table, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        self.handle.update(mark(started.pid))
+
+    def stop(self) -> None:
+        if self.handle and not ended(self.handle, signal.SIGTERM, signal.SIGKILL):
+            raise OSError(f"nvidia-smi (process {self.handle['pid']}) does not end")
+
+    def save(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Nothing outlives the process."""
+
+
+@dataclass
+class Profiler:
+    """The server's own profiler, switched by its HTTP endpoint."""
+
+    folder: Path
+    start_url: str
+    stop_url: str
+    traces: str
+    name: str = "profiler"
+    handle: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> None:
+        # Known before it is asked: were we killed in between, it must be stopped all the same.
+        self.handle.update(running=True, since=time.time())
+        try:
+            _post(self.start_url)
+        except urllib.error.HTTPError as error:
+            raise OSError(
+                f"{self.start_url}: {error}; was the server started with its profiler configured?"
+            ) from error
+
+    def stop(self) -> None:
+        if self.handle.get("running"):
+            _post(self.stop_url)
+            self.handle["running"] = False
+
+    def save(self) -> str:
+        if not self.traces:
+            return "the traces lie where the server writes them: give them to the report too"
+        names = [self._copied(path) for path in _settled(Path(self.traces), self.handle.get("since", 0.0))]
+        if not names:
+            raise OSError(f"the server wrote nothing to {self.traces}")
+        return f"{len(names)} traces of the server"
+
+    def _copied(self, path: Path) -> str:
+        part = self.folder / f".{path.name}.part"
+        shutil.copyfile(path, part)
+        part.replace(self.folder / path.name)
+        return path.name
+
+    def close(self) -> None:
+        self.stop()
+
+
+def _post(url: str) -> None:
+    request = urllib.request.Request(url, data=b"", method="POST")  # noqa: S310  (the plan takes http and https alone)
+    with urllib.request.urlopen(request, timeout=SWITCH_S) as answer:  # noqa: S310
+        answer.read()
+
+
+def _settled(folder: Path, since: float) -> list[Path]:
+    """Return the files written since then, when none has grown for a while: SGLang writes after it has answered."""
+    limit, before = time.monotonic() + SWITCH_S, None
+    while time.monotonic() < limit:
+        found = {
+            path: path.stat().st_size
+            for path in sorted(folder.glob("*"))
+            if path.is_file() and path.stat().st_mtime >= since
+        }
+        if found == before and (found or time.monotonic() > limit - SWITCH_S + EMPTY_S):
+            return list(found)
+        before = found
+        time.sleep(SETTLED_S)
+    raise OSError(f"the files in {folder} do not come to rest")

@@ -59,7 +59,7 @@ GPU_OPS = pl.Schema(
         "correlation": pl.Int64(),  # null = none recorded
         "pid": pl.Int64(),  # of the process that launched it; null = unknown
         "graph": pl.Int64(),  # id of the CUDA/HIP graph, or 0 for "by a graph launch, id not recorded"; null = not by a graph
-        "bytes": pl.Int64(),  # memcpy, memset
+        "bytes": pl.Int64(),  # memcpy, memset; the message of a collective where the trace has it in bytes
         "collective": pl.Categorical(),  # all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send, recv, …; null = none
         "group": pl.Categorical(),  # process group's name; null = not recorded
         "group_size": pl.Int32(),

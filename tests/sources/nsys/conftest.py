@@ -26,7 +26,11 @@ TABLES = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start INTEGER, end INTEGER, globalPid INTEGER, correlationId INTEGER, syncType INTEGER",
     "OSRT_API": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
     "MPI_P2P_EVENTS": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
-    "NVTX_EVENTS": "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER",
+    "NVTX_EVENTS": "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER, "
+    "binaryData TEXT",
+    "NVTX_PAYLOAD_SCHEMAS": "domainId INTEGER, schemaId INTEGER, payloadSize INTEGER",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId INTEGER, schemaId INTEGER, idx INTEGER, type INTEGER, name TEXT, offset INTEGER",
+    "GENERIC_EVENTS": "timestamp INTEGER, typeId INTEGER, data TEXT",
     "SCHED_EVENTS": "start INTEGER, cpu INTEGER, isSchedIn INTEGER, globalTid INTEGER, threadState INTEGER",
     "ENUM_SAMPLING_THREAD_STATE": "id INTEGER, name TEXT, label TEXT",
     "COMPOSITE_EVENTS": "id INTEGER, start INTEGER, cpu INTEGER, threadState INTEGER, globalTid INTEGER, cpuCycles INTEGER",
@@ -59,7 +63,9 @@ def export(tmp_path):
         for table, values in {"StringIds": list(strings.items()), **(rows or {})}.items():
             connection.execute(f"CREATE TABLE {table} ({TABLES[table]})")
             for row in values:
-                connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                names = [column.split()[0] for column in TABLES[table].split(", ")][: len(row)]
+                places = ", ".join("?" * len(row))
+                connection.execute(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", row)
         if not rows or "META_DATA_EXPORT" not in rows:
             connection.execute(f"CREATE TABLE META_DATA_EXPORT ({TABLES['META_DATA_EXPORT']})")
         for statement in statements:

@@ -282,3 +282,20 @@ def test_an_sqlite_file_of_others_is_refused(tmp_path):
         connection.execute("CREATE TABLE events (id)")
     with pytest.raises(BadTrace, match="none of its 1 tables is one of Nsight Systems: 'events'"):
         read(path)
+
+
+def test_the_machine_that_was_recorded_is_named(export, process):
+    rows = {
+        "TARGET_INFO_SYSTEM_ENV": [(0, "", "Hostname", 0, "gpu-7"), (0, "", "CpuCores", 0, "32")],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [(20, 25, 0, process + 7, 1, 1)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [(100, 150, 0, 1, 7, 1, process, 4, 4, None, None)],
+    }
+    trace = read(export(rows))
+    assert [trace.sources["host"][0], trace.threads["host"][0], trace.gpus["host"][0]] == ["gpu-7"] * 3
+    rows["TARGET_INFO_SYSTEM_ENV"] += [(1, "", "Hostname", 0, "gpu-8")]  # which of them is whose is not known
+    assert read(export(rows)).sources["host"][0] is None
+
+
+def test_generic_events_are_counted(export):
+    trace = read(export({"GENERIC_EVENTS": [(10, 1, "{}"), (20, 1, "{}")]}))
+    assert trace.health["message"].str.contains("^2 generic events .* are counted, not read").sum() == 1

@@ -34,6 +34,12 @@ def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Remar
     else:
         without = "no context switches: when threads ran and waited for a CPU is unknown"
         notes.add("info", without, f"{_AGAIN} --cpuctxsw=system-wide (needs root)")
+    if generic := database.read("GENERIC_EVENTS", {"timestamp": pl.Int64}).height:
+        notes.add(
+            "info",
+            f"{generic} generic events (ftrace and the like, as --ftrace collects them) are counted, not read",
+            "For scheduler events give a recording of perf or trace-cmd beside this file.",
+        )
     if not read["samples"].height:
         without = "no CPU samples: what threads did between traced calls is unknown"
         notes.add("info", without, f"{_AGAIN} --sample=system-wide")

@@ -10,7 +10,17 @@ import polars as pl
 
 from tracelib.schema import FRAMES, IDLE, SORT
 from tracelib.sources.files import sha256
-from tracelib.sources.nsys import counters, evidence, gpu_ops, samples, sched, session, slices, threads
+from tracelib.sources.nsys import (
+    counters,
+    evidence,
+    gpu_ops,
+    payloads,
+    samples,
+    sched,
+    session,
+    slices,
+    threads,
+)
 from tracelib.sources.nsys.names import string_ids
 from tracelib.sources.remarks import Remarks
 from tracelib.trace import Trace, ordered
@@ -51,6 +61,7 @@ def _events(
     """Return the frames of events as the file has them: with nsys's ids, in the file's order."""
     host = slices.host_slices(database, texts, notes)
     operations = _with_process(gpu_ops.gpu_ops(database, texts), host, notes)
+    operations = payloads.with_messages(operations, host, database, notes)
     return {
         "slices": host,
         "gpu_ops": _with_graph_launches(operations, host),
@@ -74,9 +85,10 @@ def _numbered(
         read["sched"]["next"],
     ]
     used = pl.concat([column.drop_nulls().unique().alias("globalTid") for column in ids])
-    known = threads.threads(database, texts, used.filter(used != IDLE))
+    host = session.host(database)
+    known = threads.threads(database, texts, used.filter(used != IDLE), host)
     frames = {"threads": known.drop("globalTid"), "counters": read.pop("counters")}
-    frames["gpus"], gpu = threads.gpus(database, read["gpu_ops"])
+    frames["gpus"], gpu = threads.gpus(database, read["gpu_ops"], host)
     frames["gpu_ops"] = _operations(read.pop("gpu_ops"), gpu, notes)
     del gpu
     frames["slices"] = _slices(read.pop("slices"), known, last, notes)
@@ -202,7 +214,7 @@ def _source(database: Tables, path: Path, about: dict[str, str | int | None]) ->
     clock, wall_offset = session.clock(database, exported)
     row = {
         **about, "source": 0, "file": path.name, "bytes": sum(file.stat().st_size for file in database.files),
-        "format": "nsys",
+        "format": "nsys", "host": session.host(database),
         "recorder": session.recorder(exported), "cpus": session.cpus(database), "clock": clock,
         "wall_offset_ns": wall_offset, "lost_detected": 0, "skipped_bytes": database.lost_bytes,
     }  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
     from tracelib.sources.remarks import Remarks
 
-__all__ = ["add_diagnostics", "clock", "cpus", "diagnostics", "exported", "option", "recorder"]
+__all__ = ["add_diagnostics", "clock", "cpus", "diagnostics", "exported", "host", "option", "recorder"]
 
 #: Tables of name-value pairs in which an export describes itself; the second until nsys 2023.
 _EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -77,6 +77,13 @@ def cpus(database: Tables) -> int | None:
     rows = database.read("TARGET_INFO_SYSTEM_ENV", _NAME_VALUE).filter(pl.col("name") == "CpuCores")
     counts = rows["value"].cast(pl.Int32, strict=False).drop_nulls()
     return counts[0] if len(counts) else None
+
+
+def host(database: Tables) -> str | None:
+    """Return the name of the machine that was recorded, None if it is not noted or there are several."""
+    rows = database.read("TARGET_INFO_SYSTEM_ENV", _NAME_VALUE).filter(pl.col("name") == "Hostname")
+    names = rows["value"].drop_nulls().unique()
+    return (names[0] or None) if len(names) == 1 else None
 
 
 def diagnostics(database: Tables) -> pl.DataFrame:

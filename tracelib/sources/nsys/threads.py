@@ -38,10 +38,10 @@ def tid(column: str) -> pl.Expr:
     return pl.col(column) % _FIELD
 
 
-def threads(database: Tables, texts: pl.DataFrame, used: pl.Series) -> pl.DataFrame:
+def threads(database: Tables, texts: pl.DataFrame, used: pl.Series, host: str | None) -> pl.DataFrame:
     """Return the threads `used` (globalTid) and those that the export names in the same processes.
 
-    One row per thread: `globalTid` Int64 and the columns of :data:`tracelib.schema.THREADS`.
+    `host` is the machine's name. One row per thread: `globalTid` Int64 and the columns of :data:`tracelib.schema.THREADS`.
     """
     named = _thread_names(database, texts)
     seen = used.drop_nulls().unique().to_frame("globalTid")
@@ -59,7 +59,7 @@ def threads(database: Tables, texts: pl.DataFrame, used: pl.Series) -> pl.DataFr
     return both.with_row_index("thread").select(
         "globalTid",
         pl.col("thread").cast(pl.Int32),
-        host=pl.lit(None, pl.String),
+        host=pl.lit(host, pl.String),
         pid=pid("globalTid"),
         tid=tid("globalTid"),
         name="name",
@@ -89,7 +89,7 @@ def _process_names(database: Tables, named: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([listed, main]).drop_nulls().unique("key", keep="first", maintain_order=True)
 
 
-def gpus(database: Tables, operations: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+def gpus(database: Tables, operations: pl.DataFrame, host: str | None) -> tuple[pl.DataFrame, pl.Series]:
     """Return the GPUs that ran `operations` or that the export lists, and the GPU of each operation.
 
     A process counts the devices that it may use from 0; `TARGET_INFO_CUDA_DEVICE` says which GPU each of them is. A
@@ -112,7 +112,7 @@ def gpus(database: Tables, operations: pl.DataFrame) -> tuple[pl.DataFrame, pl.S
     known = known.join(models, on="device", how="left", maintain_order="left")
     numbers = seen.join(known, on="device", how="left").select("key", pl.col("gpu").cast(pl.Int32))
     gpu = devices.join(numbers, on="key", how="left", maintain_order="left")["gpu"]
-    frame = known.with_columns(host=pl.lit(None, pl.String), rank=pl.lit(None, pl.Int32))
+    frame = known.with_columns(host=pl.lit(host, pl.String), rank=pl.lit(None, pl.Int32))
     return frame.select(FRAMES["gpus"].names()).cast(FRAMES["gpus"]), gpu
 
 

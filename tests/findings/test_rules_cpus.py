@@ -192,3 +192,13 @@ def test_a_thread_that_sleeps_in_between_is_not(asleep):
     sheet.runs(0, 0, 20, cpu=0)
     sheet.runs(0, 20 + asleep, 102, cpu=0)
     assert single_thread_saturated(sheet.results()) is None
+
+
+def test_a_thread_that_compiles_all_the_time_is_not():
+    """Compilation happens once: another rule names it, and its advice is another."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 100, "_compile.compile_inner (dynamo_timed)", "op")
+    sheet.kernel(101, 102)
+    sheet.runs(0, 0, 102, cpu=0)
+    assert single_thread_saturated(sheet.results()) is None

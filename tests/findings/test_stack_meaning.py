@@ -99,6 +99,23 @@ def test_running_beside_a_compiler_process_is_not():
     assert ("kernel_launch", "jit_compile") not in told(sheet.results())
 
 
+def test_a_compiler_in_python_leaves_samples_without_names():
+    """150 of 400 ms are named, all of them a compiler's; the rest is its interpreter, and sleep that nobody explains."""
+    sheet = attention()
+    for n in range(10):
+        sheet.sampled(0, 10 + 30 * n, 25 + 30 * n, ("[unknown]", "/x/triton/_C/libtriton.so"))
+        sheet.sampled(0, 25 + 30 * n, 40 + 30 * n, ("[unknown]", "/usr/bin/python3.12"))
+    assert told(sheet.results())["kernel_launch", "jit_compile"] == 400 * MS
+
+
+def test_a_compiler_among_other_work_gets_its_own_part_only():
+    """A third of what is named is the compiler's: what is not named stays the op's."""
+    sheet = attention()
+    sheet.sampled(0, 10, 110, *NVRTC)
+    sheet.sampled(0, 110, 310, *ATEN)
+    assert told(sheet.results())["kernel_launch", "jit_compile"] == 100 * MS
+
+
 def test_what_a_compiler_range_covers_is_compilation():
     """A tracer runs framework ops of its own; the launch call in it is the autotuner's."""
     sheet = Sheet()

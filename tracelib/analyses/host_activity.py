@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.demand import SERVER
 from tracelib.analyses.look_inside import LONG_NS, OUTLIER, look_inside
 from tracelib.classify import sample_causes, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, innermost, overlay
@@ -42,10 +43,11 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     slices, meanings = _with_meanings(trace, window, rules)
     strong, weak = (_timeline(slices, meanings, flag, window, thread_states) for flag in _TIERS)
     strong = _covered(strong, slices, meanings)
-    sampled = _awake(_sampled(clock_stretches(trace, window, rules)), thread_states)
+    stretches = clock_stretches(trace, window, rules)
+    sampled = _awake(_sampled(stretches), thread_states)
     told = beneath(strong, weak, "thread")
     del slices, strong, weak  # the largest frames of all
-    told = look_inside(told, sampled, _compilers(trace, sampled), thread_states)
+    told = look_inside(told, sampled, stretches, _compilers(trace, sampled), thread_states)
     return beneath(told, sampled, "thread").match_to_schema(HOST_ACTIVITY)
 
 
@@ -130,8 +132,8 @@ def _covered(timeline: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFram
 
 def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
     """Return when run-time compilers ran as processes of their own: samples of them on threads that are not the server's."""
-    other = trace.threads.filter(pl.col("role").is_null())["thread"]
-    compiles = (pl.col("sub_cause") == "jit_compile") & pl.col("thread").is_in(other.implode())
+    server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
+    compiles = (pl.col("sub_cause") == "jit_compile") & ~pl.col("thread").is_in(server.implode())
     return sampled.filter(compiles).select("ts_ns", "dur_ns")
 
 

@@ -2,7 +2,8 @@
 
 An attention op of 400 ms whose samples sit in a run-time compiler is compilation, not dispatch; so is one that sleeps while
 a compiler that it started as a process of its own (ptxas, cicc) runs. Only what names a cost of its own replaces the
-slice's meaning; a sample in the framework or the interpreter says no more than the slice did.
+slice's meaning; a sample in the framework or the interpreter says no more than the slice did. But where nearly all that is
+named inside a stretch is one such cost, the rest of it is too: a compiler written in Python leaves samples without names.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ OPEN = ("dispatch", "api")
 EXACT = ("jit_compile", "module_load", "alloc")
 #: Other causes that a sample can name inside them. Spinning and waiting are no news: the slice says for what.
 OTHER = ("tokenization", "gc", "gil", "profiler")
+#: A stretch is all of one cost if that makes so much of what its samples name, and lasts so long at least.
+NEARLY_ALL, ENOUGH_NS = 0.75, 5_000_000
 
 
 def outlasting(activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
@@ -39,12 +42,17 @@ def outlasting(activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
 
 
 def look_inside(
-    activity: pl.DataFrame, sampled: pl.DataFrame, compilers: pl.DataFrame, thread_states: pl.DataFrame
+    activity: pl.DataFrame,
+    sampled: pl.DataFrame,
+    stretches: pl.DataFrame,
+    compilers: pl.DataFrame,
+    thread_states: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return `activity` with the stretches that outlast their siblings cut by what their samples say.
 
     `activity` and `sampled` have the columns of :data:`tracelib.analyses.host_activity.HOST_ACTIVITY`, one from slices, one
-    from samples; `compilers` (`ts_ns`, `dur_ns`) is when a run-time compiler ran as a process of its own.
+    from samples; `stretches` is the frame of :func:`tracelib.analyses.host_activity.clock_stretches`; `compilers` (`ts_ns`,
+    `dur_ns`) is when a run-time compiler ran as a process of its own.
 
     One row per stretch, as in `activity`, whose time it covers to the nanosecond; a replaced one has `seen_by` = sample.
     """
@@ -60,7 +68,9 @@ def look_inside(
     long, rest = activity.filter(outlasts), activity.filter(~outlasts)
     if long.is_empty():
         return activity
-    looked = _asleep(_by_samples(long, sampled, thread_states), compilers, thread_states)
+    numbered = long.with_row_index("_stretch")
+    named = _asleep(_by_samples(numbered, sampled, thread_states), stretches, compilers, thread_states)
+    looked = _rest(named, stretches)
     return in_order(pl.concat([rest, looked.select(activity.columns)]), "thread")
 
 
@@ -90,23 +100,51 @@ def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.Dat
     return _replaced(overlay(long, told.sort("thread", "ts_ns"), "thread"))
 
 
-def _asleep(long: pl.DataFrame, compilers: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Give the moments in which the thread slept while a compiler ran to compilation."""
+def _asleep(
+    long: pl.DataFrame, stretches: pl.DataFrame, compilers: pl.DataFrame, thread_states: pl.DataFrame
+) -> pl.DataFrame:
+    """Give the moments in which the thread slept while a compiler ran to compilation.
+
+    Where the scheduler does not tell, it slept if no sample of it lies there.
+    """
     if compilers.is_empty() or thread_states.is_empty():
         return long
     states = thread_states.select("thread", "ts_ns", "dur_ns", _state=pl.col("state").cast(pl.String))
-    crossed = overlay(long, states, "thread").with_columns(_one=pl.lit(0, pl.Int32))
+    awake = union(stretches, "thread").with_columns(_awake=pl.lit(value=True))
+    crossed = overlay(overlay(long, states, "thread"), awake, "thread").with_columns(_one=pl.lit(0, pl.Int32))
     running = union(compilers.with_columns(_one=pl.lit(0, pl.Int32)), "_one").with_columns(
         _runs=pl.lit(value=True)
     )
     cut = overlay(crossed, running, "_one")
-    waits = (pl.col("_runs") & (pl.col("_state") == "blocked")).fill_null(value=False)
+    unseen = (pl.col("_state").fill_null("unknown") == "unknown") & pl.col("_awake").is_null()
+    waits = (pl.col("_runs") & ((pl.col("_state") == "blocked") | unseen)).fill_null(value=False)
     return _replaced(
         cut.with_columns(
             _cause=pl.when(waits).then(pl.lit("kernel_launch").cast(pl.Categorical)),
             _sub=pl.when(waits).then(pl.lit("jit_compile").cast(pl.Categorical)),
         )
-    ).drop("_state", "_one", "_runs")
+    ).drop("_state", "_awake", "_one", "_runs")
+
+
+def _rest(named: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
+    """Give what no sample names to the one cost that nearly all others of the same stretch name."""
+    exact = (pl.col("seen_by") == "sample") & pl.col("sub_cause").is_in(EXACT).fill_null(value=False)
+    spoken = stretches.filter(pl.col("tier").is_in(["named", "library"])).select("thread", "ts_ns", "dur_ns")
+    cut = overlay(named, union(spoken, "thread").with_columns(_spoken=pl.lit(value=True)), "thread")
+    known = cut.filter(exact | pl.col("_spoken").is_not_null())
+    total = known.group_by("_stretch").agg(_known=pl.col("dur_ns").sum())
+    costs = (
+        known.filter(exact)
+        .group_by("_stretch", _cause="cause", _sub="sub_cause")
+        .agg(_ns=pl.col("dur_ns").sum())
+    )
+    most = (pl.col("_ns") >= NEARLY_ALL * pl.col("_known")) & (pl.col("_ns") >= ENOUGH_NS)
+    one = costs.join(total, on="_stretch").filter(most).select("_stretch", "_cause", "_sub")
+    free = (pl.col("seen_by") == "slice") & pl.col("_spoken").is_null()
+    told = cut.join(one, on="_stretch", how="left", maintain_order="left").with_columns(
+        _cause=pl.when(free).then("_cause"), _sub=pl.when(free).then("_sub")
+    )
+    return _replaced(told).drop("_stretch", "_spoken")
 
 
 def _replaced(cut: pl.DataFrame) -> pl.DataFrame:

@@ -35,13 +35,13 @@ def run_time_compilation(results: Results) -> Finding | Abstained | None:
     share = exposed_share(results, lost)
     if share < WORTH_SAYING:
         return _unseen(results)
-    longest = int(lost["dur_ns"].max() or 0)  # type: ignore[arg-type]
+    evidence = evidence_of_lost(results, lost)
     return Finding(
         id="run_time_compilation", cause="kernel_launch",
-        claim=f"The GPUs waited {percent(share)} of the time for code that was compiled at run time, up to {longest / 1e6:.0f} ms at once.{shortage_note(lost)}",
+        claim=f"The GPUs waited {percent(share)} of the time for code that was compiled at run time, up to {evidence[0].dur_ns / 1e6:.0f} ms at once.{shortage_note(lost)}",
         exposed_ns=spent(lost), exposed_share=share, confidence="high",
         why="the compiler's own ranges, or samples in its library, lie on the thread that launches next",
-        evidence=evidence_of_lost(results, lost),
+        evidence=evidence,
         disproof="If a second run with the same inputs and a kept cache compiles again as long, it is not first use: look for changing shapes that force a recompilation.",
         advice=[
             "Warm the server up with the shapes and batch sizes of its traffic before it takes requests.",

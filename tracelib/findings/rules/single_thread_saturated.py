@@ -17,6 +17,8 @@ __all__ = ["single_thread_saturated"]
 WORTH_SAYING = 0.05
 #: Of the window: on a CPU, polling not counted.
 SATURATED = 0.85
+#: Work that a warm server does not do has rules of its own.
+ONCE = ("jit_compile", "module_load", "alloc")
 
 
 def single_thread_saturated(results: Results) -> Finding | None:
@@ -26,7 +28,8 @@ def single_thread_saturated(results: Results) -> Finding | None:
     """
     window = results.window.duration_ns
     full = results.thread_load.filter(pl.col("working_ns") >= SATURATED * window)
-    blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST)
+    once = pl.col("sub_cause").is_in(ONCE).fill_null(value=False)
+    blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST) & ~once
     lost = exposed(results, blamed & pl.col("thread").is_in(full["thread"].implode()))
     share = exposed_share(results, lost)
     if share < WORTH_SAYING:

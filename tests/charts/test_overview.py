@@ -4,12 +4,12 @@ import re
 import struct
 import xml.etree.ElementTree as ET
 
+import polars as pl
 import pytest
 
 from tests.charts.server import STATES, make, rows, trace
 from tracelib.charts import overview_png, overview_svg
 from tracelib.charts.lanes import DEVICES, shown_devices
-from tracelib.errors import MissingEvents
 
 NS = {"s": "http://www.w3.org/2000/svg"}
 
@@ -73,13 +73,25 @@ def test_many_devices_show_the_worst_and_stay_small():
     assert len(overview_svg(results).encode()) < 100_000
 
 
-def test_nothing_recorded_is_an_error(results):
-    frames = {
-        f: getattr(results, f).clear()
-        for f in ("gpu_states", "gpu_time", "lost", "host_activity", "ipc", "thread_states", "launches")
-    }
-    with pytest.raises(MissingEvents):
-        overview_svg(make(**frames))
+GPU_AND_HOST = ("gpu_states", "gpu_time", "lost", "host_activity", "ipc", "launches")
+
+
+def test_threads_alone_are_drawn(results):
+    """A recording of the scheduler alone: the threads that wanted a CPU most, by name, with their CPU states."""
+    root = ET.fromstring(overview_svg(make(**{f: getattr(results, f).clear() for f in GPU_AND_HOST})))
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    wanted = results.thread_states.filter(~pl.col("state").is_in(["blocked", "unknown"]))["thread"].unique()
+    assert len([text for text in texts if text and text.endswith(" %")]) == len(wanted) > 0
+    assert "no GPU was recorded" in " ".join(filter(None, texts))
+
+
+def test_where_nothing_was_recorded_the_picture_says_so(results):
+    nothing = make(**{f: getattr(results, f).clear() for f in (*GPU_AND_HOST, "thread_states")})
+    root = ET.fromstring(overview_svg(nothing))
+    assert "no GPU was recorded" in "".join(root.itertext())
+    assert not list(root.iter("{http://www.w3.org/2000/svg}path"))
+    pytest.importorskip("resvg_py")
+    assert overview_png(nothing)[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_png_is_small_and_of_the_pictures_shape(results):

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracelib.charts.bins import occupancy
-from tracelib.charts.names import gpu_names, launch_threads
+from tracelib.charts.names import gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES, look, share
 from tracelib.intervals import clip, union
 
@@ -71,9 +71,23 @@ def shown_devices(results: Results, limit: int = DEVICES) -> list[int]:
 
 
 def lanes(results: Results) -> tuple[Lane, ...]:
-    """Return the lanes for which the run holds events."""
+    """Return the lanes for which the run holds events; where only threads were recorded, those that wanted a CPU most."""
     made = [*_server_lanes(results), *_device_lanes(results)]
-    return tuple(lane for lane in made if not lane.pieces.is_empty())
+    told = tuple(lane for lane in made if not lane.pieces.is_empty())
+    return told or tuple(_wanting_lanes(results))
+
+
+def _wanting_lanes(results: Results) -> Iterator[Lane]:
+    states = clip(results.thread_states, results.window.start_ns, results.window.end_ns)
+    wanted = states.filter(pl.col("state").is_in(["running", "runnable", "throttled"]))
+    most = (
+        wanted.group_by("thread")
+        .agg(ns=pl.col("dur_ns").sum())
+        .sort("ns", "thread", descending=[True, False])
+    )
+    names = thread_names(results)
+    for thread in most["thread"].head(DEVICES):
+        yield _cpu_lane(results, thread, names.get(thread, "thread"), "threads")
 
 
 def _pieces(results: Results, frame: pl.DataFrame, state: pl.Expr) -> pl.DataFrame:
@@ -151,13 +165,18 @@ def _thread_lanes(results: Results, thread: int, group: str) -> Iterator[Lane]:
     received = results.ipc.filter((pl.col("thread") == thread) & pl.col("kind").is_in(["dequeue", "recv"]))
     dequeue = _together(results, received, "ipc_wait")
     yield Lane("dequeue", group, "cause", dequeue, f"waiting {share(int(dequeue['dur_ns'].sum()) / length)}")
+    yield _cpu_lane(results, thread, "launch thread", group)
+
+
+def _cpu_lane(results: Results, thread: int, label: str, group: str) -> Lane:
+    length = results.window.duration_ns
     states = _pieces(results, results.thread_states.filter(pl.col("thread") == thread), pl.col("state"))
-    lane = Lane("launch thread", group, "cpu_state", states, "")
+    lane = Lane(label, group, "cpu_state", states, "")
     known = 1 - lane.share_of("unknown", window_ns=length)
     starved = lane.share_of("runnable", "throttled", window_ns=length)
     told = not states.filter(pl.col("state").is_in(["runnable", "throttled", "blocked"])).is_empty()
     words = f"wants a CPU {share(starved / known)}" if told else f"runs {share(known)}, else unknown"
-    yield Lane("launch thread", group, "cpu_state", states, words)
+    return Lane(label, group, "cpu_state", states, words)
 
 
 def _gpu_lane(results: Results, gpu: int, group: str) -> Lane:

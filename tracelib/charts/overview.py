@@ -40,15 +40,9 @@ def overview_svg(results: Results, *, dark: bool | None = None) -> str:
 
     `dark`: False or True fixes the colours; None (default) follows the reader's ``prefers-color-scheme``.
 
-    Raises
-    ------
-    MissingEvents
-        No lane holds an event.
-
+    Where nothing was recorded that has a place in time, it is the sentence alone.
     """
     rows = lanes(results)
-    if not rows:
-        raise MissingEvents("GPU operations or host slices", [], "torch.profiler or nsys on every worker")
     bins = PX // 2
     while len((svg := _svg(results, rows, bins, dark=dark)).encode()) > LIMIT_BYTES and bins > 40:
         bins //= 2
@@ -61,7 +55,7 @@ def overview_png(results: Results) -> bytes:
     Raises
     ------
     MissingEvents
-        No lane holds an event, or resvg_py is not installed.
+        resvg_py is not installed.
 
     """
     try:
@@ -88,6 +82,8 @@ def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | No
     sentence = timeline_sentence(results)
     caption = list(_wrapped(sentence, 150))
     tops = _tops(rows, 24 + 16 * len(caption))
+    if not rows:
+        return _words_alone(sentence, caption, dark=dark)
     foot = tops[-1] + LANE
     legend, height = _legend(rows, foot + 42)
     names = ", ".join(dict.fromkeys(f"{lane.group} {lane.label}: {lane.headline}" for lane in rows))
@@ -103,6 +99,15 @@ def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | No
         legend,
         "</svg>\n",
     ])  # fmt: skip
+
+
+def _words_alone(sentence: str, caption: list[str], *, dark: bool | None) -> str:
+    lines = (f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {16 + 16 * len(caption)}" role="img" '
+        f'aria-labelledby="tl-ov-t" width="100%">\n<title id="tl-ov-t">{_text(sentence, 600)}</title>\n'
+        f"<style>{_style((), dark=dark)}</style>\n{''.join(lines)}</svg>\n"
+    )
 
 
 def _tops(rows: tuple[Lane, ...], first: int) -> list[int]:

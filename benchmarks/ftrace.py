@@ -1,24 +1,23 @@
 """Reads a big ftrace text with tracelib, with Python's re line by line, and with DuckDB; prints one Markdown table.
 
-    python benchmarks/ftrace.py CAPTURE [--mb 300] [--rounds 3]
+    python benchmarks/ftrace.py [CAPTURE] [--megabytes 300] [--rounds 3]
 
-CAPTURE is any ftrace text with a TGID column (gzip or not); it is repeated, with times shifted so that they go on, until
-it has the size. Each contender runs in its own process, in turn, so that the peak of resident memory is its own and a
-noisy machine slows all alike; the best of the rounds counts. Every contender must find the same number of events and the
-same last time to the microsecond. DuckDB takes part where it is installed.
+CAPTURE is any ftrace text with a TGID column (gzip or not; the committed sample by default); it is repeated, with times
+shifted so that they go on, until it has the size. Each way runs in processes of its own, in turn (`compared.py`). All must
+find the same number of events and the same last time to the microsecond.
 """
 
+from __future__ import annotations
+
 import argparse
-import importlib.util
-import os
 import re
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from compared import ROOT, Way, child, compared, table
+
+SAMPLE = ROOT / "sample_traces" / "starved" / "ftrace.txt.gz"
 TIME = re.compile(rb"(\[\d{3}\] \S+ +)(\d+)\.(\d{6}): ")
 HEAD = r"^\s*(.*)-(\d+)\s+(?:\(\s*([\d-]+)\)\s+)?\[(\d+)\]\s+(?:\S{4,6}\s+)?(\d+)\.(\d+):\s+(\w+)(.*)$"
 SWITCH = r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+) next_prio=\d+"
@@ -48,15 +47,15 @@ def generate(capture: Path, out: Path, size: int) -> None:
             turn += 1
 
 
-def with_tracelib(path: Path) -> tuple[int, int]:
+def with_tracelib(path: Path) -> list[int]:
     from tracelib.sources.ftrace import read
 
     trace = read(path)
     message = trace.health["message"][0]
-    return int(message.split()[0].replace(",", "")), trace.sources["last_ns"][0] // 1000
+    return [int(message.split()[0].replace(",", "")), trace.sources["last_ns"][0] // 1000]
 
 
-def with_re(path: Path) -> tuple[int, int]:
+def with_re(path: Path) -> list[int]:
     head, switch, wake = re.compile(HEAD), re.compile(SWITCH), re.compile(WAKE)
     events, fields, last = [], [], 0
     with path.open(errors="replace") as file:
@@ -72,10 +71,10 @@ def with_re(path: Path) -> tuple[int, int]:
                 inner = (switch if event == "sched_switch" else wake).search(rest)
                 if inner:
                     fields.append(inner.groups())
-    return len(events), last
+    return [len(events), last]
 
 
-def with_duckdb(path: Path) -> tuple[int, int]:
+def with_duckdb(path: Path) -> list[int]:
     import duckdb
 
     db = duckdb.connect()
@@ -88,59 +87,34 @@ def with_duckdb(path: Path) -> tuple[int, int]:
         from read_csv('{path}', header=false, delim='\x02', quote='', escape='', columns={{l:'VARCHAR'}})
         where l[1] <> '#') where g.event <> ''"""
     db.execute(rows)
-    return db.execute("select count(*), max(ts) from events").fetchone()
+    return list(db.execute("select count(*), max(ts) from events").fetchone())
 
 
-CONTENDERS = {
-    "tracelib": with_tracelib,
-    "Python re, line by line": with_re,
-    "DuckDB regexp_extract": with_duckdb,
+WAYS = {
+    "tracelib": Way(with_tracelib, "tracelib.sources.ftrace"),
+    "Python re, line by line": Way(with_re),
+    "DuckDB, regexp_extract": Way(with_duckdb, "duckdb"),
 }
 
 
-def alone(name: str, path: Path) -> None:
-    """Run one contender in this process and print what it took."""
-    __import__("polars" if name == "tracelib" else "duckdb" if name.startswith("Duck") else "re")
-    before = time.perf_counter()
-    events, last = CONTENDERS[name](path)
-    wall = time.perf_counter() - before
-    print(wall, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, events, last)
-
-
 def main() -> None:
-    arguments = argparse.ArgumentParser(
+    sys.path.insert(0, str(ROOT))
+    if child(WAYS):
+        return
+    options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("capture", type=Path)
-    arguments.add_argument("--mb", type=int, default=300)
-    arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--alone", choices=CONTENDERS, help=argparse.SUPPRESS)
-    given = arguments.parse_args()
-    if given.alone:
-        alone(given.alone, given.capture)
-        return
-    names = [name for name in CONTENDERS if not name.startswith("Duck") or importlib.util.find_spec("duckdb")]
+    options.add_argument("capture", type=Path, nargs="?", default=SAMPLE)
+    options.add_argument("--megabytes", type=int, default=300)
+    options.add_argument("--rounds", type=int, default=3)
+    given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        big = Path(folder) / "big.txt"
-        generate(given.capture, big, given.mb * 1_000_000)
-        size = big.stat().st_size
-        best: dict[str, list[float]] = {}
-        for _ in range(given.rounds):
-            for name in names:
-                command = [sys.executable, __file__, str(big), "--alone", name]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-                result = [float(value) for value in done.stdout.split()]
-                best[name] = min(best.get(name, result), result)
-    answers = {tuple(result[2:]) for result in best.values()}
-    assert len(answers) == 1, f"contenders disagree: {best}"
-    print(
-        f"ftrace text, {size / 1e6:.0f} MB, {int(best['tracelib'][2]):,} events, {os.cpu_count()} cores, best of {given.rounds}\n"
-    )
-    print("| reader | s | MB/s | peak memory / file | times tracelib's time |\n|---|---|---|---|---|")
-    for name, (wall, peak, *_) in best.items():
-        print(
-            f"| {name} | {wall:.2f} | {size / 1e6 / wall:.0f} | {peak / size:.2f} | {wall / best['tracelib'][0]:.1f} |"
-        )
+        path = Path(folder) / "trace.txt"
+        generate(given.capture, path, given.megabytes * 10**6)
+        size = path.stat().st_size / 1e6
+        runs = compared(__file__, WAYS, path, given.rounds)
+    print(f"ftrace text of {size:.0f} MB, {runs['tracelib'][0].found[0]:,} events:\n")
+    table(runs, size, "tracelib")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,25 @@
 """How fast an nsys export becomes frames, beside SQLite's own scan and beside what Python offers without us.
 
+    python benchmarks/nsys.py [--rows 10e6] [--rounds 3]
+
 Writes an export of the given size, half kernels and half CUDA calls, with names, several threads and streams, in the
-layout of nsys 2025; runs each way in a process of its own, in turn, and prints medians as a Markdown table:
+layout of nsys 2025. Each way runs in processes of its own, in turn (`compared.py`); all must find the same last time.
 
-    python benchmarks/nsys.py --rows 10e6
-
-- *scan*: `sqlite3` sums the columns that the reader needs; no row leaves SQLite. The limit for anything built on SQLite.
-- *tracelib*: `tracelib.sources.nsys.read`, from path to checked and sorted frames, the import included.
-- *fetchall*: `sqlite3.fetchall` of the same columns, into Polars, names joined in SQL: the way without a library.
+- *sqlite3, a bare scan* sums the columns that the reader needs; no row leaves SQLite. The limit for anything built on it.
+- *tracelib* goes from the path to checked and sorted frames.
+- *sqlite3, fetchall* puts the same columns into Polars, names joined in SQL: the way without a library. On a fifth of the
+  rows, since it holds every value as a Python object; beside it a scan of the same rows, for the ratio.
 """
 
+from __future__ import annotations
+
 import argparse
-import os
-import platform
-import resource
 import sqlite3
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from compared import ROOT, Way, child, compared, table
 
 KERNEL = (
     "start",
@@ -83,77 +82,69 @@ def write(path, rows):
     connection.close()
 
 
-def scan(path):
+def scan(path: Path) -> list[int]:
     connection = sqlite3.connect(path)
-    for table, columns in TABLES.items():
+    last = 0
+    for table_name, columns in TABLES.items():
         # ids of processes are near 2^63: their sums would overflow
         sums = ", ".join(f"sum({c} & 65535)" if c.startswith("global") else f"sum({c})" for c in columns)
-        connection.execute(f"SELECT {sums} FROM {table}").fetchall()
+        last = max(last, connection.execute(f"SELECT max(end), {sums} FROM {table_name}").fetchone()[0])
+    return [last]
 
 
-def tracelib(path):
+def tracelib(path: Path) -> list[int]:
     from tracelib.sources.nsys import read
 
-    read(Path(path))
+    return [read(path).sources["last_ns"][0]]
 
 
-def fetchall(path):
+def fetchall(path: Path) -> list[int]:
     import polars as pl
 
     connection = sqlite3.connect(path)
-    for table, columns in TABLES.items():
+    last = 0
+    for table_name, columns in TABLES.items():
         chosen = ", ".join(f"t.{c}" for c in columns)
         rows = connection.execute(
-            f"SELECT {chosen}, s.value AS name FROM {table} t JOIN StringIds s ON s.id = t.{NAMES[table]}"
+            f"SELECT {chosen}, s.value AS name FROM {table_name} t JOIN StringIds s ON s.id = t.{NAMES[table_name]}"
         )
-        pl.DataFrame(rows.fetchall(), schema=[*columns, "name"], orient="row", infer_schema_length=100)
+        frame = pl.DataFrame(
+            rows.fetchall(), schema=[*columns, "name"], orient="row", infer_schema_length=100
+        )
+        last = max(last, frame["end"].max())
+    return [last]
 
 
-WAYS = {"scan": scan, "tracelib": tracelib, "fetchall": fetchall}
+SCAN = "sqlite3, a bare scan"
+WAYS = {
+    SCAN: Way(scan),
+    "tracelib": Way(tracelib, "tracelib.sources.nsys"),
+    "sqlite3, fetchall": Way(fetchall, "polars"),
+}
 
 
-def measured(way, path):
-    """Return seconds and peak MB of one run in a process of its own."""
-    began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, __file__, "--way", way, "--export", str(path)])
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        sys.exit(f"{way} failed with status {status}")
-    return time.perf_counter() - began, usage.ru_maxrss * 1024 / 1e6
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=float, default=1e6, help="kernels and calls in all (1e6)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--skip", nargs="*", default=[], choices=WAYS, help="ways to leave out")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--export", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.way:
-        return WAYS[given.way](given.export)
+def at_size(rows: int, names: tuple[str, ...], rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "export.sqlite"
-        write(path, int(given.rows))
-        ways = [way for way in WAYS if way not in given.skip]
-        runs = {way: [] for way in ways}
-        for _ in range(given.rounds):  # in turn, so that whatever else the machine does meets all of them
-            for way in ways:
-                runs[way].append(measured(way, path))
+        write(path, rows)
         size = path.stat().st_size / 1e6
-    median = {way: statistics.median(seconds for seconds, _ in runs[way]) for way in ways}
-    memory = resource.getpagesize() * os.sysconf("SC_PHYS_PAGES") / 1e9
-    print(
-        f"{given.rows:,.0f} rows, {size:.0f} MB, median of {given.rounds}; {os.cpu_count()} cores, {memory:.0f} GB, Python {platform.python_version()}\n"
+        runs = compared(__file__, {name: WAYS[name] for name in names}, path, rounds)
+    print(f"\nnsys export to SQLite of {size:.0f} MB, {rows:,} rows:\n")
+    table(runs, size, SCAN)
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    if child(WAYS):
+        return
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    print("| way | s | times the scan | peak MB |\n|---|---|---|---|")
-    for way in ways:
-        print(
-            f"| {way} | {median[way]:.2f} | {median[way] / median['scan']:.2f} | {max(mb for _, mb in runs[way]):.0f} |"
-        )
-    return None
+    options.add_argument("--rows", type=float, default=10e6, help="kernels and calls in all (10e6)")
+    options.add_argument("--rounds", type=int, default=3)
+    given = options.parse_args()
+    at_size(int(given.rows), (SCAN, "tracelib"), given.rounds)
+    at_size(int(given.rows / 5), (SCAN, "tracelib", "sqlite3, fetchall"), 1)
 
 
 if __name__ == "__main__":

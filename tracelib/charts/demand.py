@@ -8,8 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from tracelib.analyses.cpus import cpus_known
 from tracelib.charts.bins import edges
-from tracelib.charts.sentences import cpus_known, demand_quantile, demand_sentence
+from tracelib.charts.sentences import demand_quantile, demand_sentence
 from tracelib.charts.theme import CPU_STATES, finished, share
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.demand import SERVER
+from tracelib.analyses.cpus import cpus_known
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.charts.names import cause_label, gpu_names, launch_threads, role_name, thread_names
 from tracelib.charts.theme import count, duration, look, share
@@ -233,23 +233,6 @@ def demand_quantile(demand: pl.DataFrame, at: float) -> int:
     )
     reached = wanted.filter(pl.col("ns").cum_sum() >= at * int(wanted["ns"].sum()))
     return int(reached["n"][0])
-
-
-def cpus_known(results: Results) -> tuple[int | None, str]:
-    """Return how many CPUs the server had, and how that is known.
-
-    The CPUs on which its threads were seen to run, where there are scheduler events: a host's CPU count says nothing of an
-    affinity mask or a container's set. Else the host's count as recorded.
-    """
-    server = results.trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
-    ran = results.thread_states.filter(
-        (pl.col("state").cast(pl.String) == "running") & pl.col("thread").is_in(server.implode())
-    )
-    host = max(results.trace.sources["cpus"].drop_nulls().to_list(), default=None)
-    of = f"of the host's {host} " if host else ""
-    if ran.height:
-        return ran["cpu"].drop_nulls().n_unique(), f"{of}on which its threads were seen to run"
-    return host, "recorded"
 
 
 def demand_sentence(results: Results) -> str:

@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracelib.report.inputs import given, name_of, seconds
+    from tracelib.report.instances import instances
     from tracelib.report.notebooks import located
+    from tracelib.report.opening import heading, opened, opened_runs
     from tracelib.report.pipeline import record, record_picture, removed, write_report
     from tracelib.report.redact import trace as redacted
 
 __all__ = [
     "given",
+    "heading",
+    "instances",
     "located",
     "name_of",
+    "opened",
+    "opened_runs",
     "record",
     "record_picture",
     "redacted",
@@ -27,7 +33,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "given": ("inputs", "given"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"), "record_picture": ("pipeline", "record_picture"),
+    "given": ("inputs", "given"), "instances": ("instances", "instances"), "heading": ("opening", "heading"), "opened": ("opening", "opened"), "opened_runs": ("opening", "opened_runs"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"), "record_picture": ("pipeline", "record_picture"),
     "redacted": ("redact", "trace"), "removed": ("pipeline", "removed"), "seconds": ("inputs", "seconds"), "write_report": ("pipeline", "write_report"),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nbconvert.exporters import HTMLExporter
 from traitlets import Bool, default
 
+from tracelib.charts.drawn import CAPTION
 from tracelib.charts.theme import CAUSES
 from tracelib.charts.theme import CSS as CHART_CSS
 from tracelib.report import ipynb
@@ -124,6 +125,8 @@ def with_figures(nb: NotebookNode) -> list[dict[str, Any]]:
     """Turn each plotly output of `nb` into HTML, in place; return the figures."""
     figures: list[dict[str, Any]] = []
     for cell in nb.cells:
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not output.get("metadata", {}).get(CAPTION)]
         for output in cell.get("outputs", ()):
             figure = output.get("data", {}).get(PLOTLY)
             if figure is None:

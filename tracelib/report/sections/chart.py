@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tracelib.report.sections.html import Column, Markup, Section, esc, table
+from tracelib.report.text import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,9 +59,18 @@ def frame_table(frame: pl.DataFrame, caption: str, limit: int = TABLE_ROWS) -> S
     """Return `frame` as an escaped HTML table of at most `limit` rows."""
     columns = [Column(name, number=dtype.is_numeric()) for name, dtype in frame.schema.items()]
     cut = frame.height > limit
-    shown = table(caption, columns, frame.head(limit).rows())
+    shown = table(caption, columns, [[_cell(value) for value in row] for row in frame.head(limit).rows()])
     more = f'<p class="more">the first {limit} of {frame.height} rows</p>' if cut else ""
     return Section(shown + more, caption)
+
+
+def _cell(value: object) -> object:
+    """Return a value as a table shows it: what is not known is no number, and no number has more digits than it means."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return "yes" if value is True else "no" if value is False else value
 
 
 def picture(svg: str, caption: str) -> Section:

@@ -1,0 +1,108 @@
+"""How many cores a server needs, by several estimates side by side, each with its origin (ATTRIBUTION.md, "Capacity")."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.analyses.cpus import cpus_known
+from tracelib.analyses.scheduling import tells_shortage
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+__all__ = ["CAPACITY", "capacity", "options"]
+
+CAPACITY = pl.Schema(
+    {"estimate": pl.String(), "cores": pl.Float64(), "source": pl.String(), "why_not": pl.String()}
+)
+
+PAPER = "arXiv 2603.22774 (a claim of its authors', measured on their servers)"
+ARTICLE = (
+    "rule max(4, GPUs x (2 + log2(mean input tokens / 1024))) of the article that this tool started from"
+)
+MEASURED = "this run: running + runnable threads of the server's roles"
+
+
+def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.DataFrame:
+    """Return every estimate of the cores that this run's server needs.
+
+    `mean_input_tokens` is for the article's rule: no trace holds it.
+
+    One row per estimate: `estimate` (String), `cores` (Float64, null = cannot be told), `source` (String: whose figure it
+    is), `why_not` (String: why it cannot be told; "" otherwise).
+    """
+    gpus = results.gpu_time["gpu"].n_unique()
+    cpus, how = cpus_known(results)
+    no_gpu = "" if gpus else "no GPU was recorded"
+    rows: list[tuple[str, float | None, str, str]] = [
+        ("cores that the server had", cpus, how, "" if cpus is not None else "not recorded"),
+        *_demand(results),
+        _spin(results),
+        ("article's rule", _rule(gpus, mean_input_tokens), ARTICLE, no_gpu or ("" if mean_input_tokens else "mean input tokens not given")),
+        ("floor: GPUs + 2 runnable processes", gpus + 2 if gpus else None, PAPER, no_gpu),
+        ("band, low end: 4 cores a GPU", 4 * gpus if gpus else None, PAPER, no_gpu),
+        ("band, high end: 8 cores a GPU", 8 * gpus if gpus else None, PAPER, no_gpu),
+    ]  # fmt: skip
+    return pl.DataFrame(rows, schema=CAPACITY, orient="row")
+
+
+def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
+    quantiles = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    missing = results.missing.get("demand", "")
+    return [
+        (f"measured demand, {name}", _demand_at(results.demand, q), MEASURED, missing)
+        for name, q in quantiles.items()
+    ]
+
+
+def _demand_at(demand: pl.DataFrame, q: float) -> float | None:
+    """Return the number of threads that wanted a CPU at most for the share `q` of the time."""
+    steps = demand.with_columns(n=pl.col("running") + pl.col("runnable")).sort("n")
+    reached = steps.filter(pl.col("dur_ns").cum_sum() >= q * int(steps["dur_ns"].sum()))
+    return float(reached["n"][0]) if reached.height else None
+
+
+def _spin(results: Results) -> tuple[str, float | None, str, str]:
+    name, source = "of it busy polling, mean", "this run: CPU samples of polling threads"
+    if results.cpu_time.is_empty():
+        return name, None, source, results.missing.get("cpu_time", "")
+    spin = int(results.cpu_time.filter(pl.col("cause") == "spin")["cpu_ns"].sum())
+    return name, spin / results.window.duration_ns, source, ""
+
+
+def _rule(gpus: int, tokens: float | None) -> float | None:
+    """Return the article's rule; inputs under 1024 tokens count as 1024, where its logarithm is 0.
+
+    >>> _rule(4, 8192), _rule(8, 131072), _rule(1, 100)
+    (20.0, 72.0, 4.0)
+    """
+    return max(4.0, gpus * (2 + math.log2(max(tokens, 1024) / 1024))) if gpus and tokens else None
+
+
+def options(results: Results, instances: pl.DataFrame) -> pl.DataFrame:
+    """Return what each instance would cost, and what enough cores could give back at most on this run's load.
+
+    `instances` has `instance`, `gpus`, `vcpus`, `price_per_hour`, `currency`, `date`, `source`.
+
+    One row per instance, those columns (`date` and `source` last) and: `cores_per_gpu` (Float64: two vCPUs are one core), `covers_p95_demand` (Boolean,
+    null = demand not measured: its cores per GPU, times this run's GPUs, reach the p95 of demand), `lost_per_hour`,
+    `shortage_per_hour` (Float64, in `currency`: the price of the GPU time that this run lost, and of the part of it in which
+    the blamed thread wanted a CPU and had none; null = not known). They are estimates: the instance was not measured.
+    """
+    gpus = results.gpu_time["gpu"].n_unique()
+    time = results.window.duration_ns * gpus
+    lost = int(results.lost["dur_ns"].sum()) / time if time else None
+    waited = results.lost.filter(pl.col("cpu_state").cast(pl.String).is_in(["runnable", "throttled"]))
+    short = int(waited["dur_ns"].sum()) / time if time and tells_shortage(results.thread_states) else None
+    p95 = _demand_at(results.demand, 0.95)
+    per_gpu, price = pl.col("vcpus") / 2 / pl.col("gpus"), pl.col("price_per_hour")
+    told = instances.with_columns(
+        cores_per_gpu=per_gpu,
+        covers_p95_demand=pl.lit(None, pl.Boolean) if p95 is None else per_gpu * gpus >= p95,
+        lost_per_hour=price * pl.lit(lost, pl.Float64),
+        shortage_per_hour=price * pl.lit(short, pl.Float64),
+    )
+    return told.select(*(name for name in told.columns if name not in ("date", "source")), "date", "source")

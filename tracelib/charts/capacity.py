@@ -1,0 +1,92 @@
+"""Estimates of the cores that a server needs, side by side, against what it had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+import polars as pl
+
+from tracelib.charts.theme import finished, plain, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["capacity_chart"]
+
+HAD = "cores that the server had"
+MEASURED = "#0072B2"
+CLAIMED = "#E69F00"
+
+
+def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
+    """Return the known estimates as bars, measured ones and other people's rules in two colours, with what there was.
+
+    `estimates` is the frame of :func:`tracelib.analyses.capacity.capacity`. None where nothing is known.
+    """
+    known = estimates.filter(pl.col("cores").is_not_null())
+    bars = known.filter(pl.col("estimate") != HAD)
+    if bars.is_empty():
+        return None
+    figure = go.Figure()
+    for words, colour, pattern, own in (
+        ("measured in this run", MEASURED, "", bars.filter(pl.col("source").str.starts_with("this run"))),
+        ("a rule of others, not measured here", CLAIMED, "/", bars.filter(~pl.col("source").str.starts_with("this run"))),
+    ):  # fmt: skip
+        figure.add_bar(
+            y=[safe(name) for name in own["estimate"]], x=own["cores"].to_list(), orientation="h", name=words,
+            marker={"color": colour, "pattern": {"shape": pattern}}, text=[f"{cores:.3g}" for cores in own["cores"]], textposition="outside", cliponaxis=False,
+            customdata=[safe(source) for source in own["source"]], hovertemplate="%{x:.1f} cores: %{customdata}<extra></extra>",
+        )  # fmt: skip
+    had = _had(known)
+    if had is not None:
+        figure.add_vline(x=had, line={"dash": "dash", "color": "#767676", "width": 2})
+        figure.add_annotation(x=had, y=0, yref="paper", text=f" had {had:g}", xanchor="left", yanchor="bottom", showarrow=False)  # fmt: skip
+    figure.update_xaxes(title_text="cores (or threads that want one)", rangemode="tozero")
+    figure.update_yaxes(
+        categoryorder="array", categoryarray=[safe(n) for n in bars["estimate"]][::-1], showgrid=False
+    )
+    figure.update_layout(margin={"t": 70})
+    return finished(
+        figure, _sentence(known, bars["estimate"].to_list()), _table(estimates), 150 + 34 * len(bars)
+    )
+
+
+def _had(known: pl.DataFrame) -> float | None:
+    own = known.filter(pl.col("estimate") == HAD)["cores"]
+    return float(own[0]) if len(own) else None
+
+
+def _sentence(known: pl.DataFrame, names: Sequence[str]) -> str:
+    had = _had(known)
+    have = (
+        "How many cores the server had was not recorded" if had is None else f"The server had {had:g} cores"
+    )
+    values = dict(known.select("estimate", "cores").iter_rows())
+    p95 = values.get("measured demand, p95")
+    measured = (
+        "its demand was not measured"
+        if p95 is None
+        else f"for 95 % of the time at most {p95:g} of its threads wanted one"
+    )
+    others = [n for n in names if not n.startswith(("measured", "of it"))]
+    spread = [values[n] for n in others]
+    rules = (
+        f"; the rules of others ask for {min(spread):g} to {max(spread):.3g} ({len(spread)} of them)"
+        if spread
+        else ""
+    )
+    return f"{have}; {measured}{rules}."
+
+
+def _table(estimates: pl.DataFrame) -> list[list[object]]:
+    body: list[list[object]] = [
+        [
+            r["estimate"],
+            "not known" if r["cores"] is None else f"{r['cores']:.3g}",
+            plain(r["source"], 200),
+            r["why_not"],
+        ]
+        for r in estimates.iter_rows(named=True)
+    ]
+    return [["estimate", "cores", "whose figure it is", "why it cannot be told"], *body]

@@ -1,0 +1,103 @@
+"""What every notebook begins with: parameters as people type them in, results out, names redacted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tracelib.analyses.requests import request_log
+from tracelib.analyses.results import analyse
+from tracelib.errors import BadParameter
+from tracelib.loading import load
+from tracelib.report import redact as redaction
+from tracelib.report.inputs import seconds
+from tracelib.report.notebooks import located
+from tracelib.report.sections.html import Section, esc
+from tracelib.report.text import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelib.analyses.results import Results
+
+__all__ = ["heading", "opened", "opened_runs"]
+
+
+def opened(
+    traces: str | Sequence[str],
+    *,
+    window: str = "",
+    window_of: str = "",
+    offsets: Mapping[str, int] | None = None,
+    roles: Mapping[str, str] | None = None,
+    ftrace_clock: str = "",
+    requests: str = "",
+    requests_offset: int = 0,
+    rules: str = "",
+    redact: bool = True,
+) -> tuple[Results, redaction.Redactor | None]:
+    """Return the results of one run, and the redactor that cleaned its names (None if `redact` is off).
+
+    The parameters are those of the notebooks' first cell. "" and empty collections stand for "not given".
+
+    Raises
+    ------
+    TraceError
+        A file cannot be read, or a parameter has a value that is not allowed; its subclass says which.
+
+    """
+    run = load(located(traces), offsets=offsets, roles=roles, ftrace_clock=ftrace_clock or None)
+    run, redactor = redaction.trace(run) if redact else (run, None)
+    results = analyse(
+        run,
+        window_seconds=seconds(window),
+        window_of=window_of or None,
+        rules_path=located(rules)[0] if rules else None,
+        requests_log=request_log(located(requests)[0], requests_offset) if requests else None,
+    )
+    return results, redactor
+
+
+def opened_runs(
+    runs: Mapping[str, str | Sequence[str]],
+    requests: Mapping[str, str] | None = None,
+    requests_offsets: Mapping[str, int] | None = None,
+    **parameters: Any,
+) -> dict[str, Results]:
+    """Return the results of several runs by label.
+
+    `requests` and `requests_offsets` have a run's request log and its offset to wall time, by label; `parameters` are those
+    of :func:`opened` and hold for all runs.
+
+    Raises
+    ------
+    BadParameter
+        `requests` or `requests_offsets` names a run that there is not.
+    TraceError
+        As :func:`opened`.
+
+    """
+    logs, offsets = dict(requests or {}), dict(requests_offsets or {})
+    for label in (*logs, *offsets):
+        if label not in runs:
+            raise BadParameter("run", label, runs)
+    return {
+        label: opened(
+            traces, requests=logs.get(label, ""), requests_offset=offsets.get(label, 0), **parameters
+        )[0]
+        for label, traces in runs.items()
+    }
+
+
+def heading(title: str, results: Results | Mapping[str, Results]) -> Section:
+    """Return a notebook's title, and which window of which files it is about; `results` of one run or of several by label."""
+    runs = results if isinstance(results, Mapping) else {"": results}
+    lines = "".join(f"<p>{esc(_about(label, each))}</p>" for label, each in runs.items())
+    return Section(f'<header class="heading"><h1>{esc(title)}</h1>{lines}</header>', title)
+
+
+def _about(label: str, results: Results) -> str:
+    files = results.trace.sources["file"].to_list()
+    names = ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
+    length = duration(results.window.duration_ns)
+    return f"{label + ': ' if label else ''}{length} of {names} ({results.window.why})."

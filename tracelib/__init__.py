@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TraceError,
         UnknownFormat,
     )
+    from tracelib.export.serve import open_in_perfetto
     from tracelib.loading import load
     from tracelib.trace import Trace
 
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "analyse",
     "load",
+    "open_in_perfetto",
 ]
 
 _HOME = {
@@ -49,6 +51,7 @@ _HOME = {
     "UnknownFormat": "tracelib.errors",
     "analyse": "tracelib.analyses.results",
     "load": "tracelib.loading",
+    "open_in_perfetto": "tracelib.export.serve",
 }
 
 

@@ -8,10 +8,12 @@ import logging
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
+from tracelib.cli_share import add_sharing
 from tracelib.errors import BadParameter, TraceError
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_notebooks(commands)
     _add_record(commands)
     _add_check(commands)
+    add_sharing(partial(_command, commands), _add_loading, _loading)
     return parser
 
 
@@ -361,12 +364,17 @@ def _parameters(options: argparse.Namespace) -> dict[str, Any]:
 def _inspect(options: argparse.Namespace) -> int:
     from tracelib.loading import load
 
-    trace = load(
-        options.traces, offsets=_offsets(options.offset), roles=dict(_pair(text, "--role") for text in options.role),
-        ftrace_clock=options.ftrace_clock or None, progress=lambda name: print(f"reading {_one_line(name)}", file=sys.stderr),
-    )  # fmt: skip
+    trace = load(options.traces, **_loading(options))
     print("\n".join(_one_line(line) for line in str(trace).split("\n")))
     return 0
+
+
+def _loading(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the flags of :func:`_add_loading` say, as `tracelib.load` takes it."""
+    return {
+        "offsets": _offsets(options.offset), "roles": dict(_pair(text, "--role") for text in options.role),
+        "ftrace_clock": options.ftrace_clock or None, "progress": lambda name: print(f"reading {_one_line(name)}", file=sys.stderr),
+    }  # fmt: skip
 
 
 def _notebooks(options: argparse.Namespace) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -89,6 +90,11 @@ class Trace:
 
     def _repr_html_(self) -> str:
         return display.as_html(self)
+
+    def show(self) -> Any:
+        """Return the picture of the whole run on one axis, with its sentence, for Jupyter to draw."""
+        # By name: what draws stands to the right of what holds the data.
+        return importlib.import_module("tracelib.report.opening").shown(self)
 
     def check(self) -> Trace:
         """Return self if the frames are sound: schemas match, keys point to rows that exist, no negative duration.

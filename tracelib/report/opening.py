@@ -12,6 +12,7 @@ from tracelib.loading import load
 from tracelib.report import redact as redaction
 from tracelib.report.inputs import seconds
 from tracelib.report.notebooks import located
+from tracelib.report.sections.chart import picture
 from tracelib.report.sections.html import Section, esc
 from tracelib.report.text import duration
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelib.analyses.results import Results
+    from tracelib.trace import Trace
 
-__all__ = ["heading", "opened", "opened_runs"]
+__all__ = ["heading", "opened", "opened_runs", "shown"]
 
 
 def opened(
@@ -94,6 +96,14 @@ def heading(title: str, results: Results | Mapping[str, Results]) -> Section:
     runs = results if isinstance(results, Mapping) else {"": results}
     lines = "".join(f"<p>{esc(_about(label, each))}</p>" for label, each in runs.items())
     return Section(f'<header class="heading"><h1>{esc(title)}</h1>{lines}</header>', title)
+
+
+def shown(run: Trace) -> Section:
+    """Return the picture of `run` over its whole window, names redacted, and the sentence that says what it shows."""
+    from tracelib.charts import overview_svg, timeline_sentence  # noqa: PLC0415 (plotly: only when it draws)
+
+    results = analyse(redaction.trace(run)[0])
+    return picture(overview_svg(results), timeline_sentence(results))
 
 
 def _about(label: str, results: Results) -> str:

@@ -1,0 +1,40 @@
+"""A run for other people's viewers: Perfetto, speedscope, Chrome's trace viewer. Names are loaded when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracelib.export.archive import write_archive
+    from tracelib.export.chrome import write_chrome
+    from tracelib.export.perfetto import write_perfetto
+    from tracelib.export.serve import open_in_perfetto
+    from tracelib.export.speedscope import write_speedscope
+
+__all__ = [
+    "FORMATS",
+    "open_in_perfetto",
+    "write_archive",
+    "write_chrome",
+    "write_perfetto",
+    "write_speedscope",
+]
+
+#: format -> what its files are called after the run's name
+FORMATS = {
+    "perfetto": ".pftrace",
+    "archive": ".perfetto.tar",
+    "speedscope": ".speedscope.json",
+    "chrome": ".chrome.json",
+}
+_HOME = {
+    "open_in_perfetto": "serve", "write_archive": "archive", "write_chrome": "chrome", "write_perfetto": "perfetto",
+    "write_speedscope": "speedscope",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tracelib.export' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tracelib.export.{_HOME[name]}"), name)

@@ -1,0 +1,131 @@
+"""The recorded files as they are, packed with a manifest by which Perfetto (58 and later) puts them on one timeline.
+
+Format: Perfetto's "Trace manifest format", version 1. What Perfetto does not read (nsys exports) is left out and named:
+:mod:`tracelib.export.perfetto` converts it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+from tracelib.errors import TraceError
+from tracelib.sources.torch_profiler.base import base_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from tracelib.trace import Trace
+
+__all__ = ["MANIFEST", "manifest", "write_archive"]
+
+MANIFEST = "perfetto_manifest.json"
+#: Formats that Perfetto opens, and whether their events carry a clock of their own.
+READ_BY_PERFETTO = {"torch_profiler": False, "perf": True, "ftrace": True}
+CLOCKS = {
+    "realtime": "REALTIME",
+    "monotonic": "MONOTONIC",
+    "boottime": "BOOTTIME",
+    "monotonic_raw": "MONOTONIC_RAW",
+}
+#: Longer names do not open in Perfetto's page.
+NAME_CHARACTERS = 99
+
+
+def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
+    """Pack `files`, from which `run` was loaded, and their manifest to `target`; return what was left out, and why.
+
+    The files go in as they are: nothing in them is redacted.
+
+    Raises
+    ------
+    TraceError
+        None of the files is one that Perfetto opens.
+    OSError
+        A file cannot be read, or the archive not be written.
+
+    """
+    by_name = {path.name: path for path in files}
+    packed, left = _sorted_out(run, by_name)
+    if not packed:
+        raise TraceError(
+            f"{target}: Perfetto opens none of these files ({'; '.join(left)}). Use --to perfetto."
+        )
+    kineto = [row["file"] for row in packed if row["format"] == "torch_profiler"]
+    made = manifest(packed, {name: base_ns(by_name[name]) for name in kineto})
+    # Perfetto knows a manifest by its first characters.
+    text = json.dumps(made, separators=(",", ":")).encode()
+    with tarfile.open(target, "w") as archive:
+        entry = tarfile.TarInfo(MANIFEST)
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+        for row in packed:
+            archive.add(by_name[row["file"]], row["file"], filter=_anonymous)
+    return left
+
+
+def _sorted_out(run: Trace, by_name: Mapping[str, Path]) -> tuple[list[dict[str, Any]], list[str]]:
+    packed, left = [], []
+    for row in run.sources.iter_rows(named=True):
+        reason = _reason(row, by_name)
+        left += [f"{row['file']}: {reason}"] if reason else []
+        packed += [] if reason else [row]
+    return packed, left
+
+
+def _reason(row: Mapping[str, Any], by_name: Mapping[str, Path]) -> str:
+    """Return why a file cannot be packed; "" if it can."""
+    if row["format"] not in READ_BY_PERFETTO:
+        return f"Perfetto does not read {row['format']}"
+    if row["file"] not in by_name:
+        return "it is part of another archive or was not found"
+    if len(row["file"]) > NAME_CHARACTERS:
+        return f"its name is longer than {NAME_CHARACTERS} characters"
+    if row["tied_by"] == "untied":
+        return "its clock is not tied to the others'"
+    return ""
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Keep who packed it, on what machine, out of the archive."""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def manifest(sources: Sequence[Mapping[str, Any]], bases: Mapping[str, int]) -> dict[str, Any]:
+    """Return the manifest of `sources` (rows of the frame of that name), one with a clock being the reference of all.
+
+    A file with a clock of its own is *related*: when its clock reads T, the reference's reads T plus `offset_ns`. A file
+    without one is *pinned*: so is Kineto's, whose events Perfetto shows at the times that stand in the file; `bases` has
+    what must be added to these to get the file's wall time.
+    """
+    reference, *others = sorted(sources, key=lambda row: (not _clock(row), row["source"]))
+    several = len({row["host"] for row in sources if row["host"]}) > 1
+    files = [_entry(reference, several=several)]
+    zero = _to_timeline(reference, bases)
+    for row in others:
+        clocks = {
+            **_clock(row),
+            "sync_to": {"file": reference["file"], **_clock(reference)},
+            "offset_ns": _to_timeline(row, bases) - zero,
+        }
+        files.append({**_entry(row, several=several), "clocks": clocks})
+    return {"perfetto_manifest": {"version": 1, "files": files}}
+
+
+def _entry(row: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
+    return {"path": row["file"]} | ({"machine": {"name": row["host"]}} if several and row["host"] else {})
+
+
+def _clock(row: Mapping[str, Any]) -> dict[str, str]:
+    has_clock = READ_BY_PERFETTO[row["format"]] and row["clock"] in CLOCKS
+    return {"clock": CLOCKS[row["clock"]]} if has_clock else {}
+
+
+def _to_timeline(row: Mapping[str, Any], bases: Mapping[str, int]) -> int:
+    """Return what to add to a time as Perfetto reads it in the file to get the run's timeline."""
+    return int(row["offset_ns"] or 0) + bases.get(row["file"], 0)

@@ -1,0 +1,112 @@
+"""A run for https://www.speedscope.app: CPU samples of each of the server's roles, and what each of its threads did."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelib.analyses.demand import SERVER
+from tracelib.export.nesting import strokes
+from tracelib.export.tracks import Track, tracks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tracelib.analyses.results import Results
+
+__all__ = ["SCHEMA", "write_speedscope"]
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def write_speedscope(results: Results, findings: Mapping[str, Any], target: Path) -> None:
+    """Write the run to `target`, in speedscope's own file format; `findings` is the document of `diagnose`.
+
+    One sampled profile per role, its samples weighed by their period in the order of time; one evented profile per track of
+    a thread or a GPU. Times are ns since the window's start, because a viewer's numbers hold no ns since 1970.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+
+    """
+    frames: dict[tuple[str, str | None], int] = {}
+    profiles = [*_sampled(results, frames), *_evented(results, findings, frames)]
+    shared = [{"name": name} | ({"file": file} if file else {}) for name, file in frames]
+    document = {
+        "$schema": SCHEMA, "exporter": "tracelib", "name": str(findings["title"]), "shared": {"frames": shared}, "profiles": profiles,
+    }  # fmt: skip
+    target.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+
+
+def _frame(frames: dict[tuple[str, str | None], int], name: str, file: str | None = None) -> int:
+    return frames.setdefault((name, file), len(frames))
+
+
+def _sampled(results: Results, frames: dict[tuple[str, str | None], int]) -> Iterator[dict[str, Any]]:
+    chains = _chains(results.trace.stacks, frames)
+    named = results.trace.samples.join(results.trace.threads.select("thread", "role"), on="thread").sort(
+        "ts_ns"
+    )
+    for role in SERVER:
+        own = named.filter((pl.col("role") == role) & pl.col("stack").is_not_null())
+        weights = own["period"].fill_null(1).to_list()
+        if own.is_empty():
+            continue
+        yield {
+            "type": "sampled", "name": f"CPU samples: {role.replace('_', ' ')}", "unit": "nanoseconds" if _in_ns(own) else "none",
+            "startValue": 0, "endValue": sum(weights), "samples": [chains[stack] for stack in own["stack"]], "weights": weights,
+        }  # fmt: skip
+
+
+def _in_ns(samples: pl.DataFrame) -> bool:
+    """Return whether the periods are lengths of time (clock events) and not counts of something."""
+    clock = samples["event"].cast(pl.String).str.contains("^(?:cpu|task)-clock")
+    return bool(clock.all()) and samples["period"].null_count() == 0
+
+
+def _chains(stacks: pl.DataFrame, frames: dict[tuple[str, str | None], int]) -> dict[int, list[int]]:
+    """Return each call chain as frames from the root to the innermost one."""
+    chains: dict[int, list[int]] = {}
+    rows = stacks.sort("stack", "depth", descending=[False, True])
+    for stack, symbol, library in rows.select(
+        "stack", pl.col("symbol", "library").cast(pl.String)
+    ).iter_rows():
+        chains.setdefault(stack, []).append(_frame(frames, symbol or "[unknown]", library))
+    return chains
+
+
+def _evented(
+    results: Results, findings: Mapping[str, Any], frames: dict[tuple[str, str | None], int]
+) -> Iterator[dict[str, Any]]:
+    for track in tracks(results, findings):
+        for number, (rows, closing) in enumerate(strokes(track.slices)):
+            yield _profile(track, number, rows.tolist(), closing.tolist(), results.window.start_ns, frames)
+
+
+def _profile(
+    track: Track,
+    number: int,
+    rows: list[int],
+    closing: list[bool],
+    base: int,
+    frames: dict[tuple[str, str | None], int],
+) -> dict[str, Any]:
+    begins, lengths = track.slices["ts_ns"].to_list(), track.slices["dur_ns"].to_list()
+    names = [_frame(frames, name or "unnamed") for name in track.slices["name"].to_list()]
+    events = [
+        {
+            "type": "C" if ends else "O",
+            "frame": names[row],
+            "at": begins[row] + (lengths[row] if ends else 0) - base,
+        }
+        for row, ends in zip(rows, closing, strict=True)
+    ]
+    return {
+        "type": "evented", "name": f"{track.group.name}: {track.name}" + (" (crossing)" if number else ""), "unit": "nanoseconds",
+        "startValue": events[0]["at"], "endValue": events[-1]["at"], "events": events,
+    }  # fmt: skip

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
 
-.PHONY: report test lint types layers notebooks bench fuzz clean help
+.PHONY: report test lint types layers notebooks bench confusion fuzz clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -39,6 +39,9 @@ notebooks: $(READY)
 
 bench: $(READY)  ## measure the readers and the interval algebra beside others (HTA_PYTHON), into benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
+
+confusion: $(READY)  ## blame simulated runs with one known defect each; prints the tables of docs/confusion.md
+	$(BIN)/python -m tests.simulator.confusion
 
 fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS, FUZZ_READER, FUZZ_SEED); keeps what fails in .fuzz
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} $(BIN)/python -m pytest tests/sources/test_fuzz.py -q -s --basetemp=.fuzz

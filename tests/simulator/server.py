@@ -146,6 +146,8 @@ class Server:
                         thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
                         if first:
                             self._delays(worker, step)
+                        elif layer == 1 and op == LAYER[0][1]:
+                            self._hidden(worker)
                         self._call(
                             worker, call, kernel, self.jitter(ns, KERNEL_JITTER), step if first else None
                         )
@@ -174,6 +176,13 @@ class Server:
                     call, "cuda_driver" if kind == "module_load" else "cuda_runtime", next(self.correlations)
                 ):
                     thread.run(extra[kind], ("kernel_launch", kind), "driver")
+
+    def _hidden(self, worker: Worker) -> None:
+        """What costs the host time and the GPU none: so much is queued there."""
+        worker.thread.run(self.jitter(300 * US), DISPATCH, "dispatch")
+        if self.rng.random() < 0.3:
+            with worker.thread.slice("cudaMalloc", "cuda_runtime", next(self.correlations)):
+                worker.thread.run(self.jitter(200 * US), ("kernel_launch", "alloc"), "driver")
 
     def _call(self, worker: Worker, call: str, kernel: str, ns: int, step: int | None) -> None:
         """Launch; in a step's first call the API itself may be slow, or the profiler in it."""

@@ -196,6 +196,26 @@ def _add_report(commands: Any) -> None:
         help="ns to add to the request log's times to get wall time",
     )
     command.add_argument(
+        "--requests-clock",
+        default="",
+        metavar="CLOCK",
+        help="the clock of the request log: realtime (default), or monotonic, ... where a trace or run.toml ties it",
+    )
+    command.add_argument(
+        "--mean-input-tokens",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="mean length of a request's input, where no request log counts it",
+    )
+    command.add_argument(
+        "--cpu-stat",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the cgroup's cpu.stat: give it twice, before and after the run (found in a folder as cpu.stat.before, cpu.stat.after)",
+    )
+    command.add_argument(
         "--rules", default="", metavar="FILE", help="rules of your own (TOML), which come before tracelib's"
     )
     command.add_argument(
@@ -356,7 +376,8 @@ def _parameters(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "traces": [str(path) for path in options.traces], "title": options.title, "ticket": options.ticket, "window": options.window,
         "window_of": options.window_of, "offsets": _offsets(options.offset), "roles": dict(_pair(text, "--role") for text in options.role),
-        "ftrace_clock": options.ftrace_clock, "requests": options.requests, "requests_offset": options.requests_offset, "rules": options.rules,
+        "ftrace_clock": options.ftrace_clock, "requests": options.requests, "requests_offset": options.requests_offset,
+        "requests_clock": options.requests_clock, "cpu_stat": list(options.cpu_stat), "mean_input_tokens": options.mean_input_tokens, "rules": options.rules,
         "cpu_bound": options.cpu_bound, "redact": not options.no_redact,
     }  # fmt: skip
 

@@ -30,20 +30,28 @@ REQUESTS = pl.Schema({
 
 
 def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
-    """Return a request log (JSON lines): `id`, and `arrived`, `tokenize_start`, `tokenize_end`, `first_token` in ns + offset.
+    """Return a request log (JSON lines) with `offset_ns` added to its times; empty lines are skipped.
+
+    One row per request: `id` (String), `arrived`, `tokenize_start`, `tokenize_end`, `first_token` (Int64, ns),
+    `prompt_tokens` (Int64: its input; null = not logged). As in the file.
 
     Raises
     ------
     BadTrace
-        A line is no JSON, or a column is missing; the message names the line.
+        The file cannot be opened, a line is no JSON, a column is missing, or its times are not in that order; the message
+        names the line.
 
     """
     rows: list[dict[str, object]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
+            times = {name: int(record[name]) + offset_ns for name in REQUEST_LOG[1:]}
+            tokens = record.get("prompt_tokens")
             rows.append(
-                {"id": str(record["id"]), **{name: int(record[name]) + offset_ns for name in REQUEST_LOG[1:]}}
+                {"id": str(record["id"]), **times, "prompt_tokens": None if tokens is None else int(tokens)}
             )
         except (ValueError, TypeError) as error:
             raise BadTrace(path, "request log", f"line {number}", str(error), line) from error
@@ -57,7 +65,18 @@ def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
                 line,
                 f"It needs {columns}, in ns.",
             ) from error
-    return pl.DataFrame(rows, schema={"id": pl.String, **dict.fromkeys(REQUEST_LOG[1:], pl.Int64)})
+        if list(times.values()) != sorted(times.values()):
+            order = " <= ".join(REQUEST_LOG[1:])
+            raise BadTrace(path, "request log", f"line {number}", f"its times must be {order}", line)
+    integers = dict.fromkeys((*REQUEST_LOG[1:], "prompt_tokens"), pl.Int64)
+    return pl.DataFrame(rows, schema={"id": pl.String, **integers})
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BadTrace(path, "request log", "", error.strerror or str(error)) from error
 
 
 def requests(log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame) -> pl.DataFrame:

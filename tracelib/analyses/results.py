@@ -23,6 +23,7 @@ from tracelib.analyses.quota_use import QUOTA_USE, quota_use
 from tracelib.analyses.requests import requests
 from tracelib.analyses.scheduling import scheduling
 from tracelib.analyses.spinning import SPINNING, spinning
+from tracelib.analyses.supply import Supply
 from tracelib.analyses.thread_load import THREAD_LOAD, thread_load
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.upstream import Upstream
@@ -70,6 +71,7 @@ class Results:
     gil_waits: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GIL_WAITS))
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
+    supply: Supply = field(default_factory=Supply)
 
 
 def analyse(
@@ -79,12 +81,14 @@ def analyse(
     window_of: str | None = None,
     rules_path: Path | None = None,
     requests_log: pl.DataFrame | None = None,
+    supply: Supply | None = None,
 ) -> Results:
     """Return every analysis of `trace` in its window.
 
     `window_seconds` and `window_of` choose the window as in :func:`tracelib.analyses.window.window`; `rules_path` names a
     file with rules of the user's own, which come before ours; `requests_log` is a log as of
-    :func:`tracelib.analyses.requests.request_log`, on the trace's timeline.
+    :func:`tracelib.analyses.requests.request_log`, on the trace's timeline; `supply` is what is known of the
+    server's CPUs, quota and requests (:func:`tracelib.report.companions`).
 
     Raises
     ------
@@ -116,7 +120,23 @@ def analyse(
         for name, reason in _NEEDS.items()
         if frames[name].is_empty()
     }
-    return Results(trace=trace, recorded=recorded, window=over, missing=missing, **frames)
+    given = supply or Supply()
+    if given.limited is None and not given.counters:
+        missing["quota"] = "neither cpu.max nor cpu.stat of the server's cgroup was given"
+    if requests_log is not None and frames["requests"].is_empty():
+        missing["requests"] = _outside(requests_log, over)
+    return Results(trace=trace, recorded=recorded, window=over, missing=missing, supply=given, **frames)
+
+
+def _outside(log: pl.DataFrame, over: Window) -> str:
+    """Return why a request log tells nothing: most often its clock is another one."""
+    if log.is_empty():
+        return "the request log holds no request"
+    away = (int(log["arrived"].min()) - over.start_ns) / 1e9  # type: ignore[arg-type]
+    return (
+        f"none of the {log.height} requests in the log lies in the window; the first arrives {away:+.3f} s from its start: "
+        "say which clock the log has (--requests-clock, --requests-offset)"
+    )
 
 
 def _untied(name: str, recorded: Trace, trace: Trace) -> str:

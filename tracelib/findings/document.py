@@ -31,6 +31,7 @@ RECORD_WITH = {
     "scheduling": "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, then perf script --header --ns -F +pid",
     "cpu_time": "perf record -k mono -a -g -e cpu-clock/freq=499/, then perf script --header --ns -F +pid",
     "ipc": "annotations around the engine's message queue (vLLM's torch profiler records them), or with_stack=True",
+    "quota": "the cgroup's cpu.stat, copied before and after (--cpu-stat BEFORE --cpu-stat AFTER), and its cpu.max",
     "requests": "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
 }  # fmt: skip
 
@@ -53,7 +54,7 @@ def diagnose(
     found = ordered(o for o in outcomes if isinstance(o, Finding))
     parts: dict[str, Any] = {
         "launches": _launches(results), "collectives": _collectives(results), "ipc": _ipc(results), "scheduling": _scheduling(results),
-        "requests": _requests(results), "cpu_time": _cpu_time(results),
+        "requests": _requests(results), "cpu_time": _cpu_time(results), "quota": _quota(results),
     }  # fmt: skip
     abstained = [
         Abstained(part, results.missing.get(part, "no event of this kind in the window"), RECORD_WITH[part])
@@ -234,6 +235,20 @@ def _scheduling(results: Results) -> dict[str, Any] | None:
         ],
         "demand": _demand(results), "cpus_seen": results.trace.sched["cpu"].drop_nulls().n_unique(),
         "lost_switches": int(sources["lost_detected"].sum() or 0), "throttle_gaps": throttled.height if told else None,
+    }  # fmt: skip
+
+
+def _quota(results: Results) -> dict[str, Any] | None:
+    """Return what is known of the CPU quota and what the kernel counted of it, None where nobody said."""
+    supply = results.supply
+    if supply.limited is None and not supply.counters:
+        return None
+    bounds = supply.quota_bounds()
+    return {
+        "limited": supply.limited, "cpus": supply.quota_cpus, "period_us": supply.period_us,
+        "cpus_by_counters": list(bounds) if bounds else None, "since": supply.since or None,
+        **{name: supply.counters.get(name) for name in ("nr_periods", "nr_throttled", "throttled_usec", "usage_usec")},
+        "throttled_share": supply.throttled_share,
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tracelib.report.beside import companions
     from tracelib.report.inputs import given, name_of, seconds
     from tracelib.report.instances import instances
     from tracelib.report.notebooks import located
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tracelib.report.redact import trace as redacted
 
 __all__ = [
+    "companions",
     "given",
     "heading",
     "instances",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "companions": ("beside", "companions"),
     "given": ("inputs", "given"), "instances": ("instances", "instances"), "heading": ("opening", "heading"), "opened": ("opening", "opened"), "opened_runs": ("opening", "opened_runs"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"), "record_picture": ("pipeline", "record_picture"),
     "redacted": ("redact", "trace"), "removed": ("pipeline", "removed"), "seconds": ("inputs", "seconds"), "write_report": ("pipeline", "write_report"),
 }  # fmt: skip

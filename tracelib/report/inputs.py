@@ -57,9 +57,18 @@ def portable(path: str, folder: Path) -> str:
 
 def given(**parameters: Any) -> dict[str, Any]:
     """Return the parameters that say something, files by their base name: a report names no path of a machine."""
-    said = {name: value for name, value in parameters.items() if value not in ("", {}, [], None)}
-    for name in ("traces", "requests", "rules"):
+    said = {
+        name: value
+        for name, value in parameters.items()
+        if value is False or value not in ("", {}, [], None, 0)
+    }
+    for name in ("traces", "requests", "rules", "cpu_stat"):
         if name in said:
             value = said[name]
             said[name] = Path(value).name if isinstance(value, str) else [Path(path).name for path in value]
     return said
+
+
+def _unsaid(value: Any) -> bool:
+    """Say whether a parameter has the value that stands for nothing; False is something."""
+    return value is not False and value in ("", {}, [], None, 0)

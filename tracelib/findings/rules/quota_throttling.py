@@ -25,10 +25,11 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
     Throttled = runnable while its CPU idles, again and again until the same period's end (ATTRIBUTION.md, "Scheduler
     states"): only a quota does that.
     """
+    counted = _counted(results)
     if not tells_shortage(results.thread_states):
         return Abstained(
             "quota_throttling",
-            "no wake-up events: whether threads were ready or slept cannot be told",
+            f"no wake-up events: whether threads were ready or slept cannot be told{counted}",
             "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup; keep cpu.stat before and after",
         )
     gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
@@ -42,7 +43,7 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
         claim=f"A CPU quota stopped threads that the GPUs waited for, for {100 * share:.1f} % of the time: {gaps.height} times a thread was ready, "
         f"CPUs were idle, and it ran again only when the quota's next period began.{_size(results)}",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if gaps.height >= 10 else "medium",
-        why=f"{gaps.height} gaps end on one period grid; nothing but a quota does that",
+        why=f"{gaps.height} gaps end on one period grid; nothing but a quota does that{counted}",
         evidence=[Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "runnable while its CPU was idle") for r in worst.iter_rows(named=True)],
         disproof="If cpu.stat of the container shows nr_throttled standing still during the run, it was not the quota.",
         advice=[
@@ -64,3 +65,23 @@ def _size(results: Results) -> str:
         f" Before each stop the server had used about {middle:.1f} CPUs' worth of the period ({low:.1f} to {high:.1f} in 8 of 10 of {used.len()} periods): "
         "that is the quota, less what other processes of its group used."
     )
+
+
+def _counted(results: Results) -> str:
+    """Return what the kernel itself counted, and the quota's size where it can be told; nothing where nobody kept it."""
+    supply = results.supply
+    share, bounds = supply.throttled_share, supply.quota_bounds()
+    said = []
+    if share is not None:
+        counters = supply.counters
+        said.append(
+            f"the kernel's cpu.stat counts {counters['nr_throttled']} of {counters['nr_periods']} periods in which it ran out"
+            f" and {counters['throttled_usec'] / 1e6:.1f} s of throttled time, {supply.since}"
+        )
+    if supply.quota_cpus is not None:
+        said.append(f"cpu.max allows {supply.quota_cpus:g} CPUs")
+    elif bounds is not None:
+        said.append(
+            f"by its CPU time the quota lies between {bounds[0]:.1f} and {bounds[1]:.1f} CPUs (for periods of 100 ms)"
+        )
+    return "".join(f"; {part}" for part in said)

@@ -7,7 +7,7 @@ from typing import Any
 from tracelib.report import numbers
 from tracelib.report.sections.html import Column, Markup, Section, bar, esc, table
 from tracelib.report.sections.words import CPU_STATES, cause_name
-from tracelib.report.text import duration, share
+from tracelib.report.text import count, duration, share
 
 __all__ = ["per_rank_table", "per_role_table", "request_parts_table"]
 
@@ -85,7 +85,7 @@ def _largest(device: dict[str, Any], window: int) -> str:
 
 def per_role_table(findings: Findings) -> Section:
     """Return, per role of the server, its threads' scheduler states and where its CPU time went."""
-    parts = [part for part in (_scheduling(findings), _cpu_time(findings)) if part]
+    parts = [part for part in (_scheduling(findings), quota_line(findings), _cpu_time(findings)) if part]
     if not parts:
         return Section(
             '<p class="empty">Neither scheduler events nor CPU samples were recorded.</p>', "roles: not known"
@@ -107,6 +107,30 @@ def _scheduling(findings: Findings) -> str:
     return table(
         "Scheduler states by role, threads summed", columns, [_role_cells(row) for row in _by_role(threads)]
     )
+
+
+def quota_line(findings: Findings) -> str:
+    """Return in a sentence what is known of the CPU quota; nothing where nobody kept it."""
+    quota = findings["quota"]
+    if quota is None:
+        return ""
+    if quota["limited"] is False:
+        size = "The server's cgroup has no CPU quota (cpu.max)"
+    elif quota["cpus"] is not None:
+        size = f"The server's CPU quota is {quota['cpus']:g} CPUs (cpu.max)"
+    elif quota["cpus_by_counters"]:
+        size = "By the kernel's counters the server's CPU quota lies between {:.1f} and {:.1f} CPUs (for periods of 100 ms)".format(
+            *quota["cpus_by_counters"]
+        )
+    else:
+        size = "How large the server's CPU quota is was not recorded (cpu.max)"
+    ran_out = ""
+    if quota["nr_periods"] is not None:
+        ran_out = (
+            f"; it ran out in {count(quota['nr_throttled'])} of {count(quota['nr_periods'])} periods, "
+            f"{duration(quota['throttled_usec'] * 1000)} throttled (cpu.stat, {quota['since']}; summed over CPUs)"
+        )
+    return f"<p>{esc(size + ran_out)}.</p>"
 
 
 def _by_role(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,245 @@
+"""What lies beside the traces: cpu.stat, cpu.max, the request log, and what of it reaches the findings."""
+
+import json
+import shutil
+import statistics
+from math import ceil, floor
+
+import polars as pl
+import pytest
+
+import tracelib
+from tracelib.analyses.results import analyse
+from tracelib.analyses.supply import Supply, cpu_max
+from tracelib.errors import BadParameter, BadTrace
+from tracelib.findings import diagnose
+from tracelib.report import companions
+from tracelib.report.sections import per_role_table
+from tracelib.report.validate import validate
+
+
+@pytest.fixture(scope="module")
+def throttled(captures):
+    folder = captures / "throttled"
+    return folder, tracelib.load(folder)
+
+
+@pytest.fixture(scope="module")
+def diagnosed(throttled):
+    folder, run = throttled
+    found = companions([folder], run)
+    results = analyse(run, requests_log=found.requests, supply=found.supply)
+    return results, diagnose(results)
+
+
+def test_cpu_stat_in_the_folder_is_found_and_counts_what_the_kernel_did(diagnosed):
+    """270 periods, 226 of them run out, 46.66 s, 51.67 s of CPU time: the two files' own lines."""
+    _, findings = diagnosed
+    assert validate(findings) == []
+    quota = findings["quota"]
+    assert (quota["nr_periods"], quota["nr_throttled"]) == (270, 226)
+    assert (quota["throttled_usec"], quota["usage_usec"]) == (46_664_283, 51_665_291)
+    assert quota["throttled_share"] == pytest.approx(226 / 270)
+    assert quota["since"] == "between two readings"
+    assert quota["limited"] is None
+    low, high = quota["cpus_by_counters"]
+    assert low == pytest.approx(51.665291 / 27)
+    assert high == pytest.approx(51.665291 / 22.6)
+    assert low < 2 < high  # the capture was made with cpu.max "200000 100000"
+
+
+def test_the_finding_and_the_report_say_it(diagnosed):
+    _, findings = diagnosed
+    finding = next(f for f in findings["findings"] if f["id"] == "quota_throttling")
+    assert "226 of 270 periods" in finding["why"]
+    assert "between 1.9 and 2.3 CPUs" in finding["why"]
+    said = per_role_table(findings).html
+    assert "226 of 270 periods" in said
+    assert "46.7\N{NO-BREAK SPACE}s throttled" in said
+
+
+def test_cpu_max_tells_the_size(throttled, tmp_path):
+    folder, run = throttled
+    for name in ("cpu.stat.before", "cpu.stat.after"):
+        shutil.copy(folder / name, tmp_path)
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
+    findings = diagnose(analyse(run, supply=companions([tmp_path], run).supply))
+    assert findings["quota"]["cpus"] == 2.0
+    assert "cpu.max allows 2 CPUs" in next(
+        f["why"] for f in findings["findings"] if f["id"] == "quota_throttling"
+    )
+    assert "quota is 2 CPUs" in per_role_table(findings).html
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert companions([tmp_path], run).supply.limited is False
+
+
+def test_without_them_the_quota_is_abstained_from(throttled, tmp_path):
+    _, run = throttled
+    findings = diagnose(analyse(run, supply=companions([tmp_path], run).supply))
+    assert findings["quota"] is None
+    assert "quota" in {a["id"] for a in findings["abstained"]}
+
+
+def test_one_reading_counts_since_the_cgroup_was_made(throttled):
+    folder, run = throttled
+    supply = companions([], run, cpu_stat=[folder / "cpu.stat.after"]).supply
+    assert supply.since == "since the cgroup was made"
+    assert supply.counters["nr_periods"] == 270
+
+
+def test_files_that_cannot_be_used_are_told(throttled, tmp_path):
+    folder, run = throttled
+    before, after = folder / "cpu.stat.before", folder / "cpu.stat.after"
+    with pytest.raises(BadTrace, match="less than before"):
+        companions([], run, cpu_stat=[after, before])
+    with pytest.raises(BadParameter, match="two: before, after"):
+        companions([], run, cpu_stat=[before, after, after])
+    with pytest.raises(BadTrace, match="no nr_periods"):
+        companions([], run, cpu_stat=[folder / "requests.jsonl"])
+    with pytest.raises(BadParameter, match="absent"):
+        companions([], run, cpu_stat=[tmp_path / "absent"])
+    (tmp_path / "cpu.max").write_text("lots\n")
+    with pytest.raises(BadParameter, match="max PERIOD"):
+        companions([tmp_path], run)
+
+
+def test_the_bounds_of_a_quota_by_hand():
+    """10 periods of 100 ms, 4 run out, 1.2 s of CPU time: at least 1.2 CPUs, at most 3."""
+    counters = {"usage_usec": 1_200_000, "nr_periods": 10, "nr_throttled": 4, "throttled_usec": 1}
+    assert Supply(counters=counters).quota_bounds() == pytest.approx((1.2, 3.0))
+    assert Supply(counters=counters, period_us=50_000).quota_bounds() == pytest.approx((2.4, 6.0))
+    assert Supply(counters={**counters, "nr_throttled": 0}).quota_bounds() is None
+    assert Supply(counters={**counters, "burst_usec": 5}).quota_bounds() is None
+    assert Supply(cpus=32, allowed_cpus=16, quota_us=200_000, period_us=100_000).cores() == 2.0
+    for text in ("200000", "0 100000", "200000 0", "a b"):
+        with pytest.raises(ValueError, match=r"."):
+            cpu_max(text)
+
+
+# ------------------------------------------------------------------------------------------------- the request log
+def _wall_ns(folder):
+    meta = json.loads((folder / "meta.json").read_text())
+    return meta["realtime_ns"] - meta["monotonic_ns"]
+
+
+def test_a_log_on_the_clock_that_perf_names_is_tied_through_it(throttled):
+    folder, run = throttled
+    log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
+    first = json.loads((folder / "requests.jsonl").read_text().split("\n")[0])
+    assert abs(log["arrived"][0] - first["arrived"] - _wall_ns(folder)) < 1_000_000
+    assert log["prompt_tokens"][0] == first["prompt_tokens"]
+    with pytest.raises(BadParameter, match=r"Did you mean 'monotonic'"):
+        companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonous")
+
+
+def test_the_manifest_names_the_log_its_clock_and_the_title(throttled, tmp_path):
+    folder, run = throttled
+    shutil.copy(folder / "requests.jsonl", tmp_path)
+    meta = json.loads((folder / "meta.json").read_text())
+    (tmp_path / "run.toml").write_text(
+        "title = 'throttled on purpose'\nticket = 'OPS-1'\n[quota]\ncpu_max = '200000 100000'\n"
+        "[requests]\nfile = 'requests.jsonl'\nclock = 'monotonic'\n"
+        f"[clocks]\nrealtime_ns = {meta['realtime_ns']}\nmonotonic_ns = {meta['monotonic_ns']}\n"
+    )
+    found = companions([tmp_path], run)
+    assert (found.title, found.ticket) == ("throttled on purpose", "OPS-1")
+    assert found.supply.quota_cpus == 2.0
+    first = json.loads((folder / "requests.jsonl").read_text().split("\n")[0])
+    assert found.requests["arrived"][0] == first["arrived"] + _wall_ns(folder)
+    tokens = [
+        json.loads(line)["prompt_tokens"] for line in (folder / "requests.jsonl").read_text().splitlines()
+    ]
+    assert found.supply.mean_input_tokens == pytest.approx(sum(tokens) / len(tokens))
+    assert "request log" in found.supply.tokens_from
+    assert companions([tmp_path], run, mean_input_tokens=99).supply.mean_input_tokens == 99
+
+
+def test_a_log_of_another_clock_is_abstained_from_with_the_way_out(throttled):
+    folder, run = throttled
+    log = companions([folder], run, requests=folder / "requests.jsonl").requests
+    findings = diagnose(analyse(run, requests_log=log))
+    assert findings["requests"] is None
+    reason = next(a["reason"] for a in findings["abstained"] if a["id"] == "requests")
+    assert f"none of the {log.height} requests" in reason
+    assert "--requests-clock" in reason
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "line 2"),
+        ("[1]", "line 2"),
+        ('{"id": 1, "arrived": 5}', "tokenize_start"),
+        ('{"id": 1, "arrived": 5, "tokenize_start": 4, "tokenize_end": 6, "first_token": 7}', "arrived <= "),
+        ('{"id": 1, "arrived": "x", "tokenize_start": 4, "tokenize_end": 6, "first_token": 7}', "line 2"),
+    ],
+)
+def test_a_line_of_the_log_that_cannot_be_used_is_told_by_number(throttled, tmp_path, line, told):
+    _, run = throttled
+    good = '{"id": 0, "arrived": 1, "tokenize_start": 2, "tokenize_end": 3, "first_token": 4}'
+    (tmp_path / "log.jsonl").write_text(f"{good}\n{line}\n")
+    with pytest.raises(BadTrace, match=told):
+        companions([], run, requests=tmp_path / "log.jsonl")
+
+
+def test_a_log_that_is_not_there_is_told(throttled, tmp_path):
+    with pytest.raises(BadTrace, match="No such file"):
+        companions([], throttled[1], requests=tmp_path / "absent.jsonl")
+
+
+def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
+    """TTFT against the log's own times; quantiles and correlations against Python's statistics module."""
+    folder, run = throttled
+    log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
+    results = analyse(run, requests_log=log)
+    rows = results.requests
+    said = {str(r["id"]): r for r in map(json.loads, (folder / "requests.jsonl").read_text().splitlines())}
+    assert rows.height > 10
+    parts = [
+        c for c in rows.columns if c.endswith("_ns") and c not in ("arrived_ns", "first_token_ns", "ttft_ns")
+    ]
+    for row in rows.iter_rows(named=True):
+        own = said[row["id"]]
+        assert row["ttft_ns"] == own["first_token"] - own["arrived"]
+        assert row["tokenize_ns"] == own["tokenize_end"] - own["tokenize_start"]
+        assert sum(row[part] for part in parts) == row["ttft_ns"]
+        assert min(row[part] for part in parts) >= 0
+    found = diagnose(results)["requests"]
+    ttft = sorted(rows["ttft_ns"].to_list())
+    assert found["count"] == len(ttft)
+    assert found["ttft_ns"]["max"] == ttft[-1]
+    for q, name in ((0.5, "p50"), (0.95, "p95")):  # the nearest rank, one either way
+        rank = q * (len(ttft) - 1)
+        assert ttft[floor(rank)] <= found["ttft_ns"][name] <= ttft[ceil(rank)]
+    for part in found["parts"]:
+        values = rows[f"{part['part']}_ns"].to_list()
+        if len(set(values)) < 2:
+            assert part["correlation_with_ttft"] is None
+            continue
+        expected = statistics.correlation(
+            [float(v) for v in values], [float(v) for v in rows["ttft_ns"].to_list()]
+        )
+        assert part["correlation_with_ttft"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_gpu_idle_of_a_request_is_the_time_in_which_nothing_ran(throttled):
+    """A second computation over plain lists: between the end of tokenization and the first token, no operation on GPU 0."""
+    folder, run = throttled
+    log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
+    results = analyse(run, requests_log=log)
+    ops = sorted(
+        (start, start + dur)
+        for start, dur in run.gpu_ops.filter(pl.col("gpu") == run.gpu_ops["gpu"].min())
+        .select("ts_ns", "dur_ns")
+        .iter_rows()
+    )
+    ends = dict(log.select("id", "tokenize_end").iter_rows())
+    for row in results.requests.iter_rows(named=True):
+        at, until, idle = ends[row["id"]], row["first_token_ns"], 0
+        for start, end in ops:
+            if start >= until:
+                break
+            idle += max(0, start - at)
+            at = max(at, end)
+        idle += max(0, until - at)
+        assert row["gpu_idle_ns"] == idle

@@ -1,0 +1,170 @@
+"""What lies beside the traces and belongs to the run: its manifest, its request log, its cgroup's counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelib.analyses.requests import request_log
+from tracelib.analyses.supply import Supply, cpu_max
+from tracelib.analyses.throttling import cpu_stat as growth
+from tracelib.errors import BadParameter, BadTrace
+from tracelib.manifest import Manifest, manifest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from tracelib.trace import Trace
+
+__all__ = ["Companions", "companions"]
+
+BEFORE, AFTER, MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
+
+
+@dataclass(frozen=True)
+class Companions:
+    """What :func:`companions` found: the report's title and ticket ("" = none), the request log on the timeline, the supply."""
+
+    title: str
+    ticket: str
+    requests: pl.DataFrame | None
+    supply: Supply
+
+
+def companions(
+    traces: Sequence[str | Path],
+    run: Trace,
+    *,
+    requests: str | Path = "",
+    requests_offset: int = 0,
+    requests_clock: str = "",
+    cpu_stat: Sequence[str | Path] = (),
+    mean_input_tokens: float = 0,
+) -> Companions:
+    """Return what is given, and what the folders among `traces` hold beside the traces.
+
+    Parameters
+    ----------
+    traces
+        The paths that were loaded; a `run.toml`, `cpu.stat.before` with `cpu.stat.after`, and `cpu.max` in a folder are read.
+    run
+        The loaded trace: its sources' ties tell where a clock of the request log stands.
+    requests, requests_offset, requests_clock
+        A request log (:func:`tracelib.analyses.requests.request_log`), and ns to add to its times or the clock they are
+        of: realtime (the default), or one that the manifest or a tied source names.
+    cpu_stat
+        The cgroup's `cpu.stat` before and after the run; one file alone counts since the cgroup was made.
+    mean_input_tokens
+        Where the log does not count them.
+
+    Raises
+    ------
+    BadTrace, BadParameter
+        A file cannot be read, or a clock is tied to nothing.
+
+    """
+    said = manifest_of(traces)
+    folders = [Path(path) for path in traces if Path(path).is_dir()]
+    log = None
+    path = Path(requests) if requests else said.requests
+    if path is not None:
+        typed = bool(requests_offset or requests_clock)
+        clock = requests_clock if typed else said.requests_clock
+        offset = requests_offset if typed else said.requests_offset_ns
+        log = request_log(path, offset or _offset_of(clock, said, run))
+    return Companions(said.title, said.ticket, log, _supply(said, folders, cpu_stat, log, mean_input_tokens))
+
+
+def _offset_of(clock: str, said: Manifest, run: Trace) -> int:
+    """Return what to add to a reading of `clock` to get the timeline."""
+    if clock in ("", "realtime"):
+        return 0
+    ties = run.sources.filter(~run.sources["tied_by"].is_in(["untied"])).select("clock", "offset_ns")
+    known = {**dict(ties.drop_nulls().iter_rows()), **said.wall_offsets()}
+    if clock not in known:
+        raise BadParameter("requests_clock", clock, ["realtime", *sorted(set(known) - {"realtime"})])
+    return int(known[clock])
+
+
+def _supply(
+    said: Manifest,
+    folders: Sequence[Path],
+    given: Sequence[str | Path],
+    log: pl.DataFrame | None,
+    tokens: float,
+) -> Supply:
+    files = [Path(path) for path in given] or list(said.cpu_stat or _found(folders, BEFORE, AFTER))
+    text = said.cpu_max or next((path.read_text() for path in _found(folders, MAX)), "")
+    quota, period = _cpu_max(text) if text else (None, None)
+    mean, origin = _tokens(said, log, tokens)
+    return Supply(
+        cpus=said.cpus, allowed_cpus=said.allowed_cpus, limited=quota is not None if text else None, quota_us=quota, period_us=period,
+        counters=_growth(files), since="" if not files else "between two readings" if len(files) > 1 else "since the cgroup was made",
+        mean_input_tokens=mean, tokens_from=origin,
+    )  # fmt: skip
+
+
+def _found(folders: Sequence[Path], *names: str) -> list[Path]:
+    """Return the files of these names in the first folder that holds them all."""
+    for folder in folders:
+        paths = [folder / name for name in names]
+        if all(path.is_file() for path in paths):
+            return paths
+    return []
+
+
+def _cpu_max(text: str) -> tuple[int | None, int]:
+    try:
+        return cpu_max(text)
+    except ValueError:
+        raise BadParameter("cpu.max", text.strip(), ["QUOTA PERIOD in us", "max PERIOD"]) from None
+
+
+def _growth(files: Sequence[Path]) -> dict[str, int]:
+    """Return how the counters grew over one or two readings."""
+    if len(files) > 2:
+        raise BadParameter(
+            "cpu_stat", ", ".join(path.name for path in files), ["one file", "two: before, after"]
+        )
+    texts = [_text(path) for path in files]
+    if not texts:
+        return {}
+    grown = dict(growth(texts[0] if len(texts) > 1 else "", texts[-1]))
+    shrunk = [name for name, value in grown.items() if value < 0]
+    if shrunk:
+        raise BadTrace(
+            files[-1], "cpu.stat", shrunk[0], "it is less than before", str(grown[shrunk[0]]),
+            "Give the earlier reading first; both must be of one cgroup.",
+        )  # fmt: skip
+    return grown
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BadParameter("cpu_stat", path.name, [f"a file that can be read ({error.strerror})"]) from error
+    if "nr_periods" not in growth("", text):
+        first = text.split("\n", 1)[0]
+        raise BadTrace(
+            path,
+            "cpu.stat",
+            "",
+            "it holds no nr_periods",
+            first,
+            "Copy it from a cgroup with the cpu controller.",
+        )
+    return text
+
+
+def _tokens(said: Manifest, log: pl.DataFrame | None, given: float) -> tuple[float | None, str]:
+    """Return the mean number of input tokens and who says so: what is typed, the request log, the manifest."""
+    if given:
+        return given, "as given"
+    counted = None if log is None else log["prompt_tokens"].mean()
+    if isinstance(counted, (int, float)):
+        return float(counted), "mean of the request log's prompt_tokens"
+    return said.mean_input_tokens, "" if said.mean_input_tokens is None else "as run.toml says"

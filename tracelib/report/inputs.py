@@ -57,11 +57,7 @@ def portable(path: str, folder: Path) -> str:
 
 def given(**parameters: Any) -> dict[str, Any]:
     """Return the parameters that say something, files by their base name: a report names no path of a machine."""
-    said = {
-        name: value
-        for name, value in parameters.items()
-        if value is False or value not in ("", {}, [], None, 0)
-    }
+    said = {name: value for name, value in parameters.items() if not _unsaid(value)}
     for name in ("traces", "requests", "rules", "cpu_stat"):
         if name in said:
             value = said[name]

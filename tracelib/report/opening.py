@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tracelib.analyses.requests import request_log
 from tracelib.analyses.results import analyse
 from tracelib.errors import BadParameter
 from tracelib.loading import load
 from tracelib.report import redact as redaction
+from tracelib.report.beside import companions
 from tracelib.report.inputs import seconds
 from tracelib.report.notebooks import located
 from tracelib.report.sections.chart import picture
@@ -40,7 +40,8 @@ def opened(
 ) -> tuple[Results, redaction.Redactor | None]:
     """Return the results of one run, and the redactor that cleaned its names (None if `redact` is off).
 
-    The parameters are those of the notebooks' first cell. "" and empty collections stand for "not given".
+    The parameters are those of the notebooks' first cell. "" and empty collections stand for "not given"; what the folders
+    hold beside the traces (:func:`tracelib.report.companions`) fills in.
 
     Raises
     ------
@@ -48,14 +49,19 @@ def opened(
         A file cannot be read, or a parameter has a value that is not allowed; its subclass says which.
 
     """
-    run = load(located(traces), offsets=offsets, roles=roles, ftrace_clock=ftrace_clock or None)
+    paths = located(traces)
+    run = load(paths, offsets=offsets, roles=roles, ftrace_clock=ftrace_clock or None)
     run, redactor = redaction.trace(run) if redact else (run, None)
+    beside = companions(
+        paths, run, requests=located(requests)[0] if requests else "", requests_offset=requests_offset
+    )
     results = analyse(
         run,
         window_seconds=seconds(window),
         window_of=window_of or None,
         rules_path=located(rules)[0] if rules else None,
-        requests_log=request_log(located(requests)[0], requests_offset) if requests else None,
+        requests_log=beside.requests,
+        supply=beside.supply,
     )
     return results, redactor
 

@@ -34,12 +34,24 @@ example:
   tracelib export traces/ --to perfetto -o run.pftrace"""
 
 
+_BATCH_HELP = """\
+Write a report of each run, and an index over all of them, worst first: index.html to read and sort, index.json for programs.
+A run that fails is named and does not stop the others. Run again, it does only what is new or has changed.
+
+examples:
+  tracelib batch runs/* -o reports -j 4
+  tracelib batch 'captures/*/traces' -o reports        a quoted pattern
+
+exit status: 0 every run has its report; 2 usage error; 3 a run failed, in whole or in part (named in the index)."""
+
+
 def add_sharing(command: Command, add_loading: AddLoading, loading: Loading) -> None:
     """Add the commands by `command(name, summary, text)`.
 
     `add_loading` adds the flags by which traces are read, `loading` returns what they say as `tracelib.load` takes it.
     """
     _add_export(command, add_loading, loading)
+    _add_batch(command)
 
 
 def _add_export(command: Command, add_loading: AddLoading, loading: Loading) -> None:
@@ -90,3 +102,75 @@ def _export(options: argparse.Namespace, loading: Loading) -> int:
 def _refuse_inputs(target: Path, files: list[Path]) -> None:
     if any(target.exists() and target.samefile(path) for path in files):
         raise BadParameter("-o", target, ["a file that is none of the traces"])
+
+
+def _add_batch(command: Command) -> None:
+    batch = command("batch", "write reports of many runs and an index", _BATCH_HELP)
+    batch.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a run's folder or file, or a quoted pattern of these"
+    )
+    batch.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("reports"),
+        metavar="DIR",
+        help="for the reports and the index (default: reports)",
+    )
+    batch.add_argument(
+        "-j", "--jobs", type=int, default=1, metavar="N", help="reports made at a time (default 1)"
+    )
+    batch.add_argument(
+        "--window",
+        default="",
+        metavar="FROM:TO",
+        help="in seconds after each run's first common GPU operation",
+    )
+    batch.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        metavar="PATTERN=ROLE",
+        help="as in tracelib report, for every run",
+    )
+    batch.add_argument("--afresh", action="store_true", help="do again what was done before")
+    batch.add_argument(
+        "--no-redact", action="store_true", help="keep names, paths, addresses and keys as recorded"
+    )
+    batch.add_argument(
+        "--timeout",
+        type=int,
+        default=900,
+        metavar="S",
+        help="time limit of each step in seconds (default 900)",
+    )
+    batch.set_defaults(run=_batch)
+
+
+def _batch(options: argparse.Namespace) -> int:
+    from tracelib.report.batch import batch, expanded
+    from tracelib.report.inputs import seconds
+    from tracelib.report.text import plain
+
+    if options.jobs < 1:
+        raise BadParameter("-j", options.jobs, ["a whole number from 1"])
+    seconds(options.window)  # a wrong one is told before anything starts
+    runs = expanded(options.runs)
+    roles = dict(_role(text) for text in options.role)
+    parameters = {"window": options.window, "roles": roles, "redact": not options.no_redact}
+    entries = batch(
+        runs, options.output, parameters, jobs=options.jobs, timeout_s=options.timeout, afresh=options.afresh,
+        done=lambda e: print(plain(f"{e.name}: {e.error or e.state}{' (done before)' if e.resumed else ''}"), file=sys.stderr),
+    )  # fmt: skip
+    failed = [entry.name for entry in entries if entry.error]
+    if failed:
+        print(plain(f"failed: {', '.join(failed)}"), file=sys.stderr)
+    print(options.output / "index.html")
+    return PART_FAILED if failed else 0
+
+
+def _role(text: str) -> tuple[str, str]:
+    pattern, _, role = text.rpartition("=")
+    if not (pattern and role):
+        raise BadParameter("--role", text, ["PATTERN=ROLE"])
+    return pattern, role

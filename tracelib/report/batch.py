@@ -1,0 +1,230 @@
+"""`tracelib batch`: one report per run, and an index over all of them, worst first.
+
+A run that cannot be read does not stop the others: the index says which failed and why. What was done before is kept while
+the traces' checksums, the parameters and tracelib's version are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelib import __version__
+from tracelib.errors import BadParameter, TraceError
+from tracelib.report import numbers
+from tracelib.report.batch_page import index_page
+from tracelib.report.pipeline import write_report
+from tracelib.sources import trace_files
+from tracelib.sources.files import sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = ["SCHEMA", "Entry", "batch", "entry_of", "expanded", "names"]
+
+SCHEMA = "tracelib.batch/1"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run in the index. Shares are of the window on the median GPU, None = not known; `error` "" = all went well."""
+
+    name: str
+    report: str | None = None
+    state: str | None = None
+    confidence: str | None = None
+    sentence: str | None = None
+    host_share: float | None = None
+    shortage_share: float | None = None
+    lost_share: float | None = None
+    useful_share: float | None = None
+    top_cause: str | None = None
+    window_ns: int | None = None
+    error: str = ""
+    resumed: bool = False
+
+
+def expanded(runs: Iterable[str]) -> list[Path]:
+    """Return the paths that `runs` names; a pattern (quoted, so that the shell left it alone) stands for all that match.
+
+    Raises
+    ------
+    BadParameter
+        A pattern matches nothing.
+
+    """
+    paths: list[Path] = []
+    for text in runs:
+        path = Path(text).expanduser()
+        if path.exists() or not set("*?[") & set(text):
+            paths.append(path)
+            continue
+        anchor = Path(path.anchor) if path.is_absolute() else Path()
+        found = sorted(anchor.glob(str(path.relative_to(anchor))))
+        if not found:
+            raise BadParameter("run", text, ["a pattern that matches something"])
+        paths += found
+    return list(dict.fromkeys(paths))
+
+
+def names(runs: Sequence[Path]) -> list[str]:
+    """Return a folder's name for each run: its own, with as many of its parents' as it takes to tell it from the others."""
+    parts = [path.resolve().parts for path in runs]
+    made: list[str] = []
+    for own in parts:
+        depth = 1
+        while depth < len(own) and sum(other[-depth:] == own[-depth:] for other in parts) > 1:
+            depth += 1
+        made.append("-".join(own[-depth:]).strip("/.").replace("/", "-") or "run")
+    return made
+
+
+def batch(
+    runs: Sequence[Path],
+    output: Path,
+    parameters: Mapping[str, Any],
+    *,
+    jobs: int = 1,
+    timeout_s: int = 900,
+    afresh: bool = False,
+    done: Callable[[Entry], None] = lambda _: None,
+) -> list[Entry]:
+    """Write a report of each run to `output`/NAME and the index beside them; return the entries, worst first.
+
+    `parameters` are those of the root-cause notebook but `traces`; `afresh` = do again what was done before; `done` is
+    called with each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
+
+    Raises
+    ------
+    TraceError
+        The output folder cannot be written.
+
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraceError(
+            f"{output}: cannot write there: {error.strerror}. Choose another folder with -o."
+        ) from None
+    known = {} if afresh else _before(output, parameters)
+    entries: list[Entry] = []
+    # Processes, not threads: running a notebook sets the environment and the filters of warnings.
+    with ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn")) as pool:
+        waiting = {
+            pool.submit(_one, run, name, output, dict(parameters), timeout_s, resume=name in known): name
+            for run, name in zip(runs, names(runs), strict=True)
+        }
+        for future in as_completed(waiting):
+            entry = _outcome(future, waiting[future])
+            entries.append(entry)
+            _write(output, entries, parameters)
+            done(entry)
+    return worst_first(entries)
+
+
+def _outcome(future: Any, name: str) -> Entry:
+    try:
+        entry: Entry = future.result()
+    except BrokenProcessPool:
+        return Entry(name, error="the process that made the report died; most often it ran out of memory")
+    return entry
+
+
+def _one(
+    run: Path, name: str, output: Path, parameters: dict[str, Any], timeout_s: int, *, resume: bool
+) -> Entry:
+    """Return the run's entry; its own process calls this, so nothing may escape but the entry."""
+    folder = output / name
+    try:
+        if resume and _same_files(folder, run):
+            findings = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
+            return entry_of(name, findings, resumed=True)
+        redacted = bool(parameters.get("redact", True))
+        report = write_report(
+            folder, {**parameters, "traces": [str(run)]}, timeout_s=timeout_s, redacted=redacted
+        )
+    except (TraceError, OSError) as error:
+        return Entry(name, error=str(error))
+    failure = "" if report.failure is None else report.failure.one_line()
+    if report.findings is None:
+        return Entry(name, report=f"{name}/report.html", error=failure)
+    return entry_of(name, report.findings, error=failure)
+
+
+def _same_files(folder: Path, run: Path) -> bool:
+    """Return whether the report in `folder` is of these very traces."""
+    if not (folder / "findings.json").is_file() or not (folder / "report.html").is_file():
+        return False
+    findings = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
+    made_of = {source["sha256"] for source in findings["sources"]}
+    return made_of == {sha256(path) for path in trace_files([run])[0]}
+
+
+def entry_of(name: str, findings: Mapping[str, Any], *, error: str = "", resumed: bool = False) -> Entry:
+    """Return the entry of a run whose report is in the folder `name`."""
+    document = dict(findings)
+    gpu_time = document["window"]["duration_ns"] * len(numbers.devices(document))
+    known = numbers.known_cpu_state_ns(document) and gpu_time
+    causes = [row for row in numbers.cause_rows(document) if row.exposed_ns]
+    useful = numbers.median_of([device["useful_share"] for device in document["devices"] or ()])
+    return Entry(
+        name, report=f"{name}/report.html", state=document["verdict"]["state"], confidence=document["verdict"]["confidence"],
+        sentence=document["verdict"]["sentence"], host_share=numbers.median_of(list(numbers.exposed_host_shares(document))),
+        shortage_share=numbers.cpu_shortage_ns(document) / gpu_time if known else None,
+        lost_share=numbers.median_of(list(numbers.lost_shares(document))), useful_share=useful,
+        top_cause=causes[0].cause if causes else None, window_ns=document["window"]["duration_ns"], error=error, resumed=resumed,
+    )  # fmt: skip
+
+
+def worst_first(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries by what their host cost their GPUs, largest first; then those that do not tell, then failures."""
+    return sorted(
+        entries,
+        key=lambda e: (
+            e.state is None,
+            e.host_share is None,
+            -(e.host_share or 0),
+            -(e.lost_share or 0),
+            e.name,
+        ),
+    )
+
+
+def _before(output: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the runs that the index in `output` has, if it was made by the same tracelib with the same parameters."""
+    try:
+        index = json.loads((output / "index.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # none, or one that was cut short: everything is done again
+    same = isinstance(index, dict) and (index.get("tool"), index.get("parameters")) == (
+        _tool(),
+        dict(parameters),
+    )
+    return {row["name"]: row for row in index["runs"] if not row["error"]} if same else {}
+
+
+def _tool() -> dict[str, str]:
+    return {"name": "tracelib", "version": __version__}
+
+
+def _write(output: Path, entries: Iterable[Entry], parameters: Mapping[str, Any]) -> None:
+    rows = worst_first(entries)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    index = {
+        "schema": SCHEMA, "tool": _tool(), "generated_utc": now, "parameters": dict(parameters),
+        "runs": [{name: value for name, value in asdict(row).items() if name != "resumed"} for row in rows],
+    }  # fmt: skip
+    for name, text in (
+        ("index.json", json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"),
+        ("index.html", index_page(index)),
+    ):
+        half = output / f".{name}.{os.getpid()}"
+        half.write_text(text, encoding="utf-8")
+        half.replace(output / name)

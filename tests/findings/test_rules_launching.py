@@ -103,7 +103,7 @@ def test_a_long_synchronisation_is_mostly_the_victim():
     assert host_synchronisation(sheet.results()) is None
 
 
-def test_a_synchronisation_that_had_no_cpu_to_return_on_gives_nothing_back():
+def test_a_synchronisation_that_had_no_cpu_to_return_on_is_not_to_blame():
     sheet = Sheet()
     sheet.kernel(0, 50)
     sheet.doing(0, 1, 60, "cudaStreamSynchronize", "runtime")
@@ -112,9 +112,7 @@ def test_a_synchronisation_that_had_no_cpu_to_return_on_gives_nothing_back():
     sheet.ready(0, 49, 60, cpu=0)
     sheet.runs(sheet.thread(None, "batch", pid=901), 49, 60, cpu=0)
     sheet.runs(0, 60, 101, cpu=0)
-    found = host_synchronisation(sheet.results())
-    assert (found.exposed_ns, found.gain_ns) == (10 * MS, 0)
-    assert "In 100 % of it the thread in question was ready and had no CPU." in found.claim
+    assert host_synchronisation(sheet.results()) is None
 
 
 # ---------------------------------------------------------------------------------------------------------- graphs

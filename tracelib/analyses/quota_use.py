@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-__all__ = ["QUOTA_USE", "quota_use"]
+__all__ = ["FEWEST_PERIODS", "QUOTA_USE", "quota_use"]
+
+#: Periods with a stop that make an estimate of the quota's size.
+FEWEST_PERIODS = 5
 
 QUOTA_USE = pl.Schema({
     "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "ran_ns": pl.Int64(), "unknown_ns": pl.Int64(), "throttled_ns": pl.Int64(), "cpus": pl.Float64(),

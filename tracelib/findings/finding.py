@@ -68,7 +68,7 @@ class Finding:
     change: Change
     gain_ns: (
         int | None
-    )  # what the change can give back at most, as `exposed_ns`; None = a symptom or a statement, no gain of its own
+    )  # what the change can give back at most, time without a CPU not counted; None = a symptom or a statement
     statement: str = (
         ""  # of one on the whole run, for which nothing in the server is to be changed: what it is good for
     )

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.quota_use import FEWEST_PERIODS
 from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.server_cpus import server_cpus
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import mean
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from tracelib.findings.finding import Confidence
 
 __all__ = [
+    "APART",
     "NOT_HOST",
     "NOT_RECORDED",
     "STATES",
@@ -36,6 +39,10 @@ WORDS = {
     "tokenization": "tokenization", "kernel_launch": "kernel launch", "ipc": "messages between processes",
     "scheduling": "the engine's scheduler", "sync": "synchronisation with the device", "gc": "garbage collection",
     "gil": "waiting for the interpreter lock",
+}  # fmt: skip
+#: Parts of kernel_launch that call for a change of their own, and so are named apart in the sentence.
+APART = {
+    "jit_compile": "run-time compilation", "module_load": "loading of GPU code", "alloc": "memory allocation",
 }  # fmt: skip
 
 
@@ -75,6 +82,9 @@ class Shares:
         float  # share of `host` whose CPU state is known; 0 where waiting for a CPU cannot be told from sleep
     )
     causes: dict[str, float]  # host causes, each
+    named: dict[
+        str, float
+    ]  # the same in words, with those parts of kernel_launch apart that call for another change
 
 
 def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
@@ -90,7 +100,7 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     share = shares(results)
     state = _state(share, limits)
     confidence, why = _confidence(results, share)
-    return Verdict(state, _sentence(state, share), confidence, why)
+    return Verdict(state, _sentence(state, share, results), confidence, why)
 
 
 def _state(share: Shares, limits: Thresholds) -> str:
@@ -124,8 +134,15 @@ def shares(results: Results) -> Shares:
         busy=_median(results, time.filter(pl.col("state") != "idle")),
         useful=_median(results, time.filter(pl.col("state").is_in([*USEFUL, "collective"]))),
         starved=_median(results, host.filter(state == "runnable")), throttled=_median(results, host.filter(state == "throttled")), cpu_known=int(known["dur_ns"].sum()) / total if total and told else 0.0,
-        causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
+        causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")}, named=_named(results, host),
     )  # fmt: skip
+
+
+def _named(results: Results, host: pl.DataFrame) -> dict[str, float]:
+    apart = pl.col("sub_cause").replace_strict(APART, default=None, return_dtype=pl.String)
+    words = pl.col("cause").replace(WORDS)
+    told = host.with_columns(_word=pl.when(pl.col("cause") == "kernel_launch").then(apart).fill_null(words))
+    return {str(word): _median(results, rows) for (word,), rows in told.group_by("_word")}
 
 
 def _median(results: Results, rows: pl.DataFrame) -> float:
@@ -140,15 +157,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _sentence(state: str, share: Shares) -> str:
-    largest = sorted(share.causes.items(), key=lambda item: -item[1])
-    named = ", ".join(
-        f"{WORDS.get(cause, cause)} {_percent(part)}" for cause, part in largest[:3] if part >= 0.005
-    )
+def _sentence(state: str, share: Shares, results: Results) -> str:
+    largest = sorted(share.named.items(), key=lambda item: (-item[1], item[0]))
+    named = ", ".join(f"{words} {_percent(part)}" for words, part in largest[:3] if part >= 0.005)
     host = f"host work held the GPUs up for {_percent(share.host)} of the time" + (
         f" ({named})" if named else ""
     )
-    starved = _shortage(share)
+    starved = _shortage(share, results)
     used = f"the GPUs did useful work {_percent(share.useful)} of the time"
     return {
         "cpu_bound": f"The CPU side is the limit: {host}{starved}.",
@@ -159,16 +174,16 @@ def _sentence(state: str, share: Shares) -> str:
     }[state]
 
 
-def _shortage(share: Shares) -> str:
+def _shortage(share: Shares, results: Results) -> str:
     """Say what kind of shortage it was: a quota, too few CPUs, or none, which call for different changes."""
     parts = []
     if share.throttled >= 0.01:
         parts.append(
-            f"in {_percent(share.throttled)} of the time a CPU quota had stopped the thread in question while CPUs were idle"
+            f"in {_percent(share.throttled)} of the time a CPU quota{_quota(results)} had stopped the thread in question while CPUs were idle"
         )
     if share.starved >= 0.02:
         parts.append(
-            f"in {_percent(share.starved)} of the time the thread in question wanted a CPU and all were taken"
+            f"in {_percent(share.starved)} of the time the thread in question wanted a CPU and {_cpus(results)} were taken"
         )
     if parts:
         return "; " + ", and ".join(parts)
@@ -178,6 +193,20 @@ def _shortage(share: Shares) -> str:
         if enough
         else ""
     )
+
+
+def _quota(results: Results) -> str:
+    """Return the quota's size where it can be told (:func:`tracelib.analyses.quota_use.quota_use`)."""
+    used = results.quota_use["cpus"]
+    return f" of about {float(used.median()):.1f} CPUs" if used.len() >= FEWEST_PERIODS else ""  # type: ignore[arg-type]
+
+
+def _cpus(results: Results) -> str:
+    """Return how many CPUs the server had, in words."""
+    seen, host = server_cpus(results.trace, results.thread_states)
+    if not seen:
+        return "all"
+    return f"all {seen} that the server ran on{f' (the host has {host})' if host else ''}"
 
 
 def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]:

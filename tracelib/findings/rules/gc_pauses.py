@@ -11,6 +11,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
+    own_ns,
     percent,
     shortage_note,
     spent,
@@ -42,5 +43,5 @@ def gc_pauses(results: Results) -> Finding | None:
             "Raise the thresholds (gc.set_threshold), or collect by hand between steps.",
         ],
         verify=["Record again: no collection inside a gap."],
-        change="code", gain_ns=spent(lost),
+        change="code", gain_ns=own_ns(lost),
     )  # fmt: skip

@@ -29,11 +29,13 @@ def host_synchronisation(results: Results) -> Finding | None:
     """Report lost GPU time inside synchronisations.
 
     A long synchronisation is mostly the victim: the host waits because the GPU works. Only the part counts in which the
-    GPU had nothing left to do and the host had not yet noticed, or could not: that part costs.
+    GPU had nothing left to do and the host had not yet noticed; and where it could not notice because it had no CPU, the
+    lack of CPUs is to blame, not the synchronisation.
     """
     lost = exposed(results, pl.col("cause") == "sync")
     share = exposed_share(results, lost)
-    if share < WORTH_SAYING:
+    own = own_ns(lost)
+    if exposed_share(results, lost) * own < WORTH_SAYING * spent(lost) or not own:
         return None
     whole = spent(
         results.host_time.filter(pl.col("cause") == "sync").select(dur_ns=pl.col("total_ns").fill_null(0))
@@ -55,5 +57,5 @@ def host_synchronisation(results: Results) -> Finding | None:
             "Copy results with pinned memory and non_blocking=True, and wait for an event, once per step; no .item(), .cpu() or .tolist() in between.",
         ],
         verify=["The gap after each step must shrink to the launch latency."],
-        change="code", gain_ns=own_ns(lost),
+        change="code", gain_ns=own,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.quota_use import FEWEST_PERIODS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Evidence, Finding, exposed, exposed_share, thread_name
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["quota_throttling"]
 
 WORTH_SAYING = 0.005
-#: Periods with a stop that make an estimate of the quota's size.
-FEWEST_PERIODS = 5
 
 
 def quota_throttling(results: Results) -> Finding | Abstained | None:

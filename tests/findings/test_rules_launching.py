@@ -73,6 +73,9 @@ def test_a_long_op_without_samples_is_abstained_from():
     found = run_time_compilation(sheet.results())
     assert isinstance(found, Abstained)
     assert found.record_with.startswith("perf record")
+    launching = launch_bound(sheet.results())
+    assert launching.confidence == "medium"
+    assert "99 % of it lies in ops over ten times as long" in launching.why
 
 
 def test_ops_alike_are_no_reason_to_abstain():

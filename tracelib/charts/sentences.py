@@ -87,21 +87,33 @@ def _charged(lost: pl.DataFrame, ns: str) -> str:
 NO_WAKEUPS = "was not recorded (that takes wake-up events)"
 
 
+def _kind(ready_ns: int, stopped_ns: int) -> str:
+    """Say why a thread lacked a CPU: all were taken, a quota had stopped it, or now one, now the other."""
+    if not stopped_ns:
+        return "wanted a CPU and had none"
+    if not ready_ns:
+        return "was stopped by a CPU quota"
+    by_quota = share(stopped_ns / (ready_ns + stopped_ns))
+    return f"wanted a CPU and had none or was stopped by a quota (the quota: {by_quota} of this)"
+
+
 def _wanting(results: Results) -> str:
     """Return what the launching threads' CPU states say, or that they were not recorded."""
     launching = list(launch_threads(results).values())
     inside = results.thread_states.filter(pl.col("thread").is_in(launching))
     states = clip(inside, results.window.start_ns, results.window.end_ns)
     of = pl.col("state").cast(pl.String)
-    known, short = states.select(
+    known, ready, stopped = states.select(
         pl.col("dur_ns").filter(of != "unknown").sum().alias("known"),
-        pl.col("dur_ns").filter(of.is_in(SHORT)).sum().alias("short"),
+        pl.col("dur_ns").filter(of == "runnable").sum().alias("ready"),
+        pl.col("dur_ns").filter(of == "throttled").sum().alias("stopped"),
     ).row(0)
     if not known:
         return "the CPU states of the launching threads were not recorded"
     if not tells_shortage(results.thread_states):
         return f"whether the launching threads wanted a CPU and had none {NO_WAKEUPS}"
-    return f"the launching threads wanted a CPU and had none for {share(short / known)} of the time"
+    kind = _kind(ready, stopped).replace("was stopped", "were stopped")
+    return f"the launching threads {kind} for {share((ready + stopped) / known)} of the time"
 
 
 def timeline_sentence(results: Results) -> str:
@@ -130,14 +142,14 @@ def causes_sentence(results: Results) -> str:
         return "No GPU time was lost."
     gpus = count(results.causes["gpu"].n_unique(), "GPU")
     of = pl.col("cpu_state").cast(pl.String)
-    short = int(results.causes.filter(of.is_in(SHORT))["ns"].sum())
+    ready, stopped = (int(results.causes.filter(of == state)["ns"].sum()) for state in SHORT)
     unknown = int(results.causes.filter(of == "unknown")["ns"].sum())
     if unknown == total:
         shortage = "whether the blamed thread had a CPU was not recorded"
     elif not tells_shortage(results.thread_states):
         shortage = f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
     else:
-        shortage = f"for {share(short / total)} of it the blamed thread wanted a CPU and had none"
+        shortage = f"for {share((ready + stopped) / total)} of it the blamed thread {_kind(ready, stopped)}"
         shortage += f" (not known for {share(unknown / total)})" if unknown else ""
     return f"On {gpus} {duration(total)} were lost: {_charged(results.causes, 'ns')}; {shortage}."
 
@@ -307,7 +319,7 @@ def threads_sentence(results: Results) -> str:
     name = thread_names(results).get(row["thread"], "a thread")
     part = share(row["short"] / row["total"])
     return (
-        f"{name} wanted a CPU and had none for {duration(row['short'])}, {part} of its time, the most of the server's threads."
+        f"{name} {_kind(row['runnable_ns'], row['throttled_ns'])} for {duration(row['short'])}, {part} of its time, the most of the server's threads."
         + rebuilt
     )
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.cpus import server_cpus
 from tracelib.analyses.gpu_states import USEFUL
 from tracelib.analyses.quota_use import FEWEST_PERIODS
 from tracelib.analyses.scheduling import tells_shortage
-from tracelib.analyses.server_cpus import server_cpus
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import mean
 
@@ -183,7 +183,7 @@ def _shortage(share: Shares, results: Results) -> str:
         )
     if share.starved >= 0.02:
         parts.append(
-            f"in {_percent(share.starved)} of the time the thread in question wanted a CPU and {_cpus(results)} were taken"
+            f"in {_percent(share.starved)} of the time the thread in question wanted a CPU and {_cpus(results)} taken"
         )
     if parts:
         return "; " + ", and ".join(parts)
@@ -196,17 +196,20 @@ def _shortage(share: Shares, results: Results) -> str:
 
 
 def _quota(results: Results) -> str:
-    """Return the quota's size where it can be told (:func:`tracelib.analyses.quota_use.quota_use`)."""
+    """Return the quota's size: as cpu.max says it, else from what was used before each stop (`quota_use`)."""
+    if results.supply.quota_cpus is not None:
+        return f" of {results.supply.quota_cpus:g} CPUs"
     used = results.quota_use["cpus"]
     return f" of about {float(used.median()):.1f} CPUs" if used.len() >= FEWEST_PERIODS else ""  # type: ignore[arg-type]
 
 
 def _cpus(results: Results) -> str:
-    """Return how many CPUs the server had, in words."""
-    seen, host = server_cpus(results.trace, results.thread_states)
+    """Return which CPUs were taken, in words."""
+    seen, host = server_cpus(results)
     if not seen:
-        return "all"
-    return f"all {seen} that the server ran on{f' (the host has {host})' if host else ''}"
+        return "all were"
+    which, be = ("the one", "was") if seen == 1 else (f"all {seen}", "were")
+    return f"{which} that the server ran on{f' (the host has {host})' if host else ''} {be}"
 
 
 def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]:

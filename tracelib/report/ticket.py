@@ -126,6 +126,8 @@ def _findings(findings: Findings) -> list[str]:
 
 def _finding(finding: dict[str, Any]) -> Sequence[str]:
     cost = "" if finding["exposed_share"] is None else f", {share(finding['exposed_share'])} of the window"
+    if finding["gain_share"] is not None:
+        cost = f", gain up to {share(finding['gain_share'])} of the window"
     lines = [f"- **{escaped(finding['claim'])}** ({escaped(finding['confidence'])} confidence{cost})"]
     proof = "; ".join(_evidence(row) for row in finding["evidence"][:2])
     advice = escaped(finding["advice"][0]) if finding["advice"] else ""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.cpus import server_cpus
 from tracelib.analyses.scheduling import tells_shortage
-from tracelib.analyses.server_cpus import server_cpus
 from tracelib.findings.finding import (
     Abstained,
     Finding,
@@ -65,7 +65,7 @@ def _share(part: pl.DataFrame, whole: pl.DataFrame) -> float:
 
 def _supply(results: Results) -> str:
     """Say how many CPUs the server had, and how many of its threads wanted one."""
-    seen, host = server_cpus(results.trace, results.thread_states)
+    seen, host = server_cpus(results)
     steps = results.demand.with_columns(threads=pl.col("running") + pl.col("runnable")).sort("threads")
     if seen is None or steps.is_empty():
         return ""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.unexplained import unexplained
 from tracelib.findings.finding import (
     Finding,
     evidence_of_lost,
@@ -14,6 +15,7 @@ from tracelib.findings.finding import (
     mean,
     own_ns,
     shortage_note,
+    spent,
 )
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["launch_bound"]
 
 WORTH_SAYING = 0.05
+#: Share of it that, unexplained, makes the claim less sure.
+HIDDEN = 0.2
 
 
 def launch_bound(results: Results) -> Finding | None:
@@ -39,11 +43,13 @@ def launch_bound(results: Results) -> Finding | None:
     kernels = results.launches.filter(pl.col("kind").is_in(["kernel", "graph"]))
     coverage = mean(kernels["graph"].is_not_null())
     late = mean(results.launches["late"])
+    hidden = _hidden(results, total)
     return Finding(
         id="launch_bound", cause="kernel_launch",
         claim=f"The GPUs waited for the next launch {100 * share:.1f} % of the time ({split}); {100 * late:.0f} % of the launches came after the GPU had run dry, "
         f"{100 * coverage:.0f} % of the kernels were launched by graphs.{shortage_note(lost)}",
-        exposed_ns=total, exposed_share=share, confidence="high", why="each gap is joined to the call that ended it by correlation id",
+        exposed_ns=total, exposed_share=share, confidence="medium" if hidden else "high",
+        why=f"each gap is joined to the call that ended it by correlation id{hidden}",
         evidence=evidence_of_lost(results, lost),
         disproof="If capturing the decode step into CUDA graphs leaves the gaps between kernels as they are, the launch path is not what they wait for.",
         advice=[
@@ -60,3 +66,14 @@ _WORDS = {
     "dispatch": "Python and framework between launches",
     "latency": "the device's own start-up",
 }
+
+
+def _hidden(results: Results, total: int) -> str:
+    """Say how much of it may be something else: time in ops that outlast their siblings, of which there are no samples."""
+    part = spent(unexplained(results.trace, results.host_activity, results.lost)) / total
+    if part < HIDDEN:
+        return ""
+    return (
+        f", but {100 * part:.0f} % of it lies in ops over ten times as long as their siblings: without CPU samples that may be "
+        "compilation, loading, or a missing CPU"
+    )

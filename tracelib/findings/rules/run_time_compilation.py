@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.look_inside import outlasting
+from tracelib.analyses.unexplained import unexplained
 from tracelib.findings.finding import (
     Abstained,
     Finding,
@@ -57,17 +57,7 @@ def run_time_compilation(results: Results) -> Finding | Abstained | None:
 
 def _unseen(results: Results) -> Abstained | None:
     """Abstain where ops outlast their siblings by far and no sample says what they did."""
-    if results.cpu_time.height:
-        return None
-    opened = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["dispatch", "api"])
-    activity = results.host_activity
-    told = activity.filter(outlasting(activity, opened & pl.col("waits_for").is_null()))
-    long = told.select("thread", "ts_ns", begun="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns"))
-    lost = exposed(results, opened).sort("ts_ns")
-    inside = lost.join_asof(
-        long.sort("ts_ns"), on="ts_ns", by="thread", strategy="backward", check_sortedness=False
-    )
-    share = exposed_share(results, inside.filter(pl.col("ts_ns") < pl.col("until")))
+    share = exposed_share(results, unexplained(results.trace, results.host_activity, results.lost))
     if share < WORTH_SAYING:
         return None
     return Abstained(

@@ -112,7 +112,9 @@ def method(findings: Findings) -> Section:
         "moment, by its innermost recorded slice. While it waited for another process, what that process was doing; "
         "while a GPU waited for a late rank, what held up that rank. The causes add up to the loss exactly.</p>"
         "<p><b>Exposed</b> time is host time during which the GPU lost time; only that can be a root cause. Host time "
-        "hidden behind GPU work costs nothing. <b>CPU shortage</b> is the part in which the thread was ready to run and "
+        "hidden behind GPU work costs nothing. <b>Gain up to</b> is what a finding's change can give back at most; time in which "
+        "the thread in question lacked a CPU is counted for cores and quota alone, and gains of findings overlap: they do not add "
+        "up. <b>CPU shortage</b> is the part in which the thread was ready to run and "
         "had no CPU: what more cores, or a higher quota, would give back.</p>"
         f"<details><summary>The causes, defined</summary><dl class='defined'>{causes}</dl></details>"
     )

@@ -22,7 +22,9 @@ _COLUMNS = (
     ),
     Column("Share", number=True, meaning="of all GPU time in the window"),
     Column(
-        "CPU shortage", number=True, meaning="part of the loss in which that thread wanted a CPU and had none"
+        "CPU shortage",
+        number=True,
+        meaning="part of the loss in which that thread was ready and did not run: no CPU free, or a quota",
     ),
     Column(
         "All host time", number=True, meaning="of this kind, hidden behind GPU work or not, threads summed"
@@ -64,7 +66,7 @@ def _cause_cells(row: numbers.CauseRow) -> tuple[object, ...]:
 
 
 def findings_list(findings: Findings) -> Section:
-    """Return each finding: claim, evidence, what would disprove it, what to change, how to verify the change."""
+    """Return each finding, what to fix first on top: claim, gain, evidence, what to change, how to verify, what would disprove it."""
     found = findings["findings"]
     if not found:
         return Section('<p class="empty">No rule found anything to report in this window.</p>', "no findings")
@@ -76,8 +78,9 @@ def findings_list(findings: Findings) -> Section:
 def _finding(finding: dict[str, Any], start_ns: int) -> str:
     anchor = f"finding-{finding['id']}"
     cost = "" if finding["exposed_ns"] is None else f"{duration(finding['exposed_ns'])} exposed"
-    part = "" if finding["exposed_share"] is None else f"{share(finding['exposed_share'])} of the window"
+    part = "" if finding["exposed_share"] is None else f"{share(finding['exposed_share'])} of the window lost"
     tags = [
+        _gain(finding),
         cause_name(finding["cause"]) if finding["cause"] else "",
         cost,
         part,
@@ -87,11 +90,15 @@ def _finding(finding: dict[str, Any], start_ns: int) -> str:
     return (
         f'<article class="finding" id="{esc(anchor)}"><h3>{esc(finding["claim"])} '
         f'<a class="anchor-link" href="#{esc(anchor)}" aria-label="link to this finding">#</a></h3>'
-        f'<ul class="chips">{chips}</ul>'
+        f'<ul class="chips">{chips}</ul><p class="place">{esc(finding["place"])}</p>'
         f"{_evidence(finding['evidence'], start_ns, finding['claim'])}"
         f"<dl>{_part('What to change', items(finding['advice']))}{_part('How to verify', items(finding['verify']))}"
         f"{_part('What would disprove it', esc(finding['disproof']))}</dl></article>"
     )
+
+
+def _gain(finding: dict[str, Any]) -> str:
+    return "" if finding["gain_share"] is None else f"gain up to {share(finding['gain_share'])} of the window"
 
 
 def _part(head: str, body: Markup) -> str:

@@ -1,0 +1,45 @@
+"""What a reader sees first: which CPUs, which quota, what to fix first and what it gives."""
+
+from tests.findings.sheet import Sheet
+from tests.findings.test_rules_cpus import GRID, gap, kept_off, stopped
+from tests.report.example import findings
+from tracelib.charts.sentences import causes_sentence, timeline_sentence
+from tracelib.findings.verdict import verdict
+from tracelib.report.sections import findings_list
+from tracelib.report.ticket import summary
+
+
+def test_the_verdict_counts_the_cpus():
+    sheet = gap()
+    said = verdict(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()).sentence
+    assert "wanted a CPU and the one that the server ran on (the host has 8) was taken" in said
+
+
+def test_the_verdict_sizes_the_quota():
+    said = verdict(stopped(GRID).results()).sentence
+    assert "a CPU quota of about 0.6 CPUs had stopped the thread in question while CPUs were idle" in said
+
+
+def test_captions_tell_a_quota_from_taken_cpus():
+    results = stopped(GRID).results()
+    assert "the blamed thread was stopped by a CPU quota" in causes_sentence(results)
+    assert "the launching threads were stopped by a CPU quota for" in timeline_sentence(results)
+    sheet = gap()
+    taken = kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()
+    assert "the blamed thread wanted a CPU and had none" in causes_sentence(taken)
+
+
+def test_the_verdict_names_compilation_apart_from_launching():
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 61, "_compile.compile_inner (dynamo_timed)", "op")
+    sheet.doing(0, 61, 81, "aten::mm", "op")
+    sheet.kernel(101, 102)
+    assert "(run-time compilation 59 %, kernel launch 20 %)" in verdict(sheet.results()).sentence
+
+
+def test_the_report_and_the_ticket_say_what_a_finding_gives():
+    page = findings_list(findings())._repr_html_()
+    assert "gain up to 25.0\N{NO-BREAK SPACE}% of the window" in page
+    assert "First, because it takes a change of the server." in page
+    assert "gain up to 25.0\N{NO-BREAK SPACE}% of the window" in summary(findings())

@@ -3,7 +3,7 @@
 import json
 import shutil
 import statistics
-from math import ceil, floor
+from math import ceil, floor, log2
 
 import polars as pl
 import pytest
@@ -220,6 +220,30 @@ def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
             [float(v) for v in values], [float(v) for v in rows["ttft_ns"].to_list()]
         )
         assert part["correlation_with_ttft"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_capacity_takes_the_quota_and_the_log_s_input_lengths(throttled, tmp_path):
+    """Two GPUs; the rule worked out from the log's own prompt_tokens; the quota that the capture was made with."""
+    folder, run = throttled
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
+    found = companions([tmp_path], run, requests=folder / "requests.jsonl", requests_clock="monotonic")
+    capacity = diagnose(analyse(run, requests_log=found.requests, supply=found.supply))["capacity"]
+    tokens = [
+        json.loads(line)["prompt_tokens"] for line in (folder / "requests.jsonl").read_text().splitlines()
+    ]
+    rows = {row["estimate"]: row for row in capacity["estimates"]}
+    assert rows["article's rule"]["cores"] == pytest.approx(2 * (2 + log2(statistics.mean(tokens) / 1024)))
+    assert "request log" in rows["article's rule"]["source"]
+    assert (rows["cores that the server had"]["cores"], rows["cores that the server had"]["source"]) == (
+        2.0,
+        "its CPU quota (cpu.max)",
+    )
+    assert all(row["source"] and (row["cores"] is None) == bool(row["why_not"]) for row in rows.values())
+    assert rows["measured demand, p50"]["cores"] <= rows["measured demand, p99"]["cores"]
+    spin = rows["of it busy polling, mean"]["cores"]
+    assert rows["demand without busy polling, mean"]["cores"] == pytest.approx(
+        rows["measured demand, mean"]["cores"] - spin
+    )
 
 
 def test_gpu_idle_of_a_request_is_the_time_in_which_nothing_ran(throttled):

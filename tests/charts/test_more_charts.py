@@ -164,6 +164,8 @@ def test_capacity_by_hand(full):
     assert cores["floor: GPUs + 2 runnable processes"] == 4
     assert (cores["band, low end: 4 cores a GPU"], cores["band, high end: 8 cores a GPU"]) == (8, 16)
     assert cores["of it busy polling, mean"] == pytest.approx(0.6)  # 600 ms of CPU in 1000 ms
+    assert cores["measured demand, mean"] == pytest.approx((3 * 300 + 2 * 300 + 4 * 360 + 6 * 40) / 1000)
+    assert cores["demand without busy polling, mean"] == pytest.approx(3.18 - 0.6)
     unknown = capacity(make(demand=full.demand.clear(), missing={"demand": "no wake-ups"}))
     told = dict(unknown.select("estimate", "why_not").iter_rows())
     assert told["measured demand, p95"] == "no wake-ups"

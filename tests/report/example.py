@@ -52,7 +52,10 @@ _FINDINGS: dict[str, Any] = {
               "nr_throttled": 226, "throttled_usec": 46_664_283, "usage_usec": 51_665_291, "throttled_share": 0.837},
     "requests": {"count": 5, "ttft_ns": {"p50": 90_000_000, "p95": 200_000_000, "max": 300_000_000},
                  "parts": [{"part": "tokenize", "p50": 1_000_000, "p95": 2_000_000, "correlation_with_ttft": 0.9}]},
-    "capacity": {"gpus": 2}, "abstained": [{"id": "gil", "reason": "no samples of the lock", "record_with": "py-spy record --gil"}],
+    "capacity": {"gpus": 2, "cpus_of_host": 32, "mean_input_tokens": 8192.0, "demand": None,
+                 "estimates": [{"estimate": "article's rule", "cores": 10.0, "source": "the article", "why_not": ""},
+                               {"estimate": "measured demand, p95", "cores": None, "source": "this run", "why_not": "no wake-ups"}]},
+    "abstained": [{"id": "gil", "reason": "no samples of the lock", "record_with": "py-spy record --gil"}],
     "findings": [{
         "id": "launch_bound", "cause": "kernel_launch", "claim": "The GPUs waited for the next launch.", "exposed_ns": 600_000, "exposed_share": 0.3,
         "confidence": "high", "why": "joined by correlation id", "disproof": "Graphs change nothing.", "advice": ["Capture CUDA graphs."], "verify": ["Coverage rises."],

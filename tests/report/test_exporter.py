@@ -20,7 +20,7 @@ HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='window.pw
 #: sha256 of plotly-cartesian.min.js in npm's plotly.js-cartesian-dist-min 4.1.1
 CARTESIAN_SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
 PARTS = [
-    "verdict", "three_numbers", "causes_table", "findings_list", "abstained", "per_rank_table", "per_role_table", "request_parts_table", "health",
+    "verdict", "three_numbers", "causes_table", "findings_list", "abstained", "per_rank_table", "per_role_table", "capacity_table", "request_parts_table", "health",
     "method", "footer",
 ]  # fmt: skip
 

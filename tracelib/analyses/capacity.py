@@ -29,19 +29,22 @@ MEASURED = "this run: running + runnable threads of the server's roles"
 def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.DataFrame:
     """Return every estimate of the cores that this run's server needs.
 
-    `mean_input_tokens` is for the article's rule: no trace holds it.
+    `mean_input_tokens` is for the article's rule: no trace holds it; by default it is what the request log or `run.toml` says
+    (`results.supply`). Demand counts running + runnable threads of the server; what of it only polled is told apart, as a
+    mean over time (samples do not tell more).
 
     One row per estimate: `estimate` (String), `cores` (Float64, null = cannot be told), `source` (String: whose figure it
     is), `why_not` (String: why it cannot be told; "" otherwise).
     """
     gpus = results.gpu_time["gpu"].n_unique()
-    cpus, how = cpus_known(results)
+    cpus, how = _had(results)
+    tokens = mean_input_tokens or results.supply.mean_input_tokens
     no_gpu = "" if gpus else "no GPU was recorded"
     rows: list[tuple[str, float | None, str, str]] = [
         ("cores that the server had", cpus, how, "" if cpus is not None else "not recorded"),
         *_demand(results),
-        _spin(results),
-        ("article's rule", _rule(gpus, mean_input_tokens), ARTICLE, no_gpu or ("" if mean_input_tokens else "mean input tokens not given")),
+        *_spin(results),
+        ("article's rule", _rule(gpus, tokens), _rule_source(results, mean_input_tokens), no_gpu or ("" if tokens else "mean input tokens not given")),
         ("floor: GPUs + 2 runnable processes", gpus + 2 if gpus else None, PAPER, no_gpu),
         ("band, low end: 4 cores a GPU", 4 * gpus if gpus else None, PAPER, no_gpu),
         ("band, high end: 8 cores a GPU", 8 * gpus if gpus else None, PAPER, no_gpu),
@@ -65,12 +68,51 @@ def _demand_at(demand: pl.DataFrame, q: float) -> float | None:
     return float(reached["n"][0]) if reached.height else None
 
 
-def _spin(results: Results) -> tuple[str, float | None, str, str]:
-    name, source = "of it busy polling, mean", "this run: CPU samples of polling threads"
-    if results.cpu_time.is_empty():
-        return name, None, source, results.missing.get("cpu_time", "")
-    spin = int(results.cpu_time.filter(pl.col("cause") == "spin")["cpu_ns"].sum())
-    return name, spin / results.window.duration_ns, source, ""
+def _had(results: Results) -> tuple[float | None, str]:
+    """Return how many CPUs the server could use, and who says so: its quota or its affinity, if they are less than it was seen on."""
+    seen, how = cpus_known(results)
+    supply = results.supply
+    said: list[tuple[float, str]] = [] if seen is None else [(float(seen), how)]
+    if supply.allowed_cpus:
+        said.append((float(supply.allowed_cpus), "its affinity, as run.toml says"))
+    if supply.quota_cpus:
+        said.append((supply.quota_cpus, "its CPU quota (cpu.max)"))
+    cores, why = min(said, default=(None, "not recorded"))
+    bounds = supply.quota_bounds()
+    if bounds is not None and not supply.quota_cpus:
+        why += f"; under a CPU quota of {bounds[0]:.1f} to {bounds[1]:.1f} CPUs, by the kernel's cpu.stat"
+    return cores, why
+
+
+def _spin(results: Results) -> list[tuple[str, float | None, str, str]]:
+    source, missing = "this run: CPU samples of polling threads", results.missing.get("cpu_time", "")
+    mean = _mean_demand(results.demand)
+    spin = None
+    if results.cpu_time.height:
+        spin = (
+            int(results.cpu_time.filter(pl.col("cause") == "spin")["cpu_ns"].sum())
+            / results.window.duration_ns
+        )
+    rest = None if mean is None or spin is None else max(0.0, mean - spin)
+    return [
+        ("measured demand, mean", mean, MEASURED, results.missing.get("demand", "")),
+        ("of it busy polling, mean", spin, source, missing),
+        ("demand without busy polling, mean", rest, "this run: the difference of both", results.missing.get("demand", "") or missing),
+    ]  # fmt: skip
+
+
+def _mean_demand(demand: pl.DataFrame) -> float | None:
+    total = int(demand["dur_ns"].sum())
+    wanted = (pl.col("running") + pl.col("runnable")).cast(pl.Int64) * pl.col("dur_ns")
+    return int(demand.select(wanted.sum()).item()) / total if total else None
+
+
+def _rule_source(results: Results, given: float | None) -> str:
+    tokens = given or results.supply.mean_input_tokens
+    if not tokens:
+        return ARTICLE
+    said = "as given" if given else results.supply.tokens_from
+    return f"{ARTICLE}; {tokens:,.0f} tokens, {said}"
 
 
 def _rule(gpus: int, tokens: float | None) -> float | None:

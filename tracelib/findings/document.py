@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelib import __version__
+from tracelib.analyses.capacity import capacity
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.order import ordered, place
@@ -291,15 +292,11 @@ def _correlation(rows: pl.DataFrame, part: str) -> float | None:
 
 
 def _capacity(results: Results) -> dict[str, Any]:
+    """Return every estimate of the cores that the server needs, each with its origin; `demand` as in `scheduling`."""
     cpus = results.trace.sources["cpus"].drop_nulls()
-    gpus = results.gpu_time["gpu"].n_unique()
     return {
-        "gpus": gpus, "cpus_of_host": max(cpus.to_list(), default=None),
-        "demand": _demand(results), "floor_runnable_processes": gpus + 2, "band_cores": [4 * gpus, 8 * gpus],
-        "sources": {
-            "floor_runnable_processes": "GPUs + 2, arXiv 2603.22774", "band_cores": "4 to 8 cores per GPU, arXiv 2603.22774",
-            "demand": "measured: running + runnable threads of the server's roles",
-        },
+        "gpus": results.gpu_time["gpu"].n_unique(), "cpus_of_host": max(cpus.to_list(), default=None),
+        "mean_input_tokens": results.supply.mean_input_tokens, "demand": _demand(results), "estimates": _rows(capacity(results)),
     }  # fmt: skip
 
 

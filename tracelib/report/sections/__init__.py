@@ -1,6 +1,7 @@
 """The parts of a report, each a function from a findings dict to an object that Jupyter shows; no script, all escaped."""
 
 from tracelib.report.sections.account import footer, health, method
+from tracelib.report.sections.capacity import capacity_table
 from tracelib.report.sections.causes import abstained, causes_table, findings_list
 from tracelib.report.sections.chart import Chart, chart, frame_table, picture
 from tracelib.report.sections.html import Section
@@ -11,6 +12,7 @@ __all__ = [
     "Chart",
     "Section",
     "abstained",
+    "capacity_table",
     "causes_table",
     "chart",
     "findings_list",

@@ -88,6 +88,38 @@ def test_the_manifest_holds_what_the_files_cannot_say(run):
     assert set(said.clocks) == {"realtime", "monotonic", "monotonic_raw", "boottime", "tai"}
 
 
+def test_a_serving_stack_without_a_gpu_is_recorded_and_reported(tmp_path):
+    """The sample workload under `record`, then `report`: its processes by their roles, its own log as the request log."""
+    recording.skip_unless_traceable(root=False)
+    pytest.importorskip("tokenizers")
+    out = tmp_path / "out"
+    options = (
+        "--device none --profile none --tp 1 --seconds 0.5 --rps 4 --prompt-tokens 500 --output-tokens 4"
+    )
+    line = f"{shlex.quote(sys.executable)} -m sample_traces.capture tokenization {options} --out {shlex.quote(str(out / 'server'))}"
+    status, said = recording.recorded(
+        out,
+        "--command",
+        line,
+        "--seconds",
+        120,
+        "--requests",
+        "server/requests.jsonl",
+        "--requests-clock",
+        "monotonic",
+    )
+    assert status == 0, said
+    assert {"api_server", "engine", "worker", "recorder"} <= set(
+        tracelib.load(out).threads["role"].drop_nulls()
+    )
+    assert manifest(out / "run.toml").requests == out / "server" / "requests.jsonl"
+    assert cli.main(["report", str(out), "-o", str(tmp_path / "report")]) == 0
+    findings = json.loads((tmp_path / "report" / "findings.json").read_text())
+    assert findings["verdict"]["state"] == "insufficient"  # of GPUs there was none
+    assert {row["format"] for row in findings["sources"]} <= {"perf", "ftrace"}
+    assert all(row["tied_by"] == "declared" for row in findings["sources"])
+
+
 def beginning(path):
     with gzip.open(path, "rt") as text:
         return text.read(20_000)

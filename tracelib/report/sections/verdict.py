@@ -92,4 +92,6 @@ def _third(findings: Findings) -> Figure:
     if first_token is not None:
         p95 = duration(ttft.get("p95"))
         return "Time to first token, p50", duration(first_token), f"p95 {p95}, {requests['count']} requests"
+    if not findings["devices"]:
+        return "CPU shortage", "not known", "no GPU operation was recorded that it could have held up"
     return "CPU shortage", "not known", "that takes wake-up events of the scheduler"

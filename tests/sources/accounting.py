@@ -78,9 +78,10 @@ def _ftrace(path, trace):
         lines = pl.Series("line", _lines(stream.readall()), dtype=pl.String)
     text = collect(path)
     events = text.events
+    lines = lines if text.cut_line is None else lines.head(-1)
     comments = int(lines.str.starts_with("#").sum())
     told = sum(events.counts.values()) + events.no_time + events.continued + events.unread
-    silent = lines.len() - told - comments - (text.cut_line is not None)
+    silent = lines.len() - told - comments
     assert 0 <= silent <= int(lines.str.contains(SILENT).sum())
     if events.unread or events.no_time or events.continued or text.cut_line is not None:
         assert trace.health.filter(pl.col("message").str.contains("line")).height

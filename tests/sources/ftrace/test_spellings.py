@@ -418,3 +418,12 @@ def test_the_expression_is_the_same_for_python_and_polars():
             re.compile(pattern).groups
             == pl.select(pl.lit("").str.extract_groups(pattern).struct.unnest()).width
         )
+
+
+def test_both_forms_of_a_head_in_one_text(trace_of):
+    """Found by fuzzing: where no layout fits, heads of both forms came out of order, and polars refused them."""
+    rest = "sched_switch: " + PLUGIN.format("S") + "\n"
+    latency, brackets = HEADS["trace-cmd -l"] + rest, HEADS["trace-cmd --ts-diff"] + rest
+    trace = trace_of(latency + "a message\n" + brackets + "another\n" + latency.replace("106.", "107."))
+    assert trace.sched["ts_ns"].to_list() == [106 * 10**9 + 7000] * 2 + [107 * 10**9 + 7000]
+    assert "2 lines not understood, first at line 2" in messages(trace)

@@ -186,7 +186,7 @@ class Heads:
             self.since_start += events["unit"].count() if in_us else 0
             self.counting += 0 if in_us else events["fraction"].null_count()
             found.append(events.select("index", "task", "cpu", "ts_ns", "rest"))
-        return pl.concat(found), lines
+        return pl.concat(found).sort("index"), lines
 
 
 def _ts_ns(*, in_us: bool) -> pl.Expr:

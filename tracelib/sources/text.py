@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["CHUNK", "ahead", "chunks", "lines"]
+__all__ = ["CHUNK", "ahead", "chunks", "lines", "pieces"]
 
 Item = TypeVar("Item")
 
@@ -19,24 +19,42 @@ CHUNK = 16 << 20
 LONGEST = 8  # a piece without a cut grows to this many times its size, then it is handed out as it is
 
 
-def chunks(stream: io.RawIOBase, size: int = CHUNK, cut: bytes = b"\n") -> Iterator[bytes]:
-    """Yield the stream's bytes in pieces of about `size` that end with `cut`; only the last may lack it.
+def pieces(
+    stream: io.RawIOBase, size: int, whole: Callable[[bytearray, int], int], longest: int
+) -> Iterator[bytes]:
+    """Yield the stream's bytes in pieces of about `size`, cut where `whole(data, filled)` says; the last where the file ends.
+
+    `whole` returns how many of the `filled` bytes of `data` are whole lines or events, 0 if none. A piece of `longest`
+    bytes in which there is no place to cut is handed out as it is: memory stays bounded whatever the input.
+    """
+    buffer, filled = bytearray(2 * size), 0
+    while count := _fill(stream, memoryview(buffer)[filled : filled + size]):
+        filled += count
+        end = whole(buffer, filled) or (filled if filled >= longest else 0)
+        if end:
+            yield bytes(memoryview(buffer)[:end])
+            buffer[: filled - end] = buffer[end:filled]
+            filled -= end
+        if len(buffer) < filled + size:
+            buffer.extend(bytes(filled))
+    if filled:
+        yield bytes(memoryview(buffer)[:filled])
+
+
+def _fill(stream: io.RawIOBase, room: memoryview) -> int:
+    """Fill `room` and return how much of it was filled, less only at the end: a decompressor hands out small pieces."""
+    filled = 0
+    while filled < len(room) and (count := stream.readinto(room[filled:])):
+        filled += count
+    return filled
+
+
+def chunks(stream: io.RawIOBase, size: int = CHUNK) -> Iterator[bytes]:
+    """Yield the stream's bytes in pieces of about `size` that end with a line; only the last may end without.
 
     A file without line ends is handed out in slices of `LONGEST * size` rather than held in memory.
     """
-    reader = io.BufferedReader(stream, 1 << 20)
-    pending = b""
-    while block := reader.read(size):
-        pending += block
-        end = pending.rfind(cut)
-        if end < 0 and len(pending) < LONGEST * size:
-            continue
-        end = len(pending) if end < 0 else end + len(cut)
-        yield pending[:end]
-        pending = pending[end:]
-    reader.detach()  # the stream stays open: its owner asks it for damage, and closes it
-    if pending:
-        yield pending
+    return pieces(stream, size, lambda data, filled: data.rfind(b"\n", 0, filled) + 1, LONGEST * size)
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:

@@ -148,7 +148,7 @@ class Frames:
         )
         dead = dead.group_by(pl.col("prev").alias("thread")).agg(pl.col("ts_ns").max().alias("dead_ns"))
         calls = syscalls.paired(
-            rows.select("index", "ts_ns", "thread", pl.col("event").alias("name"), "ends"),
+            rows.select("ts_ns", "thread", pl.col("event").alias("name"), "ends"),
             self.first_ns,
             self.last_ns,
             dead,

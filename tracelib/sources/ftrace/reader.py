@@ -78,16 +78,24 @@ def collect(path: Path, chunk_size: int = CHUNK) -> Text:
 
 
 def _pieces(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[Piece]:
-    """Yield the lines of the stream, piece by piece. Runs in a thread of its own: it alone touches `text.heads`."""
+    """Yield the lines of the stream sorted out, piece by piece, each while the next is read.
+
+    Runs in a thread of its own: it alone touches `text.heads`.
+    """
+    for series, not_utf8 in ahead(_lines(stream, text, chunk_size)):
+        text.not_utf8 += not_utf8
+        yield text.heads.piece(series)
+
+
+def _lines(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[tuple[pl.Series, int]]:
+    """Yield the lines of the stream, and how many places in them were no UTF-8; the last without a line that is cut."""
     page = text.events.markup
     for block in chunks(stream, chunk_size):
         chunk = block.replace(IN_SCRIPT, b"\n") if page else block
         if not page and not chunk.endswith(b"\n"):
             chunk = _without_cut_line(chunk, text)
         if chunk:
-            series, not_utf8 = lines(chunk)
-            text.not_utf8 += not_utf8
-            yield text.heads.piece(series)
+            yield lines(chunk)
 
 
 def _without_cut_line(chunk: bytes, text: Text) -> bytes:

@@ -7,6 +7,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from tracelib.sources.text import pieces
+
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Iterator
@@ -26,18 +28,7 @@ Made = TypeVar("Made")
 
 def blocks(stream: io.RawIOBase, size: int = BLOCK) -> Iterator[bytes]:
     """Yield the stream's bytes in pieces of about `size` that end between two events (the last: where the file ends)."""
-    buffer, filled = bytearray(2 * size), 0
-    while count := _fill(stream, memoryview(buffer)[filled : filled + size]):
-        filled += count
-        end = _between_events(buffer, filled) or (filled if filled >= LONGEST else 0)
-        if end:
-            yield bytes(memoryview(buffer)[:end])
-            buffer[: filled - end] = buffer[end:filled]
-            filled -= end
-        if len(buffer) < filled + size:
-            buffer.extend(bytes(filled))
-    if filled:
-        yield bytes(memoryview(buffer)[:filled])
+    return pieces(stream, size, _between_events, LONGEST)
 
 
 def _between_events(data: bytearray, filled: int) -> int:
@@ -51,14 +42,6 @@ def _between_events(data: bytearray, filled: int) -> int:
     start = max(0, filled - LOOK_BACK)
     last = max((match.end() for match in BEFORE_HEAD.finditer(data, start, filled)), default=0)
     return last or data.rfind(b"\n", 0, filled) + 1 if filled >= LONGEST else last
-
-
-def _fill(stream: io.RawIOBase, room: memoryview) -> int:
-    """Fill `room` and return how much of it was filled, less only at the end: a decompressor hands out small pieces."""
-    filled = 0
-    while filled < len(room) and (count := stream.readinto(room[filled:])):
-        filled += count
-    return filled
 
 
 def overlapped(work: Callable[[bytes], Made], pieces: Iterable[bytes]) -> Iterator[Made]:

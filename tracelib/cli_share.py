@@ -45,6 +45,15 @@ examples:
 exit status: 0 every run has its report; 2 usage error; 3 a run failed, in whole or in part (named in the index)."""
 
 
+_REDACT_HELP = """\
+Write a copy of a trace to give away, in its own format, with the same events at the same times: home directories, user and host
+names, addresses, keys, environment variables, arguments and prompt-like texts are replaced. Kineto JSON, perf script and ftrace
+text, nsys SQLite; compressed where OUT ends in .gz.
+
+example:
+  tracelib redact worker_TP0.pt.trace.json.gz -o clean.pt.trace.json.gz"""
+
+
 def add_sharing(command: Command, add_loading: AddLoading, loading: Loading) -> None:
     """Add the commands by `command(name, summary, text)`.
 
@@ -52,6 +61,7 @@ def add_sharing(command: Command, add_loading: AddLoading, loading: Loading) -> 
     """
     _add_export(command, add_loading, loading)
     _add_batch(command)
+    _add_redact(command)
 
 
 def _add_export(command: Command, add_loading: AddLoading, loading: Loading) -> None:
@@ -174,3 +184,26 @@ def _role(text: str) -> tuple[str, str]:
     if not (pattern and role):
         raise BadParameter("--role", text, ["PATTERN=ROLE"])
     return pattern, role
+
+
+def _add_redact(command: Command) -> None:
+    redact = command("redact", "write a copy of a trace to give away", _REDACT_HELP)
+    redact.add_argument("file", type=Path, metavar="FILE", help="a trace file")
+    redact.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="OUT",
+        help="file to write, which must not exist yet",
+    )
+    redact.set_defaults(run=_redact)
+
+
+def _redact(options: argparse.Namespace) -> int:
+    from tracelib.report.clean import clean
+
+    redactor = clean(options.file, options.output)
+    print(redactor.summary() or "Nothing was found that needs to be removed.", file=sys.stderr)
+    print(options.output)
+    return 0

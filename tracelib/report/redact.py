@@ -93,6 +93,21 @@ class Redactor:
             self._seen[key] = self._redacted(text, recorded=recorded)
         return self._seen[key]
 
+    def value(self, name: str, text: str) -> str:
+        """Return a recorded `text` redacted that stood as the value of `name`, which may say that it is a secret."""
+        told = f"{name}={text}"
+        if (
+            text
+            and "\0" not in told
+            and self._each(_ASSIGNED, told, "assignment", _assignment).endswith("=[removed]")
+        ):
+            return "[removed]"
+        return self.text(text, recorded=True)
+
+    def taught(self) -> Redactor:
+        """Return a redactor that knows the names this one has learned, and has removed nothing yet."""
+        return Redactor(self._users, self._hosts)
+
     def anything(self, value: Any) -> Any:
         """Return `value`, made of dicts, lists and plain values, with every string in it redacted."""
         if isinstance(value, str):

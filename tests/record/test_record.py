@@ -17,6 +17,8 @@ from tests.conftest import ROOT
 from tests.record import busy, recording
 from tracelib import cli
 from tracelib.manifest import manifest
+from tracelib.record import perf
+from tracelib.record.recipes import recipe, recipe_names
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +233,17 @@ def test_a_folder_with_something_in_it_is_not_touched(tmp_path, capsys):
     assert cli.main(["record", "--command", "true", "--out", str(tmp_path), "--go"]) == cli.USAGE_ERROR
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert "is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_has_its_page_with_the_command_that_record_prints(name):
+    if name != "generic":
+        page = (ROOT / "docs" / "recording" / f"{name}.md").read_text()
+        assert recipe(name).server.strip() in page
+
+
+def test_the_pages_show_the_perf_command_that_is_run():
+    page = (ROOT / "docs" / "recording" / "perf.md").read_text()
+    shown = shlex.join(perf.record_command(perf.RUNGS[0], cpus=8, pids=[], seconds=10, output="perf.data"))
+    assert shown.replace(" -q", "") in page
+    assert shlex.join(perf.script_command("perf.data")) in page

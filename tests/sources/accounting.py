@@ -60,14 +60,13 @@ def _perf(path, trace):
         return
     with open_stream(path) as stream:
         data = stream.readall()
-    lines = [line for line in _lines(data) if line.strip()]
-    comments = sum(line.startswith("# ") or line == "#" for line in lines)
     text = joined(path)
-    dropped = data[len(data) - text.ending.dropped_bytes :]
-    cut = sum(bool(line.strip()) for line in _lines(dropped))
-    read = text.events.height + text.frames.height + text.orphans + text.other.height
-    assert read + comments + cut == len(lines)
-    if text.other.height or cut or text.orphans:
+    kept = [
+        line.rstrip("\r") for line in _lines(data[: len(data) - text.ending.dropped_bytes]) if line.strip()
+    ]
+    comments = sum(line.startswith("# ") or line == "#" for line in kept)
+    assert text.events.height + text.frames.height + text.orphans + text.other.height + comments == len(kept)
+    if text.other.height or text.ending.dropped_bytes or text.orphans:
         assert trace.health.height
 
 

@@ -68,7 +68,7 @@ def test_every_file_of_the_corpus_is_named_here(truth):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_counts_and_times(corpus, truth, name):
+def test_counts_and_times(corpus, truth, name, became):
     path, expected = corpus / "ftrace" / name, truth[f"ftrace/{name}"]
     assert sniff(head(path), path.name)
     text = collect(path)
@@ -85,12 +85,14 @@ def test_counts_and_times(corpus, truth, name):
     assert "other" not in trace.sched["prev_state"].cast(pl.String).drop_nulls()
     if not expected["lines_with_tgid"] and "tracing_mark_write" not in expected["by_event"]:
         assert trace.threads["pid"].null_count() == trace.threads.height
+    became("ftrace", "equal to the truth")
 
 
-def test_compressed_atrace_is_the_same_as_unpacked(corpus):
+def test_compressed_atrace_is_the_same_as_unpacked(corpus, became):
     packed, plain = (read(corpus / "ftrace" / name) for name in (PACKED, UNPACKED))
     for frame in ("slices", "counters", "threads", "sched", "health"):
         assert getattr(packed, frame).equals(getattr(plain, frame)), frame
+    became("ftrace", "equal to the truth")
 
 
 def test_marks_of_atrace(corpus):
@@ -112,7 +114,7 @@ def test_marks_of_atrace(corpus):
     assert trace.slices.height == begun + plain
 
 
-def test_function_graph(corpus, truth):
+def test_function_graph(corpus, truth, became):
     path, expected = corpus / "ftrace" / GRAPH, truth[f"ftrace/{GRAPH}"]
     text = collect(path)
     lines = path.read_text().splitlines()
@@ -128,24 +130,27 @@ def test_function_graph(corpus, truth):
     assert functions.filter(pl.col("ts_ns") == 9344122358000)["dur_ns"].to_list() == [1747]
     calls = trace.slices.filter(pl.col("category") == "os")
     assert calls.filter(pl.col("ts_ns") == 9344124666000).select("name", "dur_ns").rows() == [("brk", 2000)]
+    became("ftrace", "equal to the truth")
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_raw_ring_buffers_are_refused_with_the_way_out(corpus, name):
+def test_raw_ring_buffers_are_refused_with_the_way_out(corpus, name, became):
     path = corpus / "ftrace" / name
     assert sniff(head(path), path.name)
     with pytest.raises(BadTrace, match=r"raw per-CPU ring buffers.*trace-cmd record"):
         read(path)
+    became("ftrace", "refused as expected")
 
 
 @pytest.mark.parametrize("name", NONE_OF_OURS)
-def test_what_is_no_trace_is_not_taken(corpus, name):
+def test_what_is_no_trace_is_not_taken(corpus, name, became):
     path = corpus / "ftrace" / name
     assert not sniff(head(path), path.name)
     with pytest.raises(UnknownFormat):
         choose(path)
     with pytest.raises(BadTrace):
         read(path)
+    became("ftrace", "not taken for a trace")
 
 
 def test_no_file_of_another_family_is_taken(corpus):
@@ -158,7 +163,7 @@ def test_no_file_of_another_family_is_taken(corpus):
     assert taken == []
 
 
-def test_trace_dat_through_trace_cmd(corpus, truth):
+def test_trace_dat_through_trace_cmd(corpus, truth, became):
     import shutil
 
     if shutil.which("trace-cmd") is None:
@@ -171,6 +176,7 @@ def test_trace_dat_through_trace_cmd(corpus, truth):
         "trace-cmd", expected["cpus"], 162534215741800, 162534221019580,
     )  # fmt: skip
     assert trace.sched.height == expected["sched_switch"]
+    became("trace_dat", "equal to the truth")
 
 
 def test_trace_dat_without_trace_cmd(corpus, monkeypatch, tmp_path):

@@ -59,7 +59,7 @@ def test_every_file_is_named_here(truth):
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_counts_and_sums_equal_the_truth(corpus, truth, name):
+def test_counts_and_sums_equal_the_truth(corpus, truth, name, became):
     path, rows, ranges = corpus / "nsys" / name, truth[name]["rows"], truth[name].get("ranges", {})
     assert choose(path).__name__ == "tracelib.sources.nsys"
     trace = read(path)
@@ -87,6 +87,7 @@ def test_counts_and_sums_equal_the_truth(corpus, truth, name):
     assert trace.samples.join(depth, on="stack")["frames"].sum() == rows.get("SAMPLING_CALLCHAINS", 0)
     assert trace.gpus["name"].drop_nulls().to_list() == truth[name].get("gpus", [])
     assert trace.sources["lost_detected"].item() == 0 == trace.sources["skipped_bytes"].item()
+    became("nsys", "equal to the truth")
 
 
 @pytest.mark.parametrize("name", LOADED)
@@ -104,10 +105,11 @@ def test_kernels_find_the_call_that_launched_them(corpus, truth, name):
 
 
 @pytest.mark.parametrize(("name", "reason"), REFUSED.items())
-def test_refusals_say_why(corpus, monkeypatch, name, reason):
+def test_refusals_say_why(corpus, monkeypatch, name, reason, became):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BadTrace, match=reason):
         read(corpus / "nsys" / name)
+    became("nsys", "not taken for a trace" if name in UNKNOWN else "refused as expected")
 
 
 @pytest.mark.parametrize("name", UNKNOWN)

@@ -31,7 +31,7 @@ def _ns(text):
     return int(seconds) * 10**9 + int(fraction.ljust(9, "0"))
 
 
-def test_texts_hold_what_the_truth_counts(corpus):
+def test_texts_hold_what_the_truth_counts(corpus, became):
     files = _truth(corpus, "perf_script/")
     assert len(files) >= 17
     for name, truth in files.items():
@@ -50,7 +50,7 @@ def test_texts_hold_what_the_truth_counts(corpus):
         expected = {key: truth[key] for key in found if key in truth}
         assert found == expected | {"first": _ns(truth["time_first"]), "last": _ns(truth["time_last"])}, name
         assert trace.sources["skipped_bytes"][0] == 0, name
-        print(f"perf script | {name.rsplit('/', 1)[-1]} | {trace.samples.height} events | equal")
+        became("perf_script", "equal to the truth")
 
 
 def test_instruction_trace_errors_are_losses(corpus):
@@ -71,7 +71,7 @@ def test_no_file_of_another_format_is_taken_for_perf(corpus):
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
-def test_recordings_hold_what_the_truth_counts_or_perf_refuses_them(corpus):
+def test_recordings_hold_what_the_truth_counts_or_perf_refuses_them(corpus, became):
     files = _truth(corpus, "perf_data/")
     assert len(files) >= 20
     read_whole = 0
@@ -83,12 +83,12 @@ def test_recordings_hold_what_the_truth_counts_or_perf_refuses_them(corpus):
         except BadTrace as error:
             assert any(part in name for part in MAY_BE_REFUSED), error
             assert "perf script --header --ns" in str(error)
-            print(f"perf.data | {path.name} | refused: {error.reason}")
+            became("perf_data", "refused as expected")
             continue
         assert trace.samples.height + trace.sched.height == truth["n_samples"], name
         assert trace.sources["file"][0] == path.name
         read_whole += 1
-        print(f"perf.data | {path.name} | {truth['n_samples']} events | equal")
+        became("perf_data", "equal to the truth")
     assert read_whole >= 15
 
 

@@ -45,7 +45,7 @@ def path_of(key: str) -> Path:
 
 @needs_corpus
 @pytest.mark.parametrize("key", WHOLE)
-def test_every_event_is_counted_once(key, outcomes):
+def test_every_event_is_counted_once(key, became):
     truth, batch = TRUTH[key], content(path_of(key)).batch
     phases, intervals = Counter(), Counter()
     for (phase, category), count in batch.tally.items():
@@ -54,7 +54,7 @@ def test_every_event_is_counted_once(key, outcomes):
             intervals[category] += count
     assert phases == truth["by_ph"]
     assert intervals == truth["X_by_cat"]
-    outcomes[key.split("/")[0], "equal to the truth"] += 1
+    became(key.split("/")[0], "equal to the truth")
 
 
 @needs_corpus
@@ -88,32 +88,32 @@ def test_times_add_up_to_those_of_the_file(key):
 
 @needs_corpus
 @pytest.mark.parametrize("key", sorted(REFUSED))
-def test_what_is_no_trace_is_refused(key, outcomes):
+def test_what_is_no_trace_is_refused(key, became):
     with pytest.raises(UnknownFormat, match="Give a trace file"):
         choose(path_of(key))
     with pytest.raises(UnknownFormat):
         trace_files([path_of(key)])
-    outcomes[key.split("/")[0], "refused as expected"] += 1
+    became(key.split("/")[0], "refused as expected")
 
 
 @needs_corpus
 @pytest.mark.parametrize(("name", "expected"), DAMAGED.items())
-def test_damaged_files_give_what_is_whole_and_say_so(name, expected, outcomes):
+def test_damaged_files_give_what_is_whole_and_say_so(name, expected, became):
     intervals, remark = expected
     trace = read(path_of(f"kineto/handmade/{name}"))
     assert trace.slices.height + trace.gpu_ops.height == intervals
     serious = trace.health.filter(pl.col("level") != "info")["message"]
     assert not remark or serious.str.contains(remark).any()
-    outcomes["kineto", "salvaged"] += 1
+    became("kineto", "salvaged")
 
 
 @needs_corpus
 @pytest.mark.parametrize("key", sorted(ARCHIVES))
-def test_an_archive_is_the_ranks_in_it(key, outcomes):
+def test_an_archive_is_the_ranks_in_it(key, became):
     files, _ = trace_files([path_of(key)])
     ranks = {read(file).sources["rank"][0]: file for file in files}
     assert sorted(ranks) == list(range(8))
     for file in ranks.values():
         beside = path_of(f"kineto/facebookresearch__param__dlrm_8ranks/{file.name}")
         assert file.read_bytes() == beside.read_bytes()
-    outcomes["kineto", "equal to the truth"] += 1
+    became("kineto", "equal to the truth")

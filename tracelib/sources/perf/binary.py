@@ -39,8 +39,8 @@ def command(perf: str, path: str) -> list[str]:
 
     No inlined frames: finding them starts another program for every address. -f: the file may be another user's.
     """
-    shown = ["--header", "--show-switch-events", "--show-lost-events"]
-    return [perf, "script", *shown, "--ns", "--no-inline", "-f", "-F", "+pid", "-i", path]
+    shown = ["--header", "--ns", "--show-switch-events", "--show-lost-events"]
+    return [perf, "script", *shown, "--no-inline", "-f", "-F", "+pid", "-i", path]
 
 
 def read_binary(path: Path) -> Trace:

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracelib import intervals
+from tracelib.intervals import line
 
 SCHEMA = {"thread": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64}
 KEYS = range(3)
@@ -239,3 +240,28 @@ def test_keys_whose_clocks_are_decades_apart_do_not_mix(values, pieces, moved):
     assert back(away).equals(line)
     cut = intervals.overlay(frame(far(pieces)), away, "thread")
     assert back(cut).equals(intervals.overlay(frame(pieces), line, "thread"))
+
+
+# ---------------------------------------------------------------------------------- how rows are worked on in parts
+@given(rows, st.sampled_from([1, 3, 10_000]))
+def test_rows_are_put_in_order_and_equal_ones_keep_theirs(values, runs):
+    numbered = frame(values).with_row_index("row")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "MANY_RUNS", runs)
+        assert intervals.in_order(numbered, "thread").equals(
+            numbered.sort("thread", "ts_ns", maintain_order=True)
+        )
+
+
+@given(rows, pieces_)
+def test_working_in_parts_makes_no_difference(values, pieces):
+    some, wanted = frame(values).sort("thread", maintain_order=True), frame(pieces)
+
+    def made():
+        inner = intervals.innermost(some, "thread")
+        return intervals.union(some, "thread"), inner, intervals.overlay(wanted, inner, "thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "CHUNK", 1)
+        in_parts = made()
+    assert all(a.equals(b) for a, b in zip(in_parts, made(), strict=True))

@@ -45,10 +45,10 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     strong = _covered(strong, slices, meanings)
     stretches = clock_stretches(trace, window, rules)
     sampled = _awake(_sampled(stretches), thread_states)
-    told = beneath(strong, weak, "thread")
+    told = beneath(strong, beneath(weak, sampled, "thread"), "thread")
     del slices, strong, weak  # the largest frames of all
     told = look_inside(told, sampled, stretches, _compilers(trace, sampled), thread_states)
-    return beneath(told, sampled, "thread").match_to_schema(HOST_ACTIVITY)
+    return told.match_to_schema(HOST_ACTIVITY)
 
 
 #: Slices whose meaning counts, and those whose meaning counts only where no enclosing slice has one.

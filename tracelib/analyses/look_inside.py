@@ -50,9 +50,10 @@ def look_inside(
 ) -> pl.DataFrame:
     """Return `activity` with the stretches that outlast their siblings cut by what their samples say.
 
-    `activity` and `sampled` have the columns of :data:`tracelib.analyses.host_activity.HOST_ACTIVITY`, one from slices, one
-    from samples; `stretches` is the frame of :func:`tracelib.analyses.host_activity.clock_stretches`; `compilers` (`ts_ns`,
-    `dur_ns`) is when a run-time compiler ran as a process of its own.
+    `activity` and `sampled` have the columns of :data:`tracelib.analyses.host_activity.HOST_ACTIVITY`, one from slices (and
+    from samples where there are none), one from samples; `stretches` is the frame of
+    :func:`tracelib.analyses.host_activity.clock_stretches`; `compilers` (`ts_ns`, `dur_ns`) is when a run-time compiler ran as
+    a process of its own.
 
     One row per stretch, as in `activity`, whose time it covers to the nanosecond; a replaced one has `seen_by` = sample.
     """
@@ -61,6 +62,7 @@ def look_inside(
         (pl.col("cause") == "kernel_launch")
         & sub.is_in([*OPEN, "module_load"])
         & pl.col("waits_for").is_null()
+        & (pl.col("seen_by") == "slice")
     )
     if sampled.is_empty() and compilers.is_empty():
         return activity

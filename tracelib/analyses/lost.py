@@ -64,14 +64,14 @@ def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> p
     gaps = states.filter(pl.col("state") == "idle").select(
         "gpu", "ts_ns", "dur_ns", g1=pl.col("ts_ns") + pl.col("dur_ns")
     )
-    # Several operations may start together at the gap's end: the one launched first had the gap to itself.
-    first = launches.sort("gpu", "ts_ns", "call_ts_ns", nulls_last=True).unique(
-        ["gpu", "ts_ns"], keep="first", maintain_order=True
-    )
     ended = gaps.join(
-        first.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", g1="ts_ns", op=pl.lit(1)),
+        launches.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", g1="ts_ns", op=pl.lit(1)),
         on=["gpu", "g1"],
         how="left",
+    )
+    # Several operations may start together at the gap's end: the one launched first had the gap to itself.
+    ended = ended.sort("gpu", "g1", "call_ts_ns", nulls_last=True).unique(
+        ["gpu", "g1"], keep="first", maintain_order=True
     )
     main = _main_thread(launches)
     edge = ended.filter(pl.col("op").is_null()).join(main, on="gpu", how="left").with_columns(thread="main")

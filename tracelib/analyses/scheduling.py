@@ -30,14 +30,10 @@ def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
     spent = [
         pl.col("dur_ns").filter(pl.col("state") == state).sum().alias(f"{state}_ns") for state in _STATES
     ]
-    summed = (
-        thread_states.sort("thread", "ts_ns")
-        .group_by("thread")
-        .agg(
-            *spent,
-            migrations=(ran.diff().drop_nulls() != 0).sum().cast(pl.Int64),
-            inferred_ns=pl.col("dur_ns").filter("inferred").sum(),
-        )
+    summed = thread_states.group_by("thread").agg(
+        *spent,
+        migrations=(ran.diff().drop_nulls() != 0).sum().cast(pl.Int64),
+        inferred_ns=pl.col("dur_ns").filter("inferred").sum(),
     )
     named = (
         summed.join(trace.threads.select("thread", "role"), on="thread", how="left")
@@ -59,5 +55,5 @@ def tells_shortage(thread_states: pl.DataFrame) -> bool:
     That takes wake-ups, or the state in which threads leave their CPU (nsys records neither): without them a thread is
     only ever seen running, and "no shortage" would be a guess.
     """
-    seen = thread_states["state"].cast(pl.String).unique().to_list()
+    seen = thread_states["state"].unique().cast(pl.String).to_list()
     return not {"runnable", "throttled", "blocked"}.isdisjoint(seen)

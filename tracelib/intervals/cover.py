@@ -1,0 +1,214 @@
+"""What intervals cover together, and what lies under them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tracelib.intervals.line import begin, each, end, in_order, ints, lines, on_line, span_of, with_length
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+__all__ = ["beneath", "clip", "fill", "layered", "merge_equal", "overlay", "union"]
+
+
+def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Return the rows of `frame` that overlap `[start_ns, end_ns)`, cut to it; rows without length are dropped."""
+    start = pl.col("ts_ns").clip(lower_bound=start_ns)
+    stop = (pl.col("ts_ns") + pl.col("dur_ns")).clip(upper_bound=end_ns)
+    return frame.with_columns(ts_ns=start, dur_ns=stop - start).filter(pl.col("dur_ns") > 0)
+
+
+def union(frame: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the time that the intervals of `frame` cover together, per key.
+
+    Needs columns `by`, `ts_ns`, `dur_ns`. One row per covered stretch: `by`, `ts_ns`, `dur_ns`, sorted; stretches that
+    touch are one.
+    """
+    rows = with_length(frame.select(by, "ts_ns", "dur_ns"), by)
+    return pl.concat([rows.clear(), *each(lambda part: _union(part, by), lines(rows, by))], rechunk=True)
+
+
+def _union(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    start, stop, shift = on_line(rows, by)
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        rows, start, stop, shift = rows[order], start[order], stop[order], shift[order]
+    reach = np.maximum.accumulate(stop)
+    first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
+    last = np.append(first[1:], len(start)) - 1
+    return pl.DataFrame({
+        by: rows[by].gather(first), "ts_ns": start[first] - shift[first], "dur_ns": reach[last] - start[first],
+    })  # fmt: skip
+
+
+def fill(timeline: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Return `timeline` cut to `[start_ns, end_ns)` and completed with rows whose other columns are null.
+
+    After it, the intervals of each key in `keys` cover the stretch without gap or overlap. Sorted by `by`, `ts_ns`.
+    """
+    return overlay(_whole(timeline, by, keys, start_ns, end_ns), timeline, by).select(timeline.columns)
+
+
+def _whole(like: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Return the stretch `[start_ns, end_ns)` of each key."""
+    return pl.DataFrame({by: sorted(keys)}, schema={by: like.schema[by]}).with_columns(
+        ts_ns=pl.lit(start_ns, pl.Int64), dur_ns=pl.lit(end_ns - start_ns, pl.Int64)
+    )
+
+
+def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFrame:
+    """Cut each row of `pieces` where the `timeline` of its key changes, and add the timeline's columns.
+
+    `pieces` may overlap each other. Total `dur_ns` stays the same to the nanosecond: what no row of the timeline covers
+    comes back with null in its columns. Rows keep the order of `pieces`, then time.
+
+    One row per part: the columns of `pieces` (with `ts_ns`, `dur_ns` of the part), then those of `timeline` but `on`.
+
+    Raises
+    ------
+    ValueError
+        Intervals of `timeline` overlap: it is none.
+
+    """
+    extra = [column for column in timeline.columns if column not in (on, "ts_ns", "dur_ns")]
+    left = pieces.filter(pl.col("dur_ns") > 0)
+    if timeline.is_empty() or left[on].null_count() == left.height:
+        return left.with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
+    numbered = left.select(on, "ts_ns", "dur_ns").with_row_index("_piece")
+    parts = each(lambda part: _cut(part, timeline, on), lines(numbered.filter(pl.col(on).is_not_null()), on))
+    alone = numbered.filter(pl.col(on).is_null()).select(
+        "_piece", "ts_ns", "dur_ns", _at=pl.lit(None, pl.UInt32)
+    )
+    cut = pl.concat([*parts, alone], rechunk=True)
+    if not cut["_piece"].is_sorted():
+        cut = cut.sort("_piece", maintain_order=True)
+    told = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"])).with_columns(
+        cut["ts_ns"], cut["dur_ns"]
+    )
+    return told.select(pieces.columns).with_columns(timeline[c].gather(cut["_at"]) for c in extra)
+
+
+def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFrame:
+    """Return the parts of `pieces`: `_piece`, `ts_ns`, `dur_ns`, `_at` (the timeline's row there; null = none)."""
+    left, right, shift = on_line(pieces, on)
+    start, stop, row = _same_line(timeline, pieces, on)
+    low = np.searchsorted(stop, left, side="right")
+    count = np.searchsorted(start, right, side="left") - low
+    # The edges of each piece: its begin, begin and end of each row in it, its end.
+    edges = 2 * count + 2
+    place = np.cumsum(edges) - edges
+    piece = np.repeat(np.arange(len(left), dtype=np.int32), edges)
+    nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    inside = np.repeat(place + 1, count) + 2 * nth
+    of, covering = piece[inside], np.repeat(low, count) + nth
+    edge = np.empty(len(piece), np.int64)
+    edge[place], edge[place + edges - 1] = left, right
+    edge[inside] = np.maximum(start[covering], left[of])
+    edge[inside + 1] = np.minimum(stop[covering], right[of])
+    at = np.full(len(piece), -1, np.int64)
+    at[inside] = row[covering]
+    length = np.diff(edge, append=0)
+    length[place + edges - 1] = 0
+    kept = np.flatnonzero(length > 0)
+    found = pl.Series(at[kept])
+    return pl.DataFrame({
+        "_piece": pieces["_piece"].gather(piece[kept]), "ts_ns": edge[kept] - shift[piece[kept]], "dur_ns": length[kept],
+        "_at": found.set(found < 0, None).cast(pl.UInt32),
+    })  # fmt: skip
+
+
+def _same_line(timeline: pl.DataFrame, pieces: pl.DataFrame, on: str) -> tuple[Ints, Ints, Ints]:
+    """Return begin, end and position of the timeline's rows that can meet `pieces`, on the line of these."""
+    first, span = begin(pieces), span_of(pieces)
+    low, high = int(pieces[on].to_numpy().min()), int(pieces[on].to_numpy().max())
+    after = 0
+    if timeline[on].null_count() == 0 and timeline[on].is_sorted():
+        after, until = np.searchsorted(timeline[on].to_numpy(), [low, high + 1])
+        timeline = timeline.slice(after, until - after)
+    key = ints(timeline[on].fill_null(low - 1))
+    start = np.maximum(ints(timeline["ts_ns"]), first)
+    stop = np.minimum(ints(timeline["ts_ns"]) + ints(timeline["dur_ns"]), first + span)
+    row = np.flatnonzero((stop > start) & (key >= low) & (key <= high))
+    shift = (key[row] - low) * span - first
+    start, stop = start[row] + shift, stop[row] + shift
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, stop, row = start[order], stop[order], row[order]
+    if (start[1:] < stop[:-1]).any():
+        raise ValueError(f"the timeline's intervals overlap on one {on}")
+    return start, stop, row + after
+
+
+def beneath(first: pl.DataFrame, second: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the timeline `first`, and the timeline `second` where `first` has nothing; both of the same columns.
+
+    Sorted by `by`, `ts_ns`.
+    """
+    if first.is_empty() or second.is_empty():
+        return in_order(first if second.is_empty() else second, by)
+    gaps = _gaps(in_order(first.select(by, "ts_ns", "dur_ns"), by), by, second)
+    told = second.with_columns(_seen=pl.lit(value=True))
+    added = overlay(gaps, told, by).filter(pl.col("_seen")).select(first.columns)
+    return in_order(pl.concat([first, added]), by)
+
+
+def _gaps(line: pl.DataFrame, by: str, around: pl.DataFrame) -> pl.DataFrame:
+    """Return where `line`, in order, has nothing between begin and end of the rows `around`, for the keys of these."""
+    low, high = begin(around), end(around)
+    edge = pl.DataFrame({by: around[by].drop_nulls().unique()}).with_columns(
+        ts_ns=pl.lit(high, pl.Int64), dur_ns=pl.lit(0, pl.Int64)
+    )
+    rows = in_order(pl.concat([line.filter(pl.col(by).is_not_null()), edge]), by)
+    first = pl.col(by) != pl.col(by).shift(1, fill_value=None)
+    before = (
+        pl.when(first.fill_null(value=True))
+        .then(low)
+        .otherwise((pl.col("ts_ns") + pl.col("dur_ns")).shift(1))
+    )
+    start, stop = pl.max_horizontal(before, pl.lit(low)), pl.min_horizontal("ts_ns", pl.lit(high))
+    return rows.select(by, ts_ns=start, dur_ns=stop - start).filter(pl.col("dur_ns") > 0)
+
+
+def layered(
+    layers: Sequence[tuple[str, pl.DataFrame]],
+    by: str,
+    keys: Sequence[int],
+    start_ns: int,
+    end_ns: int,
+    rest: str,
+) -> pl.DataFrame:
+    """Return one timeline in which an earlier layer hides the later ones, and `rest` is what no layer covers.
+
+    Each layer is a name and a frame with `by`, `ts_ns`, `dur_ns`. One row per stretch: `by`, `ts_ns`, `dur_ns`, `state`
+    (the layer's name); per key the rows cover `[start_ns, end_ns)` without gap or overlap.
+    """
+    open_ = _whole(layers[0][1], by, keys, start_ns, end_ns)
+    decided = [open_.clear().with_columns(state=pl.lit(None, pl.String))]
+    for name, frame in layers:
+        cover = union(clip(frame.select(by, "ts_ns", "dur_ns"), start_ns, end_ns), by)
+        cut = overlay(open_, cover.with_columns(state=pl.lit(name)), by)
+        decided.append(cut.filter(pl.col("state").is_not_null()))
+        open_ = cut.filter(pl.col("state").is_null()).drop("state")
+    decided.append(open_.with_columns(state=pl.lit(rest)))
+    return merge_equal(pl.concat(decided).sort(by, "ts_ns"), [by, "state"])
+
+
+def merge_equal(timeline: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
+    """Join neighbouring rows of a sorted timeline that touch and agree in the columns `same`; other columns are dropped."""
+    if timeline.is_empty():
+        return timeline.select(*same, "ts_ns", "dur_ns")
+    ends = pl.col("ts_ns") + pl.col("dur_ns")
+    differs = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in same)
+    new = (differs | (pl.col("ts_ns") != ends.shift(1))).fill_null(value=True)
+    last = new.shift(-1, fill_value=True)
+    marked = timeline.select(*same, "ts_ns", _end=ends, _new=new, _last=last)
+    stop = marked.filter("_last")["_end"]
+    return marked.filter("_new").select(*same, "ts_ns", dur_ns=stop - pl.col("ts_ns"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.arrivals import waits_until
 from tracelib.analyses.demand import SERVER
 from tracelib.analyses.look_inside import LONG_NS, OUTLIER, look_inside
 from tracelib.classify import sample_causes, slice_meanings
@@ -41,7 +42,7 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     Source of the definitions: ATTRIBUTION.md, Ledger 2; the rules are data (`tracelib/rules.toml`).
     """
     slices, meanings = _with_meanings(trace, window, rules)
-    strong, weak = (_timeline(slices, meanings, flag, window, thread_states) for flag in _TIERS)
+    strong, weak = (_timeline(slices, meanings, flag, trace, window, thread_states) for flag in _TIERS)
     strong = _covered(strong, slices, meanings)
     stretches = clock_stretches(trace, window, rules)
     sampled = _awake(_sampled(stretches), thread_states)
@@ -76,7 +77,12 @@ def _having(slices: pl.DataFrame, meanings: pl.DataFrame, flag: pl.Expr) -> pl.D
 
 
 def _timeline(
-    slices: pl.DataFrame, meanings: pl.DataFrame, flag: pl.Expr, window: Window, thread_states: pl.DataFrame
+    slices: pl.DataFrame,
+    meanings: pl.DataFrame,
+    flag: pl.Expr,
+    trace: Trace,
+    window: Window,
+    thread_states: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return what the innermost slices of those kinds say over time, in the columns of `HOST_ACTIVITY`."""
     chosen = _having(slices, meanings, flag)
@@ -88,26 +94,41 @@ def _timeline(
     may_wait = meanings["may_wait_for"].gather(at["meaning"])
     if may_wait.null_count() == may_wait.len():
         return told.select(list(HOST_ACTIVITY))
-    maybe = told.with_columns(may_wait, whole_ns=chosen["dur_ns"].gather(at["row"])).filter(
-        may_wait.is_not_null()
-    )
-    decided = _waits(maybe, thread_states)
+    whole = {"whole_ts": chosen["ts_ns"].gather(at["row"]), "whole_ns": chosen["dur_ns"].gather(at["row"])}
+    maybe = told.with_columns(may_wait, **whole).filter(may_wait.is_not_null())
+    decided = _waits(maybe, trace, thread_states)
     kept = [frame.select(list(HOST_ACTIVITY)) for frame in (told.filter(may_wait.is_null()), decided)]
     return in_order(pl.concat(kept), "thread")
 
 
-def _waits(maybe: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
     """Decide about slices that may wait inside (an engine's scheduler polling for requests): asleep = it waits.
 
-    Where no scheduler event tells, a slice is a wait if it lasts many times the median of its name.
+    Where no scheduler event tells, a slice that lasts many times the median of its name waits until what it waits for came.
     """
     typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
     cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
     cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
     outlier = (pl.col("whole_ns") >= LONG_NS) & (pl.col("whole_ns") > OUTLIER * pl.col("median_ns"))
     state = pl.col("state").cast(pl.String).fill_null("unknown")
-    asleep = (state == "blocked") | ((state == "unknown") & outlier)
-    return cut.with_columns(waits_for=pl.when(asleep).then("may_wait_for").otherwise("waits_for"))
+    doubt = (state == "unknown") & outlier
+    asleep = cut.with_columns(
+        waits_for=pl.when(state == "blocked").then("may_wait_for").otherwise("waits_for")
+    )
+    return pl.concat([asleep.filter(~doubt), *_cut_at_arrival(cut.filter(doubt), trace)])
+
+
+def _cut_at_arrival(doubtful: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the stretches of slices that may have waited, up to what came for them, and after it."""
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    came = waits_until(doubtful, trace).alias("_came")
+    middle = pl.max_horizontal("ts_ns", pl.min_horizontal("_came", end))
+    before = doubtful.with_columns(came).with_columns(
+        dur_ns=middle - pl.col("ts_ns"), waits_for="may_wait_for"
+    )
+    after = doubtful.with_columns(came).with_columns(ts_ns=middle, dur_ns=end - middle)
+    long = pl.col("dur_ns") > 0
+    return before.filter(long).drop("_came"), after.filter(long).drop("_came")
 
 
 def _covered(timeline: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFrame) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.intervals import begin, end, innermost, overlay
+from tracelib.intervals import begin, end, innermost, overlay, union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,7 @@ class Upstream:
     thread_states: pl.DataFrame
     #: What each role did, once made: a wait can lead to one role several times.
     _timelines: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _categories: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def blame(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Cut `pieces` (`thread`, `ts_ns`, `dur_ns` and others) by what their thread did, and say the cause of each.
@@ -123,12 +124,16 @@ class Upstream:
     def _answer(self, role: str, pieces: pl.DataFrame) -> pl.DataFrame:
         """Cut the pieces by what the processes of `role` did; `cause` null = nothing recorded."""
         own = pieces.drop("thread", "cause", "sub_cause", "what", "waits_for").rename({"asked": "_role"})
-        line = self._timelines.get(role)
-        if line is None:
-            line = self._timelines[role] = self._role_timeline(role)
+        line = self._timeline_of(role)
         key = own.with_columns(_role=pl.lit(0, pl.Int32))
         cut = _in_words(overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role").drop("_role"))
         return self._asleep(role, cut)
+
+    def _timeline_of(self, role: str) -> pl.DataFrame:
+        line = self._timelines.get(role)
+        if line is None:
+            line = self._timelines[role] = self._role_timeline(role)
+        return line
 
     def _role_timeline(self, role: str) -> pl.DataFrame:
         """Return what the processes of a role did over time: tokenizing before other work, work before waiting."""
@@ -144,14 +149,35 @@ class Upstream:
         silent = cut.filter(pl.col("cause").is_null()).with_columns(thread=pl.lit(main, pl.Int32))
         told = cut.filter(pl.col("cause").is_not_null())
         states = self.thread_states.select("thread", "ts_ns", "dur_ns", "state")
-        crossed = overlay(silent, states, "thread")
-        asleep = pl.col("state").cast(pl.String).fill_null("unknown") == "blocked"
+        crossed = overlay(silent, states, "thread").with_columns(pl.col("state").cast(pl.String))
+        if not self._ranges(role):
+            crossed = self._doubted(role, crossed)
+        asleep = pl.col("state").fill_null("unknown") == "blocked"
         upstream = pl.lit(None if role == ENTRANCE else "upstream", pl.String)
         marked = crossed.with_columns(
             waits_for=pl.when(asleep).then(upstream),
-            sub_cause=pl.when(asleep).then(pl.lit("asleep")).otherwise(pl.col("state").cast(pl.String)),
+            sub_cause=pl.when(asleep).then(pl.lit("asleep")).otherwise("state"),
         ).drop("state")
         return pl.concat([told, marked.select(told.columns)])
+
+    def _doubted(self, role: str, crossed: pl.DataFrame) -> pl.DataFrame:
+        """Take no sleep of a role without any range for idleness while another thread of it is about, or a worker works.
+
+        Of such a role the scheduler saw one thread sleep; for whom it waits, a range would have said.
+        """
+        threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
+        about = pl.col("state").cast(pl.String).is_in(["running", "runnable", "throttled"])
+        busy = [self.thread_states.filter(pl.col("thread").is_in(threads.implode()) & about)]
+        if role != ENTRANCE:
+            busy.append(self._timeline_of("worker").filter(pl.col("waits_for").is_null()))
+        spans = pl.concat([rows.select("ts_ns", "dur_ns", _role=pl.lit(0, pl.Int32)) for rows in busy])
+        line = union(spans, "_role").with_columns(_busy=pl.lit(value=True))
+        cut = overlay(crossed.with_columns(_role=pl.lit(0, pl.Int32)), line, "_role")
+        asleep = pl.col("state").fill_null("unknown") == "blocked"
+        doubt = asleep & pl.col("_busy").fill_null(value=False)
+        return cut.with_columns(state=pl.when(doubt).then(pl.lit("unknown")).otherwise("state")).drop(
+            "_role", "_busy"
+        )
 
     def _main_thread(self, role: str) -> int | None:
         """Return the thread of the role that did most; the process's first thread where nothing was recorded of it."""
@@ -165,7 +191,7 @@ class Upstream:
         return None
 
     def _decide(self, role: str, answer: pl.DataFrame) -> pl.DataFrame:
-        """Give a cause to the pieces that end here."""
+        """Give a cause to the pieces that end here: between two ranges a message is on its way; without any, who knows."""
         silent = pl.col("cause").is_null()
         known = pl.col("sub_cause").fill_null("unknown")  # of a silent piece: what the scheduler saw
         idle = (known == "asleep") | (pl.lit(self._annotates(role)) & (known == "unknown"))
@@ -179,17 +205,22 @@ class Upstream:
             sub_cause=pl.when(nothing_to_do)
             .then(None)
             .when(silent)
-            .then(pl.lit("wait"))
+            .then(pl.lit("wait" if self._ranges(role) else NOT_RECORDED))
             .otherwise("sub_cause"),
         )
 
     def _annotates(self, role: str) -> bool:
         """Whether a profiler recorded named ranges of the role, so that silence means it had none open."""
-        threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
-        ranges = self.trace.slices.filter(
-            pl.col("thread").is_in(threads.implode()) & (pl.col("category") == "annotation")
-        )
-        return ranges.height > 0
+        return "annotation" in self._ranges(role)
+
+    def _ranges(self, role: str) -> list[str]:
+        """Return the categories of what profilers recorded of the role; none = only the scheduler and samples saw it."""
+        known = self._categories.get(role)
+        if known is None:
+            threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
+            own = self.trace.slices.filter(pl.col("thread").is_in(threads.implode()))
+            known = self._categories[role] = own["category"].cast(pl.String).unique().to_list()
+        return known
 
 
 def _in_words(told: pl.DataFrame) -> pl.DataFrame:

@@ -24,11 +24,18 @@ ORDERS = [
     ([finding("symptom", None, "none", 500), finding("code", 1)], ["code", "symptom"]),
     ([finding("idle", None, "none", 500, "no load"), finding("code", 100)], ["idle", "code"]),
     ([finding("idle", None, "none", 50, "no load"), finding("code", 100)], ["code", "idle"]),
+    (
+        [finding("idle", None, "none", 150, "no load"), finding("b", 100), finding("c", 90)],
+        ["b", "c", "idle"],
+    ),
+    ([finding("full", None, "none", 0, "full GPUs"), finding("code", 100)], ["full", "code"]),
     ([finding("b", 7), finding("a", 7)], ["a", "b"]),
 ]
 
 
-@pytest.mark.parametrize(("found", "names"), ORDERS, ids=[" ".join(names) for _, names in ORDERS])
+@pytest.mark.parametrize(
+    ("found", "names"), ORDERS, ids=[f"{n}: {' '.join(names)}" for n, (_, names) in enumerate(ORDERS)]
+)
 def test_order(found, names):
     assert [f.id for f in ordered(found)] == names
     assert [f.id for f in ordered(reversed(found))] == names

@@ -28,15 +28,17 @@ _WORDS: dict[Change, str] = {
 def ordered(found: Iterable[Finding]) -> list[Finding]:
     """Return the findings in the order in which they should be acted on.
 
-    Statements on the whole run that call for no change (`gain_ns` None) and cost more than any change gives come first: a
-    server without requests, or at the limit of its GPUs, needs none. Then changes, then symptoms.
+    A statement on the whole run comes first if it costs more than all changes give, or blames nothing: a server without
+    requests, or at the limit of its GPUs, needs no change. Then changes, then symptoms, then other statements.
     """
     rows = list(found)
-    most = max((f.gain_ns or 0 for f in rows), default=0)
+    gains = [f.gain_ns or 0 for f in rows]
+    most, together = max(gains, default=0), sum(gains)
 
     def key(finding: Finding) -> tuple[int, int, int, str]:
         if finding.statement:
-            return (0 if finding.exposed_ns >= most else 3, 0, -finding.exposed_ns, finding.id)
+            leads = finding.exposed_ns >= together or not finding.exposed_ns
+            return (0 if leads else 3, 0, -finding.exposed_ns, finding.id)
         if finding.gain_ns is None:
             return (2, 0, -finding.exposed_ns, finding.id)
         leading = finding.gain_ns >= WORTH_FIRST * most

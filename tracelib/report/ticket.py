@@ -133,10 +133,19 @@ def _finding(finding: dict[str, Any]) -> Sequence[str]:
     advice = escaped(finding["advice"][0]) if finding["advice"] else ""
     second = " ".join(
         part
-        for part in (f"Evidence: {proof}." if proof else "", f"Change: {advice}" if advice else "")
+        for part in (
+            f"Evidence: {proof}." if proof else "",
+            f"Change: {advice}" if advice else "",
+            _first(finding),
+        )
         if part
     )
     return [*lines, f"  {second}"] if second else lines
+
+
+def _first(finding: dict[str, Any]) -> str:
+    """Return why the first finding stands first; the others follow from it."""
+    return escaped(finding["place"]) if finding["place"].startswith("First") else ""
 
 
 def _evidence(row: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ def low_graph_coverage(results: Results) -> Finding | None:
         claim=f"{'None' if not coverage else f'Only {percent(coverage)}'} of {kernels.height} kernels came from graphs; half of the others lasted under {(length or 0) / 1e3:.0f} µs and {100 * late:.0f} % of them "
         f"came after the GPU had run dry. Launching cost the GPUs {percent(own / _whole(results))} of the time beyond any lack of CPUs.",
         exposed_ns=spent(lost), exposed_share=exposed_share(results, lost), confidence="high", why="kernels and their launch calls are recorded one by one",
-        evidence=[Evidence(window.start_ns, window.duration_ns, "all GPUs", "kernels launched by graphs", round(coverage, 3))],
+        evidence=[Evidence(window.start_ns, window.duration_ns, "all GPUs", "kernels launched by graphs", percent(coverage))],
         disproof="If the gaps lie in prefill, whose shapes vary, graphs of decode steps do not close them.",
         advice=[
             "Capture decode steps into CUDA graphs (vLLM: no --enforce-eager; check which batch sizes are captured).",

@@ -67,6 +67,8 @@ def _model(rank: int, options):
     import torch
 
     torch.set_num_threads(options.omp)
+    if options.device == "cuda":
+        torch.cuda.set_device(rank)  # a graph is captured on the current device, whatever the tensors' is
     if options.tp > 1:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(options.port)}
         backend = "nccl" if options.device == "cuda" else "gloo"

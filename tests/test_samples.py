@@ -1,0 +1,66 @@
+"""Every sample gives the verdict that its run was made for, and the counts that its workload logged."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import tracelib
+from tracelib.analyses.results import analyse
+from tracelib.findings.document import diagnose
+
+SAMPLES = Path(__file__).parent.parent / "sample_traces"
+FOLDERS = sorted(path.parent.relative_to(SAMPLES).as_posix() for path in SAMPLES.rglob("truth.json"))
+#: A cause within this share of the largest leads beside it.
+CLOSE = 0.8
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def sample(request):
+    folder = SAMPLES / request.param
+    trace = tracelib.load(folder)
+    return json.loads((folder / "truth.json").read_text()), trace, diagnose(analyse(trace))
+
+
+def test_the_set_is_whole_and_small():
+    assert len(FOLDERS) == 18
+    assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 25_000_000
+
+
+def test_the_verdict_is_the_one_that_the_run_was_made_for(sample):
+    truth, _, found = sample
+    assert found["verdict"]["state"] == truth["verdict"]
+
+
+def test_the_cause_that_the_run_was_made_for_leads(sample):
+    truth, _, found = sample
+    if not truth.get("leading_cause"):
+        pytest.skip("this run was made for a verdict, not for one cause")
+    causes: dict[str, int] = {}
+    for device in found["devices"]:
+        for row in device["causes"]:
+            causes[row["cause"]] = causes.get(row["cause"], 0) + row["ns"]
+    host = {
+        cause: ns
+        for cause, ns in causes.items()
+        if cause not in ("no_work", "profiler", "unattributed", "imbalance")
+    }
+    assert max(host, key=host.__getitem__) == truth["leading_cause"]
+
+
+def test_the_workload_s_own_counts_are_found(sample):
+    truth, trace, _ = sample
+    slices = trace.slices.with_columns(pl.col("name").cast(pl.String))
+    if "ttft_ms" not in truth or "cut_ms" in truth or not slices.filter(pl.col("name") == "tokenize").height:
+        pytest.skip("recorded by another workload, or cut to a part of the load")
+    assert slices.filter(pl.col("name") == "shm_broadcast.enqueue").height == truth["steps"]
+    tokenize = slices.filter(pl.col("name") == "tokenize")
+    assert tokenize.height == truth["requests"]
+    if (
+        truth["tokenize_ms"] > truth["requests"]
+    ):  # cached prompts take microseconds, less than an annotation costs
+        inside = (
+            tokenize["dur_ns"].sum() / 1e6
+        )  # the log's clock is read around the annotation, so never less
+        assert 0.7 * truth["tokenize_ms"] < inside < truth["tokenize_ms"]

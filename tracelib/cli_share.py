@@ -54,6 +54,21 @@ example:
   tracelib redact worker_TP0.pt.trace.json.gz -o clean.pt.trace.json.gz"""
 
 
+_ATTACH_HELP = """\
+Put a finished report onto a ticket: the summary as a comment in that system's markup, the files attached. Credentials come from
+the environment only. What a system does not take through its API is printed as a step to do by hand.
+
+  jira:OPS-42                JIRA_URL, JIRA_TOKEN, on Jira Cloud also JIRA_USER
+  github:owner/repository#7  GITHUB_TOKEN (GITHUB_API_URL for an Enterprise server)
+  gitlab:group/project#7     GITLAB_TOKEN (GITLAB_URL for a server of your own)
+  slack:#channel             SLACK_BOT_TOKEN
+  file:DIRECTORY             a folder, for any other system
+
+examples:
+  tracelib attach reports/INC-42 --to jira:OPS-42 --dry-run     exactly what would be sent
+  tracelib attach reports/INC-42 --to jira:OPS-42"""
+
+
 def add_sharing(command: Command, add_loading: AddLoading, loading: Loading) -> None:
     """Add the commands by `command(name, summary, text)`.
 
@@ -62,6 +77,7 @@ def add_sharing(command: Command, add_loading: AddLoading, loading: Loading) -> 
     _add_export(command, add_loading, loading)
     _add_batch(command)
     _add_redact(command)
+    _add_attach(command)
 
 
 def _add_export(command: Command, add_loading: AddLoading, loading: Loading) -> None:
@@ -206,4 +222,22 @@ def _redact(options: argparse.Namespace) -> int:
     redactor = clean(options.file, options.output)
     print(redactor.summary() or "Nothing was found that needs to be removed.", file=sys.stderr)
     print(options.output)
+    return 0
+
+
+def _add_attach(command: Command) -> None:
+    attach = command("attach", "put a finished report onto a ticket", _ATTACH_HELP)
+    attach.add_argument("report", type=Path, metavar="REPORT", help="a report's folder")
+    attach.add_argument("--to", required=True, metavar="TICKET", help="such as jira:OPS-42")
+    attach.add_argument(
+        "--dry-run", action="store_true", help="print what would be sent; ask no server, need no credentials"
+    )
+    attach.set_defaults(run=_attach)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from tracelib.report.tickets import attach, planned
+
+    for line in (planned if options.dry_run else attach)(options.report, options.to):
+        print(line)
     return 0

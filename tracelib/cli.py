@@ -151,6 +151,12 @@ def _add_loading(command: argparse.ArgumentParser) -> None:
         help="threads or processes of this name are an api_server, engine or worker",
     )
     command.add_argument(
+        "--pid-map",
+        default="",
+        metavar="FILE",
+        help="lines of INSIDE OUTSIDE: process and thread ids of a container's traces, and the host's (or what grep NSpid /proc/*/task/*/status prints)",
+    )
+    command.add_argument(
         "--ftrace-clock",
         default="",
         metavar="CLOCK",
@@ -376,7 +382,7 @@ def _parameters(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "traces": [str(path) for path in options.traces], "title": options.title, "ticket": options.ticket, "window": options.window,
         "window_of": options.window_of, "offsets": _offsets(options.offset), "roles": dict(_pair(text, "--role") for text in options.role),
-        "ftrace_clock": options.ftrace_clock, "requests": options.requests, "requests_offset": options.requests_offset,
+        "ftrace_clock": options.ftrace_clock, "pid_map": options.pid_map, "requests": options.requests, "requests_offset": options.requests_offset,
         "requests_clock": options.requests_clock, "cpu_stat": list(options.cpu_stat), "mean_input_tokens": options.mean_input_tokens, "rules": options.rules,
         "cpu_bound": options.cpu_bound, "redact": not options.no_redact,
     }  # fmt: skip
@@ -394,7 +400,7 @@ def _loading(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the flags of :func:`_add_loading` say, as `tracelib.load` takes it."""
     return {
         "offsets": _offsets(options.offset), "roles": dict(_pair(text, "--role") for text in options.role),
-        "ftrace_clock": options.ftrace_clock or None, "progress": lambda name: print(f"reading {_one_line(name)}", file=sys.stderr),
+        "ftrace_clock": options.ftrace_clock or None, "pid_map": options.pid_map or None, "progress": lambda name: print(f"reading {_one_line(name)}", file=sys.stderr),
     }  # fmt: skip
 
 

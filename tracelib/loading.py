@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracelib.align import align
 from tracelib.manifest import FILE_NAME, manifest_of
+from tracelib.pid_map import read_pid_map
 from tracelib.schema import FRAMES
 from tracelib.sources import read_files, trace_files
 from tracelib.sources.cache import cache as user_cache
@@ -17,7 +19,6 @@ from tracelib.sources.files import sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from tracelib.errors import BadTrace
     from tracelib.sources.cache import Cache
@@ -37,6 +38,7 @@ def load(
     roles: Mapping[str, str] | None = None,
     ftrace_clock: str | None = None,
     host: str | Mapping[str, str] | None = None,
+    pid_map: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
     cache: bool | None = None,
 ) -> Trace:
@@ -52,6 +54,8 @@ def load(
         See :func:`tracelib.align.align`.
     host
         The host of the files that do not name theirs: one name for all, or file name -> name.
+    pid_map
+        A file that maps ids inside a container to the host's (:func:`tracelib.pid_map.read_pid_map`).
     progress
         Called with each file's name before it is read; by default a bar appears on a terminal after two seconds.
     cache
@@ -81,6 +85,7 @@ def load(
     trace = align(
         complete, offsets=_over(offsets, said.offsets), roles=_over(roles, said.roles),
         ftrace_clock=ftrace_clock or said.ftrace_clock, wall_offsets=said.wall_offsets(),
+        pids=said.pids if pid_map is None else read_pid_map(Path(pid_map)),
     )  # fmt: skip
     return _with_file_remarks(trace, failures, [path for path in others if path.name != FILE_NAME])
 

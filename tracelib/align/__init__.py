@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.align.containers import mapped, on_hosts, user_map
 from tracelib.align.domains import source_row, unmatched_offsets, with_clock_pairs, with_ftrace_clock
+from tracelib.align.evidence import Evidence
 from tracelib.align.hosts import group_hosts
 from tracelib.align.merge import merge
 from tracelib.align.roles import assign_roles
@@ -32,6 +34,7 @@ def align(
     roles: Mapping[str, str] | None = None,
     ftrace_clock: str | None = None,
     wall_offsets: Mapping[str, int] | None = None,
+    pids: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Trace:
     """Return one trace of `traces`, each of one file, on one timeline, threads joined and roles filled in.
 
@@ -51,6 +54,9 @@ def align(
     wall_offsets
         Name of a clock -> ns to add to it to get wall time, as somebody read both together on the traces' host: ties the
         files that name this clock and declare nothing themselves.
+    pids
+        File name or glob -> process or thread id in that file -> id on the host; "*" means the files of recorders that live
+        in a container. Without it, ids of a container are matched by proof from the threads' activity, or not at all.
 
     Returns
     -------
@@ -72,15 +78,41 @@ def align(
     stray = unmatched_offsets(names, offsets or {})
     if stray:
         raise BadParameter("offsets", stray[0], names)
+    given = {
+        index: ids
+        for index, (trace, name) in enumerate(zip(clocked, names, strict=True))
+        if (ids := user_map(name, source_row(trace)["format"], pids or {}))
+    }
+    clocked = _with_ids(clocked, given)
     tied = timeline(clocked, offsets or {}, max_error_ns)
-    hosts = group_hosts(clocked, [tie.method == "untied" for tie in tied.ties], tied.off_share)
+    apart = [tie.method == "untied" for tie in tied.ties]
+    hosts = group_hosts(clocked, apart, tied.off_share)
+    found, inside = on_hosts(clocked, tied.ties, hosts.group, given)
+    if found:
+        clocked = _with_ids(clocked, found)
+        tied.evidence = Evidence(clocked)
+        hosts = group_hosts(clocked, apart, tied.off_share)
     merged = merge(clocked, tied.ties, hosts.group, hosts.names)
     remarks = [
         *tied.remarks,
         *_disagreements(clocked, tied, hosts.group),
         *((source, level, message, "") for source, level, message in hosts.remarks),
+        *inside,
+        *(_map_remark(clocked[index], index, ids) for index, ids in given.items()),
     ]
     return assign_roles(_with_remarks(merged, remarks), roles)
+
+
+def _with_ids(traces: Sequence[Trace], maps: Mapping[int, Mapping[int, int]]) -> list[Trace]:
+    return [mapped(trace, maps[index]) if index in maps else trace for index, trace in enumerate(traces)]
+
+
+def _map_remark(trace: Trace, index: int, ids: Mapping[int, int]) -> tuple[int, str, str, str]:
+    """Say how many of a source's active threads the user's map names; the others join nothing."""
+    tids = trace.slices.join(trace.threads.select("thread", "tid"), on="thread")["tid"].unique()
+    known = len(set(tids) & set(ids.values()))
+    said = f"the map of ids that was given names {known} of its {tids.len()} active threads"
+    return (index, "info", said, "") if known else (index, "warning", said, "check whose ids the map holds")
 
 
 #: Above this share of slices that begin while their thread is off the CPU, two clocks do not agree.

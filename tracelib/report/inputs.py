@@ -58,7 +58,7 @@ def portable(path: str, folder: Path) -> str:
 def given(**parameters: Any) -> dict[str, Any]:
     """Return the parameters that say something, files by their base name: a report names no path of a machine."""
     said = {name: value for name, value in parameters.items() if not _unsaid(value)}
-    for name in ("traces", "requests", "rules", "cpu_stat"):
+    for name in ("traces", "requests", "rules", "cpu_stat", "pid_map"):
         if name in said:
             value = said[name]
             said[name] = Path(value).name if isinstance(value, str) else [Path(path).name for path in value]

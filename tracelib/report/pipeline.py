@@ -35,7 +35,7 @@ __all__ = ["OUTCOME", "Report", "record", "record_picture", "removed", "write_re
 #: Under this type a report notebook carries its findings and its picture, for whoever renders it.
 OUTCOME = "application/vnd.tracelib.outcome+json"
 #: Parameters that name files.
-PATHS = ("traces", "requests", "rules", "cpu_stat")
+PATHS = ("traces", "requests", "rules", "cpu_stat", "pid_map")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Exports of one Parquet or Arrow file per table: the same tables as in SQLite must give the same trace."""
 
+import random
 import sqlite3
 
 import polars as pl
@@ -52,3 +53,26 @@ def test_a_damaged_table_costs_itself(export, process, tmp_path):
     assert trace.slices["name"].to_list() == ["cudaLaunchKernel"]
     assert "damaged: table OSRT_API" in " ".join(trace.health["message"])
     assert trace.sources["skipped_bytes"].item() == 21
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream"])
+def test_bytes_changed_in_a_table_cost_that_table_at_most(export, process, tmp_path, kind):
+    """Found by fuzzing: of some lengths in a damaged Arrow file Polars panics, which is no `Exception`."""
+    rows = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)],
+        "OSRT_API": [(n, n + 1, process + 7, 7) for n in range(50)],
+    }
+    folder = converted(export(rows), tmp_path / "dir", kind)
+    table = next(folder.glob("OSRT_API.*"))
+    whole, lost = table.read_bytes(), 0
+    for seed in range(60):
+        pick, data = random.Random(seed), bytearray(whole)
+        for _ in range(3):
+            data[pick.randrange(8, len(data))] = pick.choice((0, 44, 127, 255))
+        table.write_bytes(data)
+        trace = read(next(folder.glob("StringIds.*"))).check()
+        assert trace.slices.filter(pl.col("category") == "runtime").height == 1
+        if trace.slices.height == 1:
+            lost += 1
+            assert "table OSRT_API" in " ".join(trace.health["message"])
+    assert lost > 5

@@ -20,6 +20,9 @@ PARQUET, ARROW = b"PAR1", b"ARROW1"
 #: First bytes of an Arrow stream, which has no magic: a continuation marker, before the length of its schema.
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _ENTRIES = ("StringIds.parquet", "StringIds.arrow")
+#: What Polars raises for a damaged file; of some lengths and offsets it panics rather than say so.
+_DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+EXCERPT = 200
 
 
 def is_table_of_directory(head: bytes, name: str) -> bool:
@@ -40,12 +43,13 @@ class Directory:
     def _columns(self, file: Path) -> tuple[str, ...]:
         try:
             return tuple(_scan(file).collect_schema().names())
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except _DAMAGE as error:
             self._lose(file, error)
             return ()
 
-    def _lose(self, file: Path, error: Exception) -> None:
-        self.damage.append(f"table {file.stem}: {str(error).splitlines()[0]}")
+    def _lose(self, file: Path, error: BaseException) -> None:
+        said = (str(error).splitlines() or ["unreadable"])[0]
+        self.damage.append(f"table {file.stem}: {said[:EXCERPT]}")
         self.lost_bytes += file.stat().st_size
 
     def has(self, table: str, *columns: str) -> bool:
@@ -64,7 +68,7 @@ class Directory:
         ]
         try:
             return _scan(self._of[table]).select(known).collect().with_columns(absent).select(list(columns))
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except _DAMAGE as error:
             self._lose(self._of[table], error)
             return pl.DataFrame(schema=dict(columns))
 

@@ -54,14 +54,19 @@ def host_slices(database: Tables, texts: pl.DataFrame, notes: Remarks) -> pl.Dat
     `correlation` Int64.
     """
     calls = {
-        table: _calls(database, table, category, texts) for table, category in _call_tables(database).items()
+        table: _calls(database, table, category, texts)
+        for table, category in _call_tables(database, notes).items()
     }
     waits = _waits(database, calls.get(RUNTIME), notes)
     return pl.concat([*calls.values(), waits, _nvtx(database, texts)])
 
 
-def _call_tables(database: Tables) -> dict[str, str]:
-    found = [name for name in database.tables if database.has(name, "start", "end", "globalTid", "nameId")]
+def _call_tables(database: Tables, notes: Remarks) -> dict[str, str]:
+    needed = ("start", "end", "globalTid", "nameId")
+    for name in sorted(CALLS.keys() & database.tables.keys()):
+        if absent := [column for column in needed if not database.has(name, column)]:
+            notes.add("warning", f"table {name} is left out: it has no {', '.join(absent)}")
+    found = [name for name in database.tables if database.has(name, *needed)]
     return {name: CALLS.get(name, "other") for name in found}
 
 

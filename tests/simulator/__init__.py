@@ -32,11 +32,13 @@ class Simulated:
         """What held the GPUs up, by the simulator's own bookkeeping."""
         return truth([worker.gpu for worker in self.server.workers])
 
-    def write(self, folder: Path, *, sched: bool = True, samples: bool = True) -> Path:
-        """Write the run's trace files into `folder`: a Kineto file a process, and perf's text."""
+    def write(
+        self, folder: Path, *, sched: bool = True, samples: bool = True, from_idle: bool = True
+    ) -> Path:
+        """Write the run's trace files into `folder`: a Kineto file a process, and perf's text (see `perf.write`)."""
         kineto.write(self.server, folder)
         if sched or samples:
-            perf.write(self.server, folder / "perf.txt", sched=sched, samples=samples)
+            perf.write(self.server, folder / "perf.txt", sched=sched, samples=samples, from_idle=from_idle)
         return folder
 
     def results(self) -> Results:
@@ -53,14 +55,15 @@ def simulate(
     seconds: float = 0.5,
     *,
     heal: bool = False,
+    graph: bool = False,
 ) -> Simulated:
     """Play a run of about `seconds` that loses about `share` of its time to `defect`, and a little to everything else.
 
-    `defect` is one of `DEFECTS`. `heal` plays the same steps with the same small troubles, but without the defect. The same
-    arguments give the same run.
+    `defect` is one of `DEFECTS`. `heal` plays the same steps with the same small troubles, but without the defect;
+    `graph` launches each step's kernels by one graph replay. The same arguments give the same run.
     """
     key = f"{defect} {share} {seed} {ranks} {seconds}"
     planned = plan(defect, share, seconds, ranks, random.Random(f"plan {key}"), heal=heal)
-    run = server(planned, ranks, random.Random(f"play {key}"))
+    run = server(planned, ranks, random.Random(f"play {key}"), graph=graph)
     run.play()
     return Simulated(run)

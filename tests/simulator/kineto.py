@@ -25,7 +25,7 @@ def write(server: Server, folder: Path) -> None:
         _write(
             folder / f"worker_TP{worker.rank}",
             [worker.thread],
-            _gpu_events(worker, len(server.workers)),
+            _gpu_events(worker, len(server.workers), graph=server.graph),
             _distributed(worker, len(server.workers)),
         )
     _write(folder / "engine_core", [server.engine])
@@ -75,12 +75,13 @@ def _named(made: Slice, thread: Thread) -> dict[str, Any]:
     return {"cat": made.category, "name": made.name, "pid": thread.pid, "tid": thread.tid, **args}
 
 
-def _gpu_events(worker: Worker, ranks: int) -> Iterable[dict[str, Any]]:
+def _gpu_events(worker: Worker, ranks: int, *, graph: bool) -> Iterable[dict[str, Any]]:
+    """Yield the GPU's operations; of a collective in a graph the profiler writes the kernel's name and no more."""
     for op in worker.gpu.ops:
         args = {"device": worker.rank, "context": 1, "stream": 7, "correlation": op.launch.correlation}
         yield _interval(op.begin, op.end) | {
             "cat": "gpu_memcpy" if op.kind == "memcpy" else "kernel", "name": op.name, "pid": worker.rank, "tid": 7,
-            "args": args | ({"bytes": 4096} if op.kind == "memcpy" else {}) | (_collective(op, ranks)),
+            "args": args | ({"bytes": 4096} if op.kind == "memcpy" else {}) | ({} if graph else _collective(op, ranks)),
         }  # fmt: skip
 
 

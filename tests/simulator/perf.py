@@ -46,12 +46,17 @@ class _Line:
     text: str
 
 
-def write(server: Server, path: Path, *, sched: bool = True, samples: bool = True) -> None:
-    """Write the text of `perf script --header --ns -F +pid`."""
+def write(
+    server: Server, path: Path, *, sched: bool = True, samples: bool = True, from_idle: bool = True
+) -> None:
+    """Write the text of `perf script --header --ns -F +pid`.
+
+    Without `from_idle` no switch from a CPU's idle task to a thread is recorded, as some kernels hardly ever do.
+    """
     lines = []
     for thread in server.threads:
         lines += list(_samples(thread)) if samples else []
-        lines += list(_switches(thread)) if sched else []
+        lines += list(_switches(thread, from_idle=from_idle)) if sched else []
     body = "\n".join(line.text for line in sorted(lines, key=lambda line: (line.ts, line.order)))
     path.write_text(_header(len(server.threads), sched=sched, samples=samples) + body + "\n")
 
@@ -98,7 +103,7 @@ def _samples(thread: Thread) -> Iterator[_Line]:
             tick += PERIOD_NS
 
 
-def _switches(thread: Thread) -> Iterator[_Line]:
+def _switches(thread: Thread, *, from_idle: bool) -> Iterator[_Line]:
     """Between two stretches of different CPU states the scheduler did something."""
     off: Stretch | None = None  # the stretch that the thread left its CPU for
     for before, after in pairwise([None, *_merged(thread.life)]):
@@ -112,6 +117,8 @@ def _switches(thread: Thread) -> Iterator[_Line]:
             yield _Line(after.begin, 1, _wakeup(thread, after.begin))
         if after.cpu == "running":
             by = off.by if off else None
+            if by is None and not from_idle:
+                continue
             yield _switch(thread, after.begin, _task(by) if by else _idle(thread), "R", _task(thread), 3)
         else:
             off = after

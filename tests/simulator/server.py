@@ -65,6 +65,7 @@ class Server:
     api: Thread
     background: Thread  # a second tokenizer thread: its work is hidden behind the GPUs'
     intruders: list[Thread]
+    graph: bool = False  # decode by graph replay
     correlations: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
@@ -139,21 +140,34 @@ class Server:
         with thread.slice("execute_model", "user_annotation"), thread.slice("decode", "user_annotation"):
             thread.run(self.jitter(10 * US), DISPATCH, "python")
             self._pauses(worker, step)
-            for layer in range(LAYERS):
-                for kernel, op, call, ns in LAYER:
-                    first = layer == 0 and not worker.launches
-                    with thread.slice(op, "cpu_op"):
-                        thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
-                        if first:
-                            self._delays(worker, step)
-                        elif layer == 1 and op == LAYER[0][1]:
-                            self._hidden(worker)
-                        self._call(
-                            worker, call, kernel, self.jitter(ns, KERNEL_JITTER), step if first else None
-                        )
+            (self._replay if self.graph else self._eager)(worker, step)
             with thread.slice("sample.to_cpu", "user_annotation"), thread.slice("aten::to", "cpu_op"):
                 thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
-                self._call(worker, "cudaMemcpyAsync", COPY, COPY_NS, None)
+                self._call(worker, "cudaMemcpyAsync", [(COPY, COPY_NS)], None)
+
+    def _eager(self, worker: Worker, step: int) -> None:
+        """Launch kernel by kernel."""
+        thread = worker.thread
+        for layer in range(LAYERS):
+            for kernel, op, call, ns in LAYER:
+                first = layer == 0 and not worker.launches
+                with thread.slice(op, "cpu_op"):
+                    thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
+                    if first:
+                        self._delays(worker, step)
+                    elif layer == 1 and op == LAYER[0][1]:
+                        self._hidden(worker)
+                    self._call(
+                        worker, call, [(kernel, self.jitter(ns, KERNEL_JITTER))], step if first else None
+                    )
+
+    def _replay(self, worker: Worker, step: int) -> None:
+        """Copy the inputs in, and launch all kernels by one call: they share its correlation id."""
+        with worker.thread.slice("aten::copy_", "cpu_op"):
+            worker.thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
+            self._delays(worker, step)
+        kernels = [(kernel, self.jitter(ns, KERNEL_JITTER)) for kernel, _, _, ns in LAYER * LAYERS]
+        self._call(worker, "cudaGraphLaunch", kernels, step)
 
     def _pauses(self, worker: Worker, step: int) -> None:
         """What stops the interpreter between two operations: no operation covers it."""
@@ -184,8 +198,8 @@ class Server:
             with worker.thread.slice("cudaMalloc", "cuda_runtime", next(self.correlations)):
                 worker.thread.run(self.jitter(200 * US), ("kernel_launch", "alloc"), "driver")
 
-    def _call(self, worker: Worker, call: str, kernel: str, ns: int, step: int | None) -> None:
-        """Launch; in a step's first call the API itself may be slow, or the profiler in it."""
+    def _call(self, worker: Worker, call: str, kernels: list[tuple[str, int]], step: int | None) -> None:
+        """Launch kernels of so many ns; in a step's first call the API itself may be slow, or the profiler in it."""
         thread, begin, correlation = worker.thread, worker.thread.now, next(self.correlations)
         extra = {
             k: 0 if step is None else self.plan.worker[k][step][worker.rank] for k in ("api", "profiler")
@@ -199,7 +213,8 @@ class Server:
             with thread.slice("Buffer Flush", "overhead") if extra["profiler"] else nullcontext():
                 thread.run(extra["profiler"], ("profiler", None), "profiler")
             thread.run(self.jitter(2 * US), API, "driver")
-        worker.launches.append((kernel, ns, Launch(thread, begin, thread.now, correlation)))
+        launch = Launch(thread, begin, thread.now, correlation)
+        worker.launches += [(kernel, ns, launch) for kernel, ns in kernels]
 
     def _reply(self, worker: Worker, step: int) -> None:
         thread, done = worker.thread, worker.gpu.ops[-1].end
@@ -227,7 +242,7 @@ class Server:
                 worker.gpu.ops.append(Op(start, end, kernel, kind, launch, met))
 
 
-def server(plan: Plan, ranks: int, rng: random.Random) -> Server:
+def server(plan: Plan, ranks: int, rng: random.Random, *, graph: bool = False) -> Server:
     """Return a server at rest: each thread on a CPU of its own, and a stranger beside each worker."""
 
     def thread(name: str, pid: int, tid: int, cpu: int, *, bound: bool = True) -> Thread:
@@ -237,5 +252,5 @@ def server(plan: Plan, ranks: int, rng: random.Random) -> Server:
     return Server(
         plan, rng, workers, engine=thread("engine_core", 770, 770, ranks), api=thread("tokenizer", 771, 2383, ranks + 1),
         background=thread("tokenizer", 771, 2385, ranks + 2),
-        intruders=[thread("stress", 900 + r, 900 + r, r, bound=False) for r in range(ranks)],
+        graph=graph, intruders=[thread("stress", 900 + r, 900 + r, r, bound=False) for r in range(ranks)],
     )  # fmt: skip

@@ -129,7 +129,7 @@ class Sheet:
             for r in sorted({o["gpu"] for o in self.ops})
         ]
         source = {
-            "source": 0, "file": "t.json", "sha256": "0", "bytes": 1, "format": "perf", "host": "h", "cpus": self.cpus, "clock": "realtime",
+            "source": 0, "file": "t.json", "sha256": "0" * 64, "bytes": 1, "format": "perf", "host": "h", "cpus": self.cpus, "clock": "realtime",
             "tied_by": "declared", "offset_ns": 0, "first_ns": 0, "last_ns": 1, "lost_declared": 0, "lost_detected": 0, "skipped_bytes": 0,
         }  # fmt: skip
         return Trace.of({

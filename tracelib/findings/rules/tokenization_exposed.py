@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share, own_ns, shortage_note
+from tracelib.findings.finding import (
+    Finding,
+    evidence_of_lost,
+    exposed,
+    exposed_share,
+    own_ns,
+    percent,
+    shortage_note,
+    spent,
+)
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -24,15 +33,12 @@ def tokenization_exposed(results: Results) -> Finding | None:
         return None
     whole = results.host_time.filter(pl.col("cause") == "tokenization")
     total, together = int(whole["total_ns"].sum()), int(whole["union_ns"].sum())
-    hidden = (
-        max(0.0, 1 - int(lost["dur_ns"].sum()) / results.gpu_time["gpu"].n_unique() / together)
-        if together
-        else 0.0
-    )
+    waited = spent(lost) / results.gpu_time["gpu"].n_unique()
+    hidden = max(0.0, 1 - waited / together) if together else 0.0
     return Finding(
         id="tokenization_exposed", cause="tokenization",
         claim=f"The GPUs waited for tokenization {100 * share:.1f} % of the time: the workers waited for the engine, the engine for a request, and the "
-        f"API server was tokenizing. ({total / 1e9:.2f} s of tokenization on all threads; {100 * hidden:.0f} % of it ran while GPUs worked, and cost nothing.){shortage_note(lost)}",
+        f"API server was tokenizing. ({total / 1e9:.2f} s of tokenization on all threads; for {100 * hidden:.0f} % of it no GPU waited{_in_the_way(results)}.){shortage_note(lost)}",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high",
         why="the waits of worker and engine and the tokenizer's range are recorded at the same moments",
         evidence=evidence_of_lost(results, lost),
@@ -45,3 +51,14 @@ def tokenization_exposed(results: Results) -> Finding | None:
         verify=["Record again: this share must fall and TTFT with it."],
         change="code", gain_ns=own_ns(lost),
     )  # fmt: skip
+
+
+def _in_the_way(results: Results) -> str:
+    """Say that tokenization which no GPU waited for cost something all the same: it had the CPU that others wanted."""
+    taken = results.instead.filter((pl.col("doing") == "tokenization") & (pl.col("cause") != "tokenization"))
+    share = exposed_share(results, taken)
+    return (
+        f", but for {percent(share)} of the time it had the CPU of a thread that one did wait for"
+        if share >= 0.005
+        else ""
+    )

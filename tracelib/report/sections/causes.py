@@ -6,7 +6,7 @@ from typing import Any
 
 from tracelib.report import numbers
 from tracelib.report.sections.html import Column, Markup, Section, bar, esc, items, table
-from tracelib.report.sections.words import CAUSES, cause_name
+from tracelib.report.sections.words import CAUSES, cause_name, sub_cause_name
 from tracelib.report.text import count, duration, moment, share
 
 __all__ = ["abstained", "causes_table", "findings_list"]
@@ -57,7 +57,7 @@ def _cause_cells(row: numbers.CauseRow) -> tuple[object, ...]:
         f'<abbr class="c-{esc(row.cause)}" title="{esc(meaning)}">{esc(cause_name(row.cause))}</abbr>'
     )
     parts = (
-        ", ".join(f"{sub} {share(ns / row.exposed_ns)}" for sub, ns in row.sub_causes[:3])
+        ", ".join(f"{sub_cause_name(sub)} {share(ns / row.exposed_ns)}" for sub, ns in row.sub_causes[:3])
         if row.exposed_ns
         else ""
     )

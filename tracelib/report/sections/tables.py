@@ -6,7 +6,7 @@ from typing import Any
 
 from tracelib.report import numbers
 from tracelib.report.sections.html import Column, Markup, Section, bar, esc, table
-from tracelib.report.sections.words import CPU_STATES, cause_name
+from tracelib.report.sections.words import CPU_STATES, cause_name, sub_cause_name
 from tracelib.report.text import count, duration, share
 
 __all__ = ["per_rank_table", "per_role_table", "request_parts_table"]
@@ -182,7 +182,7 @@ def _cpu_cells(row: dict[str, Any]) -> tuple[object, ...]:
     interval = "" if row["ci95"] is None else " to ".join(share(end) for end in row["ci95"])
     part = "" if row["share"] is None else bar(row["share"], "c-" + row["cause"])
     role = str(row["role"] or "unknown").replace("_", " ")
-    sub_cause = f": {row['sub_cause']}".replace("_", " ") if row.get("sub_cause") else ""
+    sub_cause = f": {sub_cause_name(row['sub_cause'])}" if row.get("sub_cause") else ""
     cause = f"{cause_name(row['cause'])}{sub_cause}"
     return role, cause, duration(row["cpu_ns"]), Markup(f"{part} {esc(share(row['share']))}"), interval
 

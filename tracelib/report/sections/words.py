@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CAUSES", "CPU_STATES", "VERDICTS", "cause_name"]
+__all__ = ["CAUSES", "CPU_STATES", "SUB_CAUSES", "VERDICTS", "cause_name", "sub_cause_name"]
 
 #: cause -> (name, what the blame thread was doing)
 CAUSES: dict[str, tuple[str, str]] = {
@@ -33,6 +33,18 @@ CAUSES: dict[str, tuple[str, str]] = {
     "other": ("Other work", "none of the named causes"),
 }
 
+#: Sub-causes whose own names say too little to a reader.
+SUB_CAUSES: dict[str, str] = {
+    "api": "launch calls",
+    "dispatch": "framework between launches",
+    "latency": "the device's start-up",
+    "jit_compile": "run-time compilation",
+    "module_load": "loading of GPU code",
+    "alloc": "memory allocation",
+    "serialize": "pickling",
+    "chat_template": "chat template",
+}
+
 #: state -> what the page's headline calls it
 VERDICTS: dict[str, str] = {
     "cpu_bound": "CPU-bound",
@@ -54,3 +66,8 @@ CPU_STATES: dict[str, str] = {
 def cause_name(cause: str) -> str:
     """Return the name of `cause`; one that is not known stands for itself."""
     return CAUSES.get(cause, (cause, ""))[0]
+
+
+def sub_cause_name(sub_cause: str) -> str:
+    """Return the name of `sub_cause`; one that is not known stands for itself."""
+    return SUB_CAUSES.get(sub_cause, sub_cause.replace("_", " "))

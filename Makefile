@@ -44,7 +44,7 @@ confusion: $(READY)  ## blame simulated runs with one known defect each; prints 
 	$(BIN)/python -m tests.simulator.confusion
 
 fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS, FUZZ_READER, FUZZ_SEED); keeps what fails in .fuzz
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} $(BIN)/python -m pytest tests/sources/test_fuzz.py -q -s --basetemp=.fuzz
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-2000} $(BIN)/python -m pytest tests/sources/test_fuzz.py tests/sources/test_structure.py -q -s --basetemp=.fuzz
 
 clean:  ## remove what was built
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage .fuzz

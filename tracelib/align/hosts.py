@@ -87,19 +87,20 @@ def _name_rivals(hosts: Hosts, traces: Sequence[Trace]) -> None:
 
 
 def _rivals(index: int, traces: Sequence[Trace]) -> list[str]:
-    """Return files of the same per-process recorder that hold another process with the same id.
+    """Return files of the same recorder, none of which names its host, that hold a process with the same id.
 
-    One process writes several files one after the other, never two at a time, and keeps its rank.
+    Of PyTorch's profiler, one process writes several files one after the other, never two at a time, and keeps its rank. An
+    nsys session may be any node's: ids and names repeat on every node that runs the same image.
     """
     own = source_row(traces[index])
-    if own["format"] != "torch_profiler":
+    if own["format"] not in ("torch_profiler", "nsys"):
         return []
     rivals = []
     for trace in (*traces[:index], *traces[index + 1 :]):
         other = source_row(trace)
         if other["format"] != own["format"] or not _processes(traces[index]) & _processes(trace):
             continue
-        if other["rank"] != own["rank"] or _overlap(own, other):
+        if own["format"] == "nsys" or other["rank"] != own["rank"] or _overlap(own, other):
             rivals.append(str(other["file"]))
     return rivals
 

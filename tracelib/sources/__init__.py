@@ -103,6 +103,8 @@ def _traces_in(path: Path) -> list[Path]:
     except OSError as error:
         raise UnknownFormat(path, SOURCES, reason=str(error)) from error
     traces = [trace for member in members for trace in _traces_or_none(member, archives=False)]
+    # a tar of a tracer's own files (raw ring buffers) is one recording: its reader says what it needs
+    traces = traces or _traces_or_none(path, archives=False)
     if not traces:
         raise UnknownFormat(
             path, SOURCES, reason=f"none of the {len(members)} files in the archive is a trace"

@@ -8,9 +8,9 @@ from tracelib.findings.finding import Finding
 from tracelib.findings.order import ordered, place
 
 
-def finding(name, gain, change="code", exposed=None, statement=""):
+def finding(name, gain, change="code", exposed=None, statement="", *, leads=False):
     return Finding(
-        name, None, "claim", gain if exposed is None else exposed, 0.1, "high", "why", [], "", [], [], change, gain, statement
+        name, None, "claim", gain if exposed is None else exposed, 0.1, "high", "why", [], "", [], [], change, gain, statement, leads
     )  # fmt: skip
 
 
@@ -22,13 +22,15 @@ ORDERS = [
         ["cores", "flag", "code"],
     ),
     ([finding("symptom", None, "none", 500), finding("code", 1)], ["code", "symptom"]),
-    ([finding("idle", None, "none", 500, "no load"), finding("code", 100)], ["idle", "code"]),
-    ([finding("idle", None, "none", 50, "no load"), finding("code", 100)], ["code", "idle"]),
+    ([finding("code", 100), finding("idle", None, "none", 500, "no load", leads=True)], ["idle", "code"]),
     (
-        [finding("idle", None, "none", 150, "no load"), finding("b", 100), finding("c", 90)],
-        ["b", "c", "idle"],
+        [
+            finding("idle", None, "none", 500, "no load"),
+            finding("code", 100),
+            finding("symptom", None, "none", 9),
+        ],
+        ["code", "symptom", "idle"],
     ),
-    ([finding("full", None, "none", 0, "full GPUs"), finding("code", 100)], ["full", "code"]),
     ([finding("b", 7), finding("a", 7)], ["a", "b"]),
 ]
 

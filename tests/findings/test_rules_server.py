@@ -99,8 +99,17 @@ def idle():
 
 def test_all_waiting_is_no_load():
     results = idle().results()
-    assert no_load(results).exposed_ns == 90 * MS
+    found = no_load(results)
+    assert (found.exposed_ns, found.leads) == (90 * MS, True)
     assert verdict(results).state == "no_load"
+
+
+def test_a_little_idleness_does_not_lead():
+    """40 ms without a request, 50 ms with one at the tokenizer."""
+    sheet = idle()
+    sheet.doing(sheet.api, 41, 91, "tokenize")
+    found = no_load(sheet.results())
+    assert (found.exposed_ns, found.leads) == (40 * MS, False)
 
 
 def test_a_request_at_the_tokenizer_is_load():

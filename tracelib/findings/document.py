@@ -76,7 +76,7 @@ def diagnose(
 
 def _finding(results: Results, finding: Finding, number: int) -> dict[str, Any]:
     kept = dataclasses.asdict(finding)
-    del kept["statement"]
+    del kept["statement"], kept["leads"]
     whole = results.window.duration_ns * results.gpu_time["gpu"].n_unique()
     share = None if finding.gain_ns is None or not whole else finding.gain_ns / whole
     return {**kept, "gain_share": share, "place": place(finding, number)}

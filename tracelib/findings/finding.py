@@ -68,10 +68,9 @@ class Finding:
     change: Change
     gain_ns: (
         int | None
-    )  # what the change can give back at most, time without a CPU not counted; None = a symptom or a statement
-    statement: str = (
-        ""  # of one on the whole run, for which nothing in the server is to be changed: what it is good for
-    )
+    )  # what the change gives back at most, lack of a CPU not counted; None = no gain of its own
+    statement: str = ""  # of one on the whole run, for which nothing is to be changed: what it is good for
+    leads: bool = False  # of a statement: the verdict says the same, so it stands first
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,15 @@ _WORDS: dict[Change, str] = {
 def ordered(found: Iterable[Finding]) -> list[Finding]:
     """Return the findings in the order in which they should be acted on.
 
-    A statement on the whole run comes first if it costs more than all changes give, or blames nothing: a server without
-    requests, or at the limit of its GPUs, needs no change. Then changes, then symptoms, then other statements.
+    A statement on the whole run that the verdict makes too comes first: a server without requests, or at the limit of its
+    GPUs, needs no change. Then changes, then symptoms, then other statements.
     """
     rows = list(found)
-    gains = [f.gain_ns or 0 for f in rows]
-    most, together = max(gains, default=0), sum(gains)
+    most = max((f.gain_ns or 0 for f in rows), default=0)
 
     def key(finding: Finding) -> tuple[int, int, int, str]:
         if finding.statement:
-            leads = finding.exposed_ns >= together or not finding.exposed_ns
-            return (0 if leads else 3, 0, -finding.exposed_ns, finding.id)
+            return (0 if finding.leads else 3, 0, -finding.exposed_ns, finding.id)
         if finding.gain_ns is None:
             return (2, 0, -finding.exposed_ns, finding.id)
         leading = finding.gain_ns >= WORTH_FIRST * most

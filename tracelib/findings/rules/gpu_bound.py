@@ -31,5 +31,5 @@ def gpu_bound(results: Results) -> Finding | None:
         disproof="If a run on a faster CPU is faster, the host mattered after all.",
         advice=["Look at the kernels themselves: larger batches, faster attention and matrix kernels, lower precision, more GPUs."],
         verify=["Throughput must follow GPU changes, not CPU changes."],
-        change="none", gain_ns=None, statement="It says what kind of run this was; nothing in the server is to be changed for it.",
+        change="none", gain_ns=None, leads=True, statement="It says what kind of run this was; nothing in the server is to be changed for it.",
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.findings.finding import Finding, evidence_of_lost, exposed, exposed_share
+from tracelib.findings.verdict import Thresholds, shares
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -30,5 +31,11 @@ def no_load(results: Results) -> Finding | None:
         evidence=evidence_of_lost(results, lost), disproof="If the load generator or the proxy in front reports queued requests at these moments, they were held up before the server.",
         advice=["Record under the load that is slow, or look at what is in front of this server (proxy, load balancer, client limits)."],
         verify=["Record again with requests waiting at all times."],
-        change="none", gain_ns=None, statement="It says what kind of run this was; nothing in the server is to be changed for it.",
+        change="none", gain_ns=None, leads=_most_of_all(results), statement="It says what kind of run this was; nothing in the server is to be changed for it.",
     )  # fmt: skip
+
+
+def _most_of_all(results: Results) -> bool:
+    """Return whether the verdict is "no load" by its own measure."""
+    share = shares(results)
+    return share.no_work > Thresholds.no_load * share.lost

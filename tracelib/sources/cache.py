@@ -22,14 +22,17 @@ import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import platformdirs
 import polars as pl
 
 from tracelib.schema import FRAMES
-from tracelib.sources.files import sha256
+from tracelib.sources.files import GZIP, ZSTD, sha256
 from tracelib.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["LIMIT", "Cache", "cache"]
 
@@ -37,6 +40,8 @@ __all__ = ["LIMIT", "Cache", "cache"]
 LIMIT = 5 << 30
 #: Smaller files are read faster than they are looked up.
 SMALLEST = 1 << 17
+#: Text of more bytes than this is streamed to the cache by readers that can; compressed text is taken to be so much longer.
+LARGE, TYPICAL_RATIO = 1 << 30, 15
 #: What was modified so shortly before it was hashed may change again without a trace.
 RACY_NS = 2 * 10**9
 #: Unfinished entries and remembered hashes are removed after so many seconds without use.
@@ -98,13 +103,16 @@ class Cache:
             return self._filled(entry, path, source, f"the cache's copy was broken and was replaced: {error}")
 
     def _filled(self, entry: Path, path: Path, source: Source, note: str) -> Trace:
-        trace = source.read(path)
+        """Return the file's trace; it is in the cache afterwards, as it is read or else after that."""
+        stream: Any = getattr(source, "stream", None) if _is_large(path) else None
+        trace = source.read(path) if stream is None else None
         try:
-            _keep(trace, entry)
+            _keep(entry, functools.partial(stream, path) if trace is None else trace.to_parquet)
             self._forget_oldest()
+            trace = trace or _kept(entry)
         except OSError as error:
             note = f"not kept in the cache {self.folder}: {error}"
-        return _noted(trace, note) if note else trace
+        return _noted(trace or source.read(path), note)
 
     def _key(self, path: Path, source: Source) -> str:
         parts = (
@@ -181,12 +189,12 @@ def _checksums(entry: Path) -> dict[str, int]:
     return {file.name: zlib.crc32(file.read_bytes()) for file in sorted(entry.glob("*.parquet"))}
 
 
-def _keep(trace: Trace, entry: Path) -> None:
-    """Write an entry beside its place, and move it there."""
+def _keep(entry: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder beside the entry's place, and move it there."""
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(suffix=".tmp", prefix=f"{entry.name}-", dir=entry.parent))
     try:
-        trace.to_parquet(made)
+        write(made)
         (made / "checksums.json").write_text(json.dumps(_checksums(made)))
         shutil.rmtree(
             entry, ignore_errors=True
@@ -212,6 +220,15 @@ def _kept(entry: Path) -> Trace:
     return trace
 
 
+def _is_large(path: Path) -> bool:
+    """Say whether the file's rows should go through the disk rather than all be in memory while it is read."""
+    with path.open("rb") as file:
+        packed = file.read(4).startswith((GZIP, ZSTD))
+    return path.stat().st_size * (TYPICAL_RATIO if packed else 1) > LARGE
+
+
 def _noted(trace: Trace, note: str) -> Trace:
+    if not note:
+        return trace
     row = pl.DataFrame([(0, "info", note, "")], schema=FRAMES["health"], orient="row")
     return trace.replace(health=pl.concat([trace.health, row]))

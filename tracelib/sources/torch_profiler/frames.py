@@ -12,7 +12,7 @@ from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
 if TYPE_CHECKING:
     from tracelib.sources.torch_profiler.events import Batch
 
-__all__ = ["counters", "gpu_ops", "gpus", "launches", "slices", "threads"]
+__all__ = ["calls", "counters", "gpu_ops", "gpus", "hosts", "launches", "on_threads", "slices", "threads"]
 
 _THREAD_LABEL = re.compile(r"thread \d+ \((.*)\)")
 #: Calls that start all kernels of a graph at once: cudaGraphLaunch, cuGraphLaunch_ptsz, hipGraphLaunch.
@@ -29,23 +29,27 @@ def _label(text: str | None) -> str | None:
     return (found[1] if found else (text or "")).strip() or None
 
 
-def launches(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per correlation id of a runtime or driver call: correlation, caller, caller_tid, by_graph (bool)."""
+def calls(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per runtime or driver call with a correlation id: correlation, caller, caller_tid, by_graph (bool)."""
     graph = pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH)
-    return (
-        spans.lazy()
-        .filter(pl.col("category").is_in(["runtime", "driver"]) & pl.col("correlation").is_not_null())
-        .select("correlation", caller="pid", caller_tid="tid", by_graph=graph)
-        .unique("correlation", keep="first", maintain_order=True)
-        .collect()
-    )
+    called = pl.col("category").is_in(["runtime", "driver"]) & pl.col("correlation").is_not_null()
+    return spans.filter(called).select("correlation", caller="pid", caller_tid="tid", by_graph=graph)
 
 
-def threads(spans: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame:
-    """Return one row per thread that `spans` lie on, with :data:`tracelib.schema.THREADS` and the names of `batch`."""
-    found = spans.select("pid", "tid").unique().sort("pid", "tid", nulls_last=True)
+def launches(called: pl.DataFrame) -> pl.DataFrame:
+    """Return the first of the :func:`calls` of each correlation id."""
+    return called.unique("correlation", keep="first", maintain_order=True)
+
+
+def hosts(hosted: pl.DataFrame) -> pl.DataFrame:
+    """Return the distinct pid and tid of spans that :func:`on_threads` returned and that lie on a thread."""
+    return hosted.filter("hosted").select("pid", "tid").unique()
+
+
+def threads(found: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame:
+    """Return one row per thread of `found` (pid, tid), as :data:`tracelib.schema.THREADS`, with the names of `batch`."""
     rows = []
-    for number, (pid, tid) in enumerate(found.iter_rows()):
+    for number, (pid, tid) in enumerate(found.unique().sort("pid", "tid", nulls_last=True).iter_rows()):
         name = _label(batch.labels.get((pid, tid, "thread_name"))) or batch.texts.get(tid)
         process = batch.labels.get((pid, None, "process_name")) or batch.texts.get(pid)
         rows.append((number, host, pid, tid, name, process, None, None))
@@ -89,9 +93,8 @@ def slices(hosted: pl.DataFrame, known: pl.DataFrame, base: int) -> pl.DataFrame
     ).match_to_schema(SLICES)  # fmt: skip
 
 
-def gpus(gpu: pl.DataFrame, host: str | None, rank: int | None, names: dict[int, str]) -> pl.DataFrame:
-    """Return one row per device that did some work (:data:`tracelib.schema.GPUS`)."""
-    devices = gpu["device"].unique().sort(nulls_last=True).to_list()
+def gpus(devices: pl.Series, host: str | None, rank: int | None, names: dict[int, str]) -> pl.DataFrame:
+    """Return one row per device of `devices`, those that did some work, in order (:data:`tracelib.schema.GPUS`)."""
     rows = [
         (n, host, d if d is None or abs(d) < 2**31 else None, rank, names.get(d))
         for n, d in enumerate(devices)
@@ -99,13 +102,12 @@ def gpus(gpu: pl.DataFrame, host: str | None, rank: int | None, names: dict[int,
     return pl.DataFrame(rows, schema=GPUS, orient="row")
 
 
-def gpu_ops(gpu: pl.DataFrame, called: pl.DataFrame, base: int) -> pl.DataFrame:
+def gpu_ops(gpu: pl.DataFrame, devices: pl.Series, called: pl.DataFrame, base: int) -> pl.DataFrame:
     """Return :data:`tracelib.schema.GPU_OPS` of `gpu` (:data:`events.GPU`), with the process that called each.
 
     A file has the events of one process as a rule: where no call is recorded for a GPU op and just one process made
     calls, it is that one.
     """
-    devices = gpu["device"].unique().sort(nulls_last=True)
     numbers = pl.DataFrame({"device": devices, "gpu": pl.Series(range(devices.len()), dtype=pl.Int32)})
     callers = called["caller"].drop_nulls().unique()
     only = pl.lit(callers[0] if callers.len() == 1 else None, pl.Int64)

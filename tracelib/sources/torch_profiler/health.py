@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from tracelib.sources.torch_profiler.reader import Content
 
-__all__ = ["health"]
+__all__ = ["health", "oddities"]
 
 Row = tuple[str, str, str]  # level, message, fix
 
@@ -22,11 +23,9 @@ UNUSED_PHASES = "stfPpNODvVcT()"
 FINISH = "Wait until the profiler has finished writing, then copy the file."
 
 
-def health(
-    found: Content, made: dict[str, pl.DataFrame], base: int, rank_from: str, *, wall: bool
-) -> pl.DataFrame:
-    """Return one row per remark (:data:`tracelib.schema.HEALTH`)."""
-    rows = [*_losses(found), *_oddities(found, made), *_assumptions(found, made, base, rank_from, wall=wall)]
+def health(found: Content, odd: Counter[str], base: int, rank_from: str, *, wall: bool) -> pl.DataFrame:
+    """Return one row per remark (:data:`tracelib.schema.HEALTH`); `odd` is what :func:`oddities` counted in all parts."""
+    rows = [*_losses(found), *_oddities(found, odd), *_assumptions(found, base, rank_from, wall=wall)]
     return pl.DataFrame([(0, *row) for row in rows], schema=HEALTH, orient="row")
 
 
@@ -46,51 +45,34 @@ def _losses(found: Content) -> Iterator[Row]:
         )
 
 
-def _oddities(found: Content, made: dict[str, pl.DataFrame]) -> Iterator[Row]:
-    ops, slices = made["gpu_ops"], made["slices"]
-    twice = ops.filter(pl.col("dur_ns") > 0)
-    repeated = (
-        twice.height - twice.n_unique(["gpu", "stream", "ts_ns", "dur_ns", "name", "correlation"])
-        if twice.height
-        else 0
+def oddities(slices: pl.DataFrame, ops: pl.DataFrame, called: pl.DataFrame) -> Counter[str]:
+    """Return how many rows of a part of finished frames are odd, and how; the counts of all parts add up."""
+    lasting = ops.filter(pl.col("dur_ns") > 0)
+    orphan = pl.col("correlation").is_not_null() & ~pl.col("correlation").is_in(
+        called["correlation"].implode()
     )
-    if repeated:
-        yield (
-            "warning",
-            f"{repeated} GPU ops are repetitions of another, equal in time, stream and name; all were kept",
-            "",
-        )
-    if slices.height:
-        nameless = (slices["name"] == "unknown").sum()
-        if nameless:
-            yield (
-                "info",
-                f'{nameless} slices are called "unknown": the profiler replaces names it cannot print',
-                "",
-            )
-    adrift = slices.filter(pl.col("thread").is_null() & (pl.col("category") == "sync")).height
-    if adrift:
-        yield (
-            "info",
-            f"{adrift} waits lie on no host thread: the calls that made them are not in the file",
-            "",
-        )
-    launched = ops["correlation"].is_not_null().sum()
-    if launched:
-        callers = (
-            slices.filter(pl.col("category").is_in(["runtime", "driver"]))["correlation"]
-            .drop_nulls()
-            .unique()
-        )
-        orphans = ops.filter(
-            pl.col("correlation").is_not_null() & ~pl.col("correlation").is_in(callers.implode())
-        ).height
-        if orphans:
-            yield (
-                "info",
-                f"{orphans} of {ops.height} GPU ops were launched by a call that is not in the file",
-                "",
-            )
+    return Counter(
+        ops=ops.height,
+        repeated=lasting.height - lasting.n_unique(["gpu", "stream", "ts_ns", "dur_ns", "name", "correlation"]) if lasting.height else 0,
+        orphans=ops.filter(orphan).height,
+        nameless=int((slices["name"] == "unknown").sum()),
+        adrift=slices.filter(pl.col("thread").is_null() & (pl.col("category") == "sync")).height,
+    )  # fmt: skip
+
+
+def _oddities(found: Content, odd: Counter[str]) -> Iterator[Row]:
+    if odd["repeated"]:
+        repeated = "GPU ops are repetitions of another, equal in time, stream and name; all were kept"
+        yield "warning", f"{odd['repeated']} {repeated}", ""
+    if odd["nameless"]:
+        unknown = 'slices are called "unknown": the profiler replaces names it cannot print'
+        yield "info", f"{odd['nameless']} {unknown}", ""
+    if odd["adrift"]:
+        adrift = "waits lie on no host thread: the calls that made them are not in the file"
+        yield "info", f"{odd['adrift']} {adrift}", ""
+    if odd["orphans"]:
+        orphans = "GPU ops were launched by a call that is not in the file"
+        yield "info", f"{odd['orphans']} of {odd['ops']} {orphans}", ""
     unused = {
         ph: n
         for (ph, _), n in sorted(found.batch.tally.items())
@@ -104,16 +86,14 @@ def _oddities(found: Content, made: dict[str, pl.DataFrame]) -> Iterator[Row]:
         )
 
 
-def _assumptions(
-    found: Content, made: dict[str, pl.DataFrame], base: int, rank_from: str, *, wall: bool
-) -> Iterator[Row]:
+def _assumptions(found: Content, base: int, rank_from: str, *, wall: bool) -> Iterator[Row]:
     if found.batch.recorded:
         start, end = (
             min(s for s, _ in found.batch.recorded) + base,
             max(e for _, e in found.batch.recorded) + base,
         )
         yield "info", f"the profiler says that it recorded from {start} to {end} ns", ""
-    if made["gpu_ops"].height or made["sources"]["rank"][0] is not None:
+    if rank_from:
         yield "info", f"rank by {rank_from}", ""
     if not wall:
         fix = "Record with PyTorch 2.4 or later, or tie it to another source by a common event."

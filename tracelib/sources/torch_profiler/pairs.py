@@ -8,13 +8,23 @@ name, or the innermost one if it has no name or a name that nothing open has.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracelib.sources.torch_profiler.events import SPANS
 
-__all__ = ["paired"]
+if TYPE_CHECKING:
+    from tracelib.sources.torch_profiler.events import Batch
+
+__all__ = ["paired", "with_pairs"]
+
+
+def with_pairs(batch: Batch) -> pl.DataFrame:
+    """Return the intervals of `batch` and those that its marks begin and end; what is odd goes to its remarks."""
+    extra, odd = paired(batch.marks)
+    batch.remarks.update(odd)
+    return pl.concat([batch.spans, extra]) if extra.height else batch.spans
 
 
 def paired(marks: pl.DataFrame) -> tuple[pl.DataFrame, Counter[str]]:

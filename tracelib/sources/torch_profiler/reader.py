@@ -19,7 +19,7 @@ from tracelib.sources.torch_profiler.lex import Refused
 from tracelib.sources.torch_profiler.salvage import decoded, salvage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -78,11 +78,12 @@ def _decoded(cutter: Cutter) -> Iterator[tuple[Chunk, Batch, bytes | None]]:
             yield first, *future.result()
 
 
-def _batches(cutter: Cutter) -> tuple[list[Batch], bytes | None]:
+def _batches(cutter: Cutter, take: Callable[[Batch], None]) -> tuple[list[Batch], bytes | None]:
     batches: list[Batch] = []
     tail: bytes | None = None
     for chunk, batch, behind in _decoded(cutter):
         if tail is None:
+            take(batch)
             batches.append(batch)
             tail = behind
         elif len(tail) < LONGEST_TAIL:  # the list has ended: this text belongs to the document
@@ -97,8 +98,8 @@ def _open(path: Path) -> Stream:
         raise BadTrace(path, "torch_profiler", "", str(error.strerror or error)) from error
 
 
-def content(path: Path) -> Content:
-    """Return all that the file at `path` holds.
+def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Content:
+    """Return all that the file at `path` holds; each batch is shown to `take` first, which may move rows elsewhere.
 
     Raises
     ------
@@ -108,7 +109,7 @@ def content(path: Path) -> Content:
     """
     with _open(path) as stream:
         cutter = Cutter(stream)
-        batches, tail = _batches(cutter)
+        batches, tail = _batches(cutter, take)
         if cutter.head is None:
             raise BadTrace(
                 path, "torch_profiler", "byte 0", stream.damage or "it has no list of traceEvents",

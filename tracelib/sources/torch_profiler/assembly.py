@@ -1,0 +1,130 @@
+"""What the rows of a file need to know of the whole of it, and the frames made of them part by part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.errors import BadTrace
+from tracelib.schema import SOURCES
+from tracelib.sources.files import sha256
+from tracelib.sources.torch_profiler import frames
+from tracelib.sources.torch_profiler.document import rank_of
+from tracelib.sources.torch_profiler.health import health, oddities
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tracelib.sources.torch_profiler.reader import Content
+
+__all__ = ["Assembly"]
+
+#: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or a start of its own.
+EPOCH_LIKE_NS = 10**18
+
+
+class Assembly:
+    """Makes the frames of one file from parts of its events (:data:`events.SPANS` and :data:`events.GPU`).
+
+    `slices` and `gpu_ops` take one part each, every part once; `others` comes after the last of them.
+
+    Raises
+    ------
+    BadTrace
+        Not one event of the file can be read.
+
+    """
+
+    def __init__(
+        self, path: Path, found: Content, spans: Iterable[pl.DataFrame], gpu: Iterable[pl.DataFrame]
+    ) -> None:
+        _check(path, found)
+        self.path, self.found = path, found
+        self.base = found.document.integer("baseTimeNanoseconds") or 0
+        self.wall = self.base > 0 or _epoch_like(spans) or _epoch_like(gpu)
+        self.rank, self.rank_from = rank_of(found.document, path.name)
+        self.called = frames.launches(pl.concat(frames.calls(part) for part in spans))
+        self.threads = frames.threads(
+            pl.concat(frames.hosts(frames.on_threads(part, self.called)) for part in spans),
+            found.batch,
+            found.document.host,
+        )
+        self.devices = (
+            pl.concat(self._timed(part)["device"].unique() for part in gpu).unique().sort(nulls_last=True)
+        )
+        self.odd: Counter[str] = Counter()
+        self.span: list[int] = []  # first and last moments of the parts
+
+    def _timed(self, gpu: pl.DataFrame) -> pl.DataFrame:
+        """Leave out work of a GPU at time 0, which the profiler writes when it knows no time (kineto#109)."""
+        return gpu.filter(pl.col("ts") != 0) if self.wall else gpu
+
+    def slices(self, spans: pl.DataFrame) -> pl.DataFrame:
+        """Return the slices of a part (:data:`tracelib.schema.SLICES`), in the order of the file."""
+        made = frames.slices(frames.on_threads(spans, self.called), self.threads, self.base)
+        self._note(made)
+        return made
+
+    def gpu_ops(self, gpu: pl.DataFrame) -> pl.DataFrame:
+        """Return the GPU ops of a part (:data:`tracelib.schema.GPU_OPS`), in the order of the file."""
+        timed = self._timed(gpu)
+        if lost := gpu.height - timed.height:
+            self.found.batch.remarks["GPU work at time 0: left out"] += lost
+        made = frames.gpu_ops(timed, self.devices, self.called, self.base)
+        self._note(made)
+        return made
+
+    def _note(self, made: pl.DataFrame) -> None:
+        if made.height:
+            self.span += [made["ts_ns"].min(), (made["ts_ns"] + made["dur_ns"]).max()]  # type: ignore[list-item]
+
+    def look(self, slices: pl.DataFrame, gpu_ops: pl.DataFrame) -> None:
+        """Count what is odd in parts of finished frames; rows of one moment must be in one part."""
+        self.odd.update(oddities(slices, gpu_ops, self.called))
+
+    def others(self) -> dict[str, pl.DataFrame]:
+        """Return all other frames."""
+        doc, batch = self.found.document, self.found.batch
+        counters = frames.counters(batch, self.base)
+        if counters.height:
+            self.span += [counters["ts_ns"].min(), counters["ts_ns"].max()]  # type: ignore[list-item]
+        gpus = frames.gpus(self.devices, doc.host, self.rank, doc.device_names)
+        return {
+            "counters": counters, "threads": self.threads, "gpus": gpus, "sources": self._source(),
+            "health": health(self.found, self.odd, self.base, self.rank_from if gpus.height or self.rank is not None else "", wall=self.wall),
+        }  # fmt: skip
+
+    def _source(self) -> pl.DataFrame:
+        batch, doc = self.found.batch, self.found.document
+        lost = sum(
+            count
+            for remark, count in batch.remarks.items()
+            if remark.endswith("left out") or remark.startswith("lost")
+        )
+        row = {
+            "source": 0, "file": self.path.name, "sha256": sha256(self.path), "bytes": self.path.stat().st_size, "format": "torch_profiler",
+            "recorder": doc.recorder, "host": doc.host, "rank": self.rank,
+            "clock": "realtime" if self.wall else "unknown", "wall_offset_ns": 0 if self.wall else None,
+            "first_ns": min(self.span, default=None), "last_ns": max(self.span, default=None),
+            "lost_declared": 0, "lost_detected": lost, "skipped_bytes": self.found.lost_bytes + batch.skipped_bytes,
+        }  # fmt: skip
+        return pl.DataFrame([{**dict.fromkeys(SOURCES), **row}], schema=SOURCES)
+
+
+def _check(path: Path, found: Content) -> None:
+    if sum(found.batch.tally.values()) - found.batch.tally["", "None"] > 0:
+        return
+    lost = found.batch.skipped_bytes
+    reason = f"none of its events can be read ({lost} bytes)" if lost else "its list of events is empty"
+    raise BadTrace(
+        path, "torch_profiler", "the list of traceEvents", found.damage or reason,
+        advice="Record again, and wait for the profiler to finish writing.",
+    )  # fmt: skip
+
+
+def _epoch_like(parts: Iterable[pl.DataFrame]) -> bool:
+    middle = pl.concat(part["ts"] for part in parts).median()
+    return isinstance(middle, (int, float)) and middle > EPOCH_LIKE_NS

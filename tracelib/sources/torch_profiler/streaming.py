@@ -1,0 +1,138 @@
+"""A trace of any size to Parquet, in bounded memory.
+
+The rows go to disk as they are decoded, in the order of the file. When all have been seen, and with them the time base,
+the threads and who called which GPU op, a second pass makes the frames part by part; a third collects the rows of one
+stretch of (thread, time), sorts them and writes the stretch. What stays in memory: one part, the launch calls (25 bytes
+each), begin and end marks, counters, labels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.schema import GPU_OPS, SLICES, SORT, empty
+from tracelib.sources.torch_profiler.assembly import Assembly
+from tracelib.sources.torch_profiler.events import GPU, SPANS
+from tracelib.sources.torch_profiler.pairs import with_pairs
+from tracelib.sources.torch_profiler.reader import content
+from tracelib.trace import Trace, ordered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tracelib.sources.torch_profiler.events import Batch
+
+__all__ = ["stream"]
+
+#: Rows of one part: 1 M slices take about 45 MB.
+ROWS = 1 << 20
+#: A boundary between stretches is looked for among every so many rows.
+SAMPLED = 1000
+#: Where rows of no thread stand: first, as nulls do.
+NOWHERE = -1
+
+
+class Parts:
+    """Rows of one schema on disk, in the order in which they came; iterating gives them back part by part."""
+
+    def __init__(self, folder: Path, schema: pl.Schema) -> None:
+        self.folder, self.schema = folder, schema
+        self.files: list[Path] = []
+        self.waiting: list[pl.DataFrame] = []
+        folder.mkdir()
+
+    def add(self, rows: pl.DataFrame) -> None:
+        if rows.height:
+            self.waiting.append(rows)
+        if sum(rows.height for rows in self.waiting) >= ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits; the first part is there even without a row."""
+        if self.waiting or not self.files:
+            self.files.append(self.folder / f"{len(self.files)}.parquet")
+            rows = pl.concat(self.waiting) if self.waiting else pl.DataFrame(schema=self.schema)
+            rows.write_parquet(self.files[-1], compression="lz4")
+            self.waiting = []
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        return (pl.read_parquet(file).match_to_schema(self.schema) for file in self.files)
+
+    def scan(self) -> pl.LazyFrame:
+        return pl.scan_parquet(self.files)
+
+
+def _made(
+    folder: Path, make: Callable[[pl.DataFrame], pl.DataFrame], parts: Parts, schema: pl.Schema
+) -> Parts:
+    made = Parts(folder, schema)
+    for part in parts:
+        made.add(make(part))
+    made.flush()
+    return made
+
+
+def _bounds(parts: Parts, keys: list[str]) -> list[tuple[int, int]]:
+    """Return where stretches of about `ROWS` rows begin in the order of `keys`."""
+    sample = (
+        pl.concat(part.select(keys).gather_every(SAMPLED) for part in parts).fill_null(NOWHERE).sort(keys)
+    )
+    return sample.gather_every(ROWS // SAMPLED)[1:].unique(maintain_order=True).rows()
+
+
+def _from(keys: list[str], bound: tuple[int, int]) -> pl.Expr:
+    """Return whether a row stands at or behind `bound`."""
+    first = pl.col(keys[0]).fill_null(NOWHERE)
+    return (first > bound[0]) | ((first == bound[0]) & (pl.col(keys[1]) >= bound[1]))
+
+
+def _sorted(name: str, parts: Parts, folder: Path) -> Iterator[pl.DataFrame]:
+    """Write the rows of the frame called `name` in its order, stretch by stretch; yield each."""
+    keys = SORT[name][:2]
+    begins = [_from(keys, bound) for bound in _bounds(parts, keys)]
+    for number, (begin, end) in enumerate(
+        itertools.pairwise([pl.lit(value=True), *begins, pl.lit(value=False)])
+    ):
+        rows = ordered(name, parts.scan().filter(begin & ~end).collect(engine="streaming"))
+        rows.write_parquet(folder / f"{name}-{number}.parquet", compression_level=1)
+        yield rows
+
+
+def stream(path: Path, folder: Path) -> None:
+    """Write the trace in the file at `path` to `folder`, for :meth:`tracelib.Trace.from_parquet`.
+
+    Raises
+    ------
+    BadTrace
+        As `read` does.
+
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        place = Path(name)
+        spans, gpu = Parts(place / "spans", SPANS), Parts(place / "gpu", GPU)
+
+        def take(batch: Batch) -> None:
+            for parts, key in ((spans, "spans"), (gpu, "gpu")):
+                parts.add(getattr(batch, key))
+                setattr(batch, key, pl.DataFrame(schema=parts.schema))
+
+        found = content(path, take)
+        spans.add(with_pairs(found.batch))
+        spans.flush()
+        gpu.flush()
+        whole = Assembly(path, found, spans, gpu)
+        slices = _made(place / "slices", whole.slices, spans, SLICES)
+        gpu_ops = _made(place / "gpu_ops", whole.gpu_ops, gpu, GPU_OPS)
+        for rows in _sorted("slices", slices, folder):
+            whole.look(rows, empty("gpu_ops"))
+        for rows in _sorted("gpu_ops", gpu_ops, folder):
+            whole.look(empty("slices"), rows)
+        rest = Trace.of(whole.others()).frames()
+        for frame, rows in rest.items():
+            if frame not in ("slices", "gpu_ops"):
+                rows.write_parquet(folder / f"{frame}-0.parquet", compression_level=1)

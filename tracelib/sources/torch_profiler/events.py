@@ -19,6 +19,10 @@ __all__ = [
     "COUNTERS",
     "GPU",
     "MARKS",
+    "NO_COUNTERS",
+    "NO_GPU",
+    "NO_MARKS",
+    "NO_SPANS",
     "SPANS",
     "Batch",
     "gpu_kind",
@@ -48,6 +52,11 @@ MARKS = pl.Schema({
 
 #: One row per reading of a counter.
 COUNTERS = pl.Schema({"name": pl.String(), "pid": pl.Int64(), "ts": pl.Int64(), "value": pl.Float64()})
+
+#: Frames without rows: made once, because making them takes longer than many a piece of text takes to read.
+NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS = (
+    pl.DataFrame(schema=schema) for schema in (SPANS, GPU, MARKS, COUNTERS)
+)
 
 _CATEGORIES = {
     "cpu_op": "op", "operator": "op", "user_annotation": "annotation", "python_function": "python",
@@ -108,8 +117,7 @@ class Batch:
 
 def joined(batches: list[Batch]) -> Batch:
     """Return one batch of all events of `batches`, in their order."""
-    spans, gpu, marks, counters = (pl.DataFrame(schema=schema) for schema in (SPANS, GPU, MARKS, COUNTERS))
-    whole = Batch(spans, gpu, marks, counters)
+    whole = Batch(NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS)
     for name in ("spans", "gpu", "marks", "counters"):
         parts = [getattr(batch, name) for batch in batches if getattr(batch, name).height]
         if parts:

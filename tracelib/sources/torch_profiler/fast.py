@@ -15,10 +15,10 @@ import polars as pl
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.events import (
-    COUNTERS,
-    GPU,
-    MARKS,
-    SPANS,
+    NO_COUNTERS,
+    NO_GPU,
+    NO_MARKS,
+    NO_SPANS,
     Batch,
     gpu_kind,
     joined,
@@ -53,14 +53,12 @@ def _series(column: Column, kept: Integers | slice) -> pl.Series:
     return pl.Series(first[kept]).set(pl.Series(~second[kept]), None)
 
 
-def _frame(schema: pl.Schema, columns: dict[str, Column], kept: Flags) -> pl.DataFrame:
-    """Return the rows of `columns` that are `kept`; what `schema` has and `columns` have not is null."""
+def _frame(none: pl.DataFrame, columns: dict[str, Column], kept: Flags) -> pl.DataFrame:
+    """Return the rows of `columns` that are `kept`, in a frame like `none`; its other columns are null."""
     rows = slice(None) if kept.all() else np.flatnonzero(kept)
-    count = int(kept.sum())
-    return pl.DataFrame([
-        _series(columns[name], rows).alias(name) if name in columns else pl.Series(name, [None], dtype).new_from_index(0, count)
-        for name, dtype in schema.items()
-    ])  # fmt: skip
+    made = {name: _series(column, rows).alias(name) for name, column in columns.items()}
+    nulls = none.clear(int(kept.sum()))
+    return pl.DataFrame([made[name] if name in made else nulls[name] for name in none.columns])
 
 
 def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
@@ -72,7 +70,7 @@ def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
         "pid": scan.ids("pid", rows), "tid": scan.ids("tid", rows), "ts": scan.starts(rows), "dur": scan.durations(rows),
         "correlation": scan.correlations(rows, calls),
     }  # fmt: skip
-    return _frame(SPANS, columns, ~scan.slow[rows])
+    return _frame(NO_SPANS, columns, ~scan.slow[rows])
 
 
 def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
@@ -84,7 +82,7 @@ def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
         "ts": scan.starts(rows), "dur": scan.durations(rows), "correlation": scan.correlations(rows),
         "graph": scan.optional("graph id", rows), "bytes": scan.optional("bytes", rows),
     }  # fmt: skip
-    return _frame(GPU, columns, ~scan.slow[rows])
+    return _frame(NO_GPU, columns, ~scan.slow[rows])
 
 
 def _tally(scan: Scan) -> Counter[tuple[str, str]]:
@@ -101,12 +99,12 @@ def _ordinary(scan: Scan) -> Batch:
     names, which, mended = scan.names(rows)
     distinct, split = pl.Series(names, dtype=pl.Categorical()), scan.host.size
     which = np.maximum(which, 0)  # rows without a name are slow, and no longer here in the end
-    spans, gpu = pl.DataFrame(schema=SPANS), pl.DataFrame(schema=GPU)
+    spans, gpu = NO_SPANS, NO_GPU
     if names:
         spans = _spans(scan, (distinct, which[:split]))
         gpu = _gpu_ops(scan, (distinct, which[split:]))
     return Batch(
-        spans, gpu, pl.DataFrame(schema=MARKS), pl.DataFrame(schema=COUNTERS), tally=_tally(scan),
+        spans, gpu, NO_MARKS, NO_COUNTERS, tally=_tally(scan),
         remarks=+Counter({"repaired: invalid JSON": int((mended & ~scan.slow[rows]).sum())}),
     )  # fmt: skip
 

@@ -14,10 +14,10 @@ import polars as pl
 
 from tracelib.sources.torch_profiler.collectives import of_args, of_name
 from tracelib.sources.torch_profiler.events import (
-    COUNTERS,
-    GPU,
-    MARKS,
-    SPANS,
+    NO_COUNTERS,
+    NO_GPU,
+    NO_MARKS,
+    NO_SPANS,
     Batch,
     gpu_kind,
     slice_category,
@@ -216,13 +216,12 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None if value is None else str(value)
 
 
-def _frame(rows: list[tuple[Any, ...]], schema: pl.Schema) -> pl.DataFrame:
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    series = (
-        pl.Series(name, values, dtype=dtype)
-        for (name, dtype), values in zip(schema.items(), map(list, columns), strict=True)
-    )
-    return pl.DataFrame(list(series))
+def _frame(rows: list[tuple[Any, ...]], none: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame of `rows`, like `none`, which has none."""
+    if not rows:
+        return none
+    columns = zip(none.schema.items(), zip(*rows, strict=True), strict=True)
+    return pl.DataFrame([pl.Series(name, values, dtype=dtype) for (name, dtype), values in columns])
 
 
 def batch(events: list[Event]) -> Batch:
@@ -231,6 +230,6 @@ def batch(events: list[Event]) -> Batch:
     for event in events:
         rows.add(event)
     return Batch(
-        _frame(rows.spans, SPANS), _frame(rows.gpu, GPU), _frame(rows.marks, MARKS), _frame(rows.counters, COUNTERS),
+        _frame(rows.spans, NO_SPANS), _frame(rows.gpu, NO_GPU), _frame(rows.marks, NO_MARKS), _frame(rows.counters, NO_COUNTERS),
         rows.labels, rows.texts, rows.tally, rows.remarks, rows.recorded,
     )  # fmt: skip

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.schema import GPU_OPS, SLICES, SORT, empty
+from tracelib.schema import SORT, empty
 from tracelib.sources.torch_profiler.assembly import Assembly
-from tracelib.sources.torch_profiler.events import GPU, SPANS
+from tracelib.sources.torch_profiler.events import NO_GPU, NO_SPANS
 from tracelib.sources.torch_profiler.pairs import with_pairs
 from tracelib.sources.torch_profiler.reader import content
 from tracelib.trace import Trace, ordered
@@ -40,8 +40,8 @@ NOWHERE = -1
 class Parts:
     """Rows of one schema on disk, in the order in which they came; iterating gives them back part by part."""
 
-    def __init__(self, folder: Path, schema: pl.Schema) -> None:
-        self.folder, self.schema = folder, schema
+    def __init__(self, folder: Path, none: pl.DataFrame) -> None:
+        self.folder, self.none = folder, none
         self.files: list[Path] = []
         self.waiting: list[pl.DataFrame] = []
         folder.mkdir()
@@ -56,21 +56,21 @@ class Parts:
         """Write what waits; the first part is there even without a row."""
         if self.waiting or not self.files:
             self.files.append(self.folder / f"{len(self.files)}.parquet")
-            rows = pl.concat(self.waiting) if self.waiting else pl.DataFrame(schema=self.schema)
+            rows = pl.concat([self.none, *self.waiting])
             rows.write_parquet(self.files[-1], compression="lz4")
             self.waiting = []
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
-        return (pl.read_parquet(file).match_to_schema(self.schema) for file in self.files)
+        return (pl.read_parquet(file).match_to_schema(self.none.schema) for file in self.files)
 
     def scan(self) -> pl.LazyFrame:
         return pl.scan_parquet(self.files)
 
 
 def _made(
-    folder: Path, make: Callable[[pl.DataFrame], pl.DataFrame], parts: Parts, schema: pl.Schema
+    folder: Path, make: Callable[[pl.DataFrame], pl.DataFrame], parts: Parts, none: pl.DataFrame
 ) -> Parts:
-    made = Parts(folder, schema)
+    made = Parts(folder, none)
     for part in parts:
         made.add(make(part))
     made.flush()
@@ -114,20 +114,20 @@ def stream(path: Path, folder: Path) -> None:
     """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)
-        spans, gpu = Parts(place / "spans", SPANS), Parts(place / "gpu", GPU)
+        spans, gpu = Parts(place / "spans", NO_SPANS), Parts(place / "gpu", NO_GPU)
 
         def take(batch: Batch) -> None:
             for parts, key in ((spans, "spans"), (gpu, "gpu")):
                 parts.add(getattr(batch, key))
-                setattr(batch, key, pl.DataFrame(schema=parts.schema))
+                setattr(batch, key, parts.none)
 
         found = content(path, take)
         spans.add(with_pairs(found.batch))
         spans.flush()
         gpu.flush()
         whole = Assembly(path, found, spans, gpu)
-        slices = _made(place / "slices", whole.slices, spans, SLICES)
-        gpu_ops = _made(place / "gpu_ops", whole.gpu_ops, gpu, GPU_OPS)
+        slices = _made(place / "slices", whole.slices, spans, empty("slices"))
+        gpu_ops = _made(place / "gpu_ops", whole.gpu_ops, gpu, empty("gpu_ops"))
         for rows in _sorted("slices", slices, folder):
             whole.look(rows, empty("gpu_ops"))
         for rows in _sorted("gpu_ops", gpu_ops, folder):

@@ -52,6 +52,7 @@ class Keys:
         here = np.flatnonzero((lex.depth == depth) & (lex.kind == QUOTE))
         self.lex, self.close, self.event = lex, lex.tokens[here], lex.event[here]
         self.words = {8: lex.words[self.close - 8]}  # number of characters -> those before the closing quote
+        self.found: dict[bytes, Values] = {}
 
     def _last(self, count: int) -> Words:
         if count not in self.words:
@@ -60,6 +61,11 @@ class Keys:
 
     def find(self, name: bytes) -> Values:
         """Return the last value of the key `name`, of up to 15 characters, in each event."""
+        if name not in self.found:
+            self.found[name] = self._values(name)
+        return self.found[name]
+
+    def _values(self, name: bytes) -> Values:
         quoted = b'"' + name
         found = np.flatnonzero(self._last(min(len(quoted), 8)) == _word(quoted[-8:]))
         close = self.close[found]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["stream"]
 
-#: Rows of one part: 1 M slices take about 45 MB.
-ROWS = 1 << 20
+#: Rows of a part and of a stretch: half a million slices take about 25 MB.
+ROWS, STRETCH = 1 << 19, 1 << 20
 #: A boundary between stretches is looked for among every so many rows.
 SAMPLED = 1000
 #: Where rows of no thread stand: first, as nulls do.
@@ -78,11 +78,11 @@ def _made(
 
 
 def _bounds(parts: Parts, keys: list[str]) -> list[tuple[int, int]]:
-    """Return where stretches of about `ROWS` rows begin in the order of `keys`."""
+    """Return where stretches of about `STRETCH` rows begin in the order of `keys`."""
     sample = (
         pl.concat(part.select(keys).gather_every(SAMPLED) for part in parts).fill_null(NOWHERE).sort(keys)
     )
-    return sample.gather_every(ROWS // SAMPLED)[1:].unique(maintain_order=True).rows()
+    return sample.gather_every(STRETCH // SAMPLED)[1:].unique(maintain_order=True).rows()
 
 
 def _from(keys: list[str], bound: tuple[int, int]) -> pl.Expr:

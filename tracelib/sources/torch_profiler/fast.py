@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fast_batch"]
 
+#: A row of nothing, for the columns that ordinary GPU ops have not.
+NULL_GPU = NO_GPU.clear(1)
 #: Categories whose correlation joins them to GPU ops.
 CALLS = ("runtime", "driver", "sync")
 
@@ -57,8 +59,10 @@ def _frame(none: pl.DataFrame, columns: dict[str, Column], kept: Flags) -> pl.Da
     """Return the rows of `columns` that are `kept`, in a frame like `none`; its other columns are null."""
     rows = slice(None) if kept.all() else np.flatnonzero(kept)
     made = {name: _series(column, rows).alias(name) for name, column in columns.items()}
-    nulls = none.clear(int(kept.sum()))
-    return pl.DataFrame([made[name] if name in made else nulls[name] for name in none.columns])
+    count = int(kept.sum())
+    return pl.DataFrame([
+        made[name] if name in made else NULL_GPU[name].new_from_index(0, count) for name in none.columns
+    ])  # fmt: skip
 
 
 def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:

@@ -222,6 +222,39 @@ def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
         assert part["correlation_with_ttft"] == pytest.approx(expected, abs=1e-9)
 
 
+def test_the_gpu_s_lost_time_of_each_request_is_shared_out_by_cause(throttled):
+    """Per request the causes add up to waiting + idling, and match the pieces of loss that lie inside, counted one by one."""
+    folder, run = throttled
+    log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
+    results = analyse(run, requests_log=log)
+    gpu = results.lost["gpu"].min()
+    pieces = results.lost.filter(pl.col("gpu") == gpu).select("ts_ns", "dur_ns", "cause").rows()
+    ends = dict(log.select("id", "tokenize_end").iter_rows())
+    for row, request in enumerate(results.requests.iter_rows(named=True)):
+        found = dict(results.request_causes.filter(pl.col("row") == row).select("cause", "ns").iter_rows())
+        assert sum(found.values()) == request["gpu_wait_ns"] + request["gpu_idle_ns"]
+        begin, end, by_hand = ends[request["id"]], request["first_token_ns"], {}
+        for at, length, cause in pieces:
+            inside = min(at + length, end) - max(at, begin)
+            if inside > 0:
+                by_hand[cause] = by_hand.get(cause, 0) + inside
+        assert found == by_hand
+    said = diagnose(results)["requests"]
+    assert said["outside_window"] == log.height - results.requests.height
+    assert sum(c["total_ns"] for c in said["lost_by_cause"]) == results.request_causes["ns"].sum()
+    assert [c["total_ns"] for c in said["lost_by_cause"]] == sorted(
+        (c["total_ns"] for c in said["lost_by_cause"]), reverse=True
+    )
+
+
+def test_an_id_that_is_used_again_is_another_request(throttled):
+    folder, run = throttled
+    log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
+    same = log.with_columns(id=pl.lit("x"))
+    one, other = (analyse(run, requests_log=each).requests.drop("id") for each in (log, same))
+    assert one.equals(other)
+
+
 def test_capacity_takes_the_quota_and_the_log_s_input_lengths(throttled, tmp_path):
     """Two GPUs; the rule worked out from the log's own prompt_tokens; the quota that the capture was made with."""
     folder, run = throttled

@@ -92,23 +92,24 @@ def requests(log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame)
     """
     if log is None or log.is_empty():
         return pl.DataFrame(schema=REQUESTS)
-    inside = log.filter((pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns))
+    within = (pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns)
+    inside = log.filter(within).with_row_index("row")  # a log may use an id again
     gpu = gpu_states.filter(pl.col("gpu") == gpu_states["gpu"].min())
     after = inside.select(
-        "id",
+        "row",
         ts_ns="tokenize_end",
         dur_ns=pl.col("first_token") - pl.col("tokenize_end"),
         gpu=pl.lit(gpu_states["gpu"].min(), pl.Int32),
     )
     spent = overlay(after, gpu, "gpu").with_columns(part=_part_of(pl.col("state").cast(pl.String)))
-    parts = spent.group_by("id").agg(
+    parts = spent.group_by("row").agg(
         pl.col("dur_ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns")
         for part in ("gpu_useful", "gpu_wait", "gpu_idle", "unknown")
     )
     made = inside.select(
-        "id", arrived_ns="arrived", first_token_ns=pl.col("first_token"), ttft_ns=pl.col("first_token") - pl.col("arrived"),
+        "row", "id", arrived_ns="arrived", first_token_ns=pl.col("first_token"), ttft_ns=pl.col("first_token") - pl.col("arrived"),
         before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"), tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
-    ).join(parts, on="id", how="left")  # fmt: skip
+    ).join(parts, on="row", how="left").with_columns(pl.col(parts.columns).exclude("row").fill_null(0))  # fmt: skip
     return made.select(list(REQUESTS)).match_to_schema(REQUESTS).sort("arrived_ns")
 
 

@@ -20,6 +20,7 @@ from tracelib.analyses.launches import launches
 from tracelib.analyses.lost import causes, lost
 from tracelib.analyses.on_timeline import on_timeline
 from tracelib.analyses.quota_use import QUOTA_USE, quota_use
+from tracelib.analyses.request_causes import REQUEST_CAUSES, request_causes
 from tracelib.analyses.requests import requests
 from tracelib.analyses.scheduling import scheduling
 from tracelib.analyses.spinning import SPINNING, spinning
@@ -69,6 +70,8 @@ class Results:
     quota_use: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=QUOTA_USE))
     utilisation_steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=UTILISATION_STEPS))
     gil_waits: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GIL_WAITS))
+    request_causes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REQUEST_CAUSES))
+    requests_outside: int = 0  # requests of the log that do not lie in the window whole
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
     supply: Supply = field(default_factory=Supply)
@@ -125,7 +128,11 @@ def analyse(
         missing["quota"] = "neither cpu.max nor cpu.stat of the server's cgroup was given"
     if requests_log is not None and frames["requests"].is_empty():
         missing["requests"] = _outside(requests_log, over)
-    return Results(trace=trace, recorded=recorded, window=over, missing=missing, supply=given, **frames)
+    frames["request_causes"] = request_causes(frames["requests"], pieces, over)
+    outside = 0 if requests_log is None else requests_log.height - frames["requests"].height
+    return Results(
+        trace=trace, recorded=recorded, window=over, missing=missing, supply=given, requests_outside=outside, **frames
+    )  # fmt: skip
 
 
 def _outside(log: pl.DataFrame, over: Window) -> str:

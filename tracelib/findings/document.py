@@ -283,7 +283,25 @@ def _requests(results: Results) -> dict[str, Any] | None:
             }
             for part in parts
         ],
+        "outside_window": results.requests_outside, "lost_by_cause": _request_causes(results),
     }  # fmt: skip
+
+
+def _request_causes(results: Results) -> list[dict[str, Any]]:
+    """Return what the GPU's lost time within the times to first token went to, the largest first; a request without it counts as 0."""
+    every = (
+        results.requests.select("ttft_ns").with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    )
+    out = []
+    for (cause,), rows in results.request_causes.group_by("cause"):
+        spent = every.join(rows.select("row", "ns"), on="row", how="left").with_columns(
+            pl.col("ns").fill_null(0)
+        )
+        out.append({
+            "cause": cause, "p50": quantile(spent["ns"], 0.5), "p95": quantile(spent["ns"], 0.95), "total_ns": int(spent["ns"].sum()),
+            "correlation_with_ttft": _correlation(spent, "ns"),
+        })  # fmt: skip
+    return sorted(out, key=lambda row: -row["total_ns"])
 
 
 def _correlation(rows: pl.DataFrame, part: str) -> float | None:

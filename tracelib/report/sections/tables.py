@@ -201,7 +201,13 @@ def request_parts_table(findings: Findings) -> Section:
         (row["part"], duration(row["p50"]), duration(row["p95"]), _r(row["correlation_with_ttft"]))
         for row in requests["parts"]
     ]
-    return Section(table(f"{requests['count']} requests", columns, rows), "requests")
+    rows += [
+        (f"of the GPU's waiting and idling: {cause_name(row['cause'])}", duration(row["p50"]), duration(row["p95"]), _r(row["correlation_with_ttft"]))
+        for row in requests["lost_by_cause"]
+    ]  # fmt: skip
+    left = requests["outside_window"]
+    outside = f"; {count(left)} more in the log do not lie in the window whole" if left else ""
+    return Section(table(f"{count(requests['count'])} requests{outside}", columns, rows), "requests")
 
 
 def _r(value: float | None) -> str:

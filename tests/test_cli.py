@@ -170,3 +170,14 @@ def test_ctrl_c_stops_it_clean(tmp_path):
     assert said.splitlines()[-1] == "tracelib: stopped; nothing was written"
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_inspect_shows_a_person_how_far_a_file_has_been_read(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "SHOWN_EVERY_S", 0)
+    monkeypatch.setenv("TRACELIB_CACHE", "off")
+    perf = f"{SAMPLE}/perf.txt.gz"
+    assert cli.main(["inspect", perf]) == 0
+    assert "%" not in capsys.readouterr().err  # not into a log
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert cli.main(["inspect", perf]) == 0
+    assert "100% of perf.txt.gz" in capsys.readouterr().err

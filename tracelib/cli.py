@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,14 @@ from tracelib.cli_share import add_sharing
 from tracelib.errors import BadParameter, TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["main"]
 
 USAGE_ERROR = 2
 PART_FAILED = 3
+#: How often a person sees how far a large file has been read.
+SHOWN_EVERY_S = 0.3
 VERDICTS = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
 
 _REPORT_HELP = """\
@@ -390,10 +393,25 @@ def _parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 def _inspect(options: argparse.Namespace) -> int:
     from tracelib.loading import load
+    from tracelib.sources.files import watched
 
-    trace = load(options.traces, **_loading(options))
+    with watched(_show_share()):
+        trace = load(options.traces, **_loading(options))
     print("\n".join(_one_line(line) for line in str(trace).split("\n")))
     return 0
+
+
+def _show_share() -> Callable[[Path, float], None]:
+    """Return what shows a person at a terminal how far each file has been read; nobody else is shown anything."""
+    shown = time.monotonic()
+
+    def show(path: Path, share: float) -> None:
+        nonlocal shown
+        if sys.stderr.isatty() and time.monotonic() - shown > SHOWN_EVERY_S:
+            shown = time.monotonic()
+            print(f"\r{share:4.0%} of {_one_line(path.name)}\x1b[K", end="\r", file=sys.stderr, flush=True)
+
+    return show
 
 
 def _loading(options: argparse.Namespace) -> dict[str, Any]:

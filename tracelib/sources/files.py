@@ -7,22 +7,39 @@ what was lost.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
+import os
 import zlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from typing_extensions import Buffer
 
-__all__ = ["Stream", "head", "open_stream", "sha256"]
+__all__ = ["Stream", "head", "open_stream", "sha256", "watched"]
 
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 BLOCK = 1 << 20
+
+_watchers: list[Callable[[Path, float], None]] = []
+
+
+@contextlib.contextmanager
+def watched(watcher: Callable[[Path, float], None]) -> Iterator[None]:
+    """Call `watcher` meanwhile, as files are read: with the path and the share of its bytes read so far.
+
+    The call comes from the thread that reads, once per piece of some megabytes.
+    """
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
 
 
 def _gzip_decoder() -> Any:
@@ -56,6 +73,7 @@ class Stream(io.RawIOBase):
         self.lost_bytes = 0
         self.position = 0
         self._file = path.open("rb")
+        self._size = os.fstat(self._file.fileno()).st_size
         magic = self._file.read(4)
         self._file.seek(0)
         self._new_decoder: Callable[[], Any] | None = (
@@ -78,6 +96,7 @@ class Stream(io.RawIOBase):
         if self._decoder is None:
             count = self._file.readinto(view)
             self.position += count
+            self._tell()
             return count
         while not self._pending and not self._done:
             self._pending = self._decode()
@@ -86,6 +105,10 @@ class Stream(io.RawIOBase):
         self._pending = self._pending[count:]
         self.position += count
         return count
+
+    def _tell(self) -> None:
+        for watcher in _watchers:
+            watcher(self.path, self._file.tell() / max(self._size, 1))
 
     def _decode(self) -> bytes:
         """Return the next decompressed bytes, b"" if this block held none."""
@@ -100,6 +123,7 @@ class Stream(io.RawIOBase):
                 )
         else:
             self._raw = self._file.read(BLOCK)
+            self._tell()
             if not self._raw:
                 return self._end(f"compressed data ends early, after {self.position} readable bytes")
         try:

@@ -47,7 +47,10 @@ def test_each_says_why_it_stands_there():
     assert place(finding("cores", 30, "machine"), 1).startswith(
         "First, because it needs no change of the server"
     )
-    assert place(finding("code", 30), 2).startswith("It takes a change of the server")
+    assert place(finding("flag", 30, "setting"), 1).startswith(
+        "First, because no cheaper change gives as much"
+    )
+    assert place(finding("code", 30), 2).startswith("Takes a change of the server")
     assert place(finding("steps", None, "none"), 3).startswith("A symptom")
     assert place(finding("idle", None, "none", 5, "No load."), 1) == "No load."
 

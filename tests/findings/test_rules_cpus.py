@@ -42,8 +42,8 @@ def test_ready_without_a_cpu_is_shortage():
     sheet = gap()
     found = cpu_shortage(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results())
     assert (found.exposed_ns, found.gain_ns, found.change) == (20 * MS, 20 * MS, "machine")
-    assert "ran on 1 of the host's 8 CPUs" in found.claim
-    assert "Running instead: batch 100 %." in found.claim
+    assert "The server ran on 1 of the host's 8 CPUs" in found.claim
+    assert "; instead ran batch 100 %." in found.claim
     assert found.evidence[0].value == "20.0 ms without a CPU"
 
 
@@ -145,7 +145,8 @@ def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
     found = quota_throttling(results)
     assert (found.exposed_ns, found.change) == (6 * 40 * MS, "machine")
     assert "6 times a thread was ready" in found.claim
-    assert "about 0.6 CPUs' worth of the period (0.6 to 0.6" in found.claim
+    assert found.claim.startswith("A CPU quota of about 0.6 CPUs stopped threads")
+    assert "about 0.6 CPUs' worth of the period (0.6 to 0.6" in found.why
     assert results.quota_use["ran_ns"].to_list() == [60 * MS] * 6
     assert results.quota_use["cpus"].to_list() == [0.6] * 6
 

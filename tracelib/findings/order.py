@@ -18,10 +18,21 @@ __all__ = ["ordered", "place"]
 CHANGES: tuple[Change, ...] = ("machine", "setting", "code", "none")
 WORTH_FIRST = 0.25
 
-_WORDS: dict[Change, str] = {
-    "machine": "needs no change of the server, and what is named below shrinks with it",
-    "setting": "is a setting of the server",
-    "code": "takes a change of the server or its clients",
+#: What is said of the first finding, and of the others.
+_WORDS: dict[Change, tuple[str, str]] = {
+    "machine": (
+        "First, because it needs no change of the server, and what is named below shrinks with it.",
+        "Needs no change of the server.",
+    ),
+    "setting": (
+        "First, because no cheaper change gives as much: it is a setting of the server.",
+        "A setting of the server.",
+    ),
+    "code": (
+        "First, because nothing cheaper gives as much; it takes a change of the server or its clients.",
+        "Takes a change of the server or its clients.",
+    ),
+    "none": ("A symptom: it goes when what causes it is mended.",) * 2,
 }
 
 
@@ -50,6 +61,4 @@ def place(finding: Finding, number: int) -> str:
     """Return why the finding stands where it does, `number` counted from 1."""
     if finding.statement:
         return finding.statement
-    if finding.gain_ns is None:
-        return "A symptom: it goes when what causes it is mended."
-    return f"{'First, because it' if number == 1 else 'It'} {_WORDS[finding.change]}."
+    return _WORDS[finding.change if finding.gain_ns is not None else "none"][number > 1]

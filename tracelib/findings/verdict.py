@@ -27,6 +27,7 @@ __all__ = [
     "Shares",
     "Thresholds",
     "Verdict",
+    "quota_words",
     "shares",
     "verdict",
 ]
@@ -179,7 +180,7 @@ def _shortage(share: Shares, results: Results) -> str:
     parts = []
     if share.throttled >= 0.01:
         parts.append(
-            f"in {_percent(share.throttled)} of the time a CPU quota{_quota(results)} had stopped the thread in question while CPUs were idle"
+            f"in {_percent(share.throttled)} of the time a CPU quota{quota_words(results)} had stopped the thread in question while CPUs were idle"
         )
     if share.starved >= 0.02:
         parts.append(
@@ -195,7 +196,7 @@ def _shortage(share: Shares, results: Results) -> str:
     )
 
 
-def _quota(results: Results) -> str:
+def quota_words(results: Results) -> str:
     """Return the quota's size: as cpu.max says it, else from what was used before each stop (`quota_use`)."""
     if results.supply.quota_cpus is not None:
         return f" of {results.supply.quota_cpus:g} CPUs"

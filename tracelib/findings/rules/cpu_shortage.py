@@ -43,7 +43,7 @@ def cpu_shortage(results: Results) -> Finding | Abstained | None:
     known = 1 - _share(host.filter(pl.col("cpu_state") == "unknown"), host)
     return Finding(
         id="cpu_shortage", cause=None,
-        claim=f"For {percent(share)} of the time a GPU was held up by a thread that was ready to run and had no CPU. {_supply(results)}{_instead(results)}",
+        claim=f"For {percent(share)} of the time a GPU was held up by a thread that was ready to run and had no CPU{_instead(results)}.{_supply(results)}",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if known > 0.8 else "medium",
         why=f"read off scheduler events, which tell the state of the thread in question for {100 * known:.0f} % of the exposed host time",
         evidence=evidence_of_lost(results, lost),
@@ -71,7 +71,8 @@ def _supply(results: Results) -> str:
         return ""
     below = steps["dur_ns"].cum_sum() < 0.95 * int(steps["dur_ns"].sum())
     of = f" of the host's {host}" if host else ""
-    return f"The server's threads ran on {seen}{of} CPUs, and for 95 % of the time up to {steps['threads'][int(below.sum())]} of them wanted one. "
+    most = steps["threads"][int(below.sum())]
+    return f" The server ran on {seen}{of} CPUs, and up to {most} of its threads wanted one for 95 % of the time."
 
 
 def _instead(results: Results) -> str:
@@ -94,4 +95,4 @@ def _instead(results: Results) -> str:
         f"{name or 'unknown threads'}{f' ({does})' if does else ''} {100 * ns / total:.0f} %"
         for name, does, ns in ran.head(4).iter_rows() if ns > 0.05 * total
     ]  # fmt: skip
-    return f"Running instead: {', '.join(shown)}." if shown else ""
+    return f"; instead ran {', '.join(shown)}" if shown else ""

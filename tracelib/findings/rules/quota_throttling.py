@@ -9,6 +9,7 @@ import polars as pl
 from tracelib.analyses.quota_use import FEWEST_PERIODS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Evidence, Finding, exposed, exposed_share, thread_name
+from tracelib.findings.verdict import quota_words
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -39,10 +40,10 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
     worst = gaps.sort("dur_ns", "ts_ns", descending=[True, False]).head(5)
     return Finding(
         id="quota_throttling", cause=None,
-        claim=f"A CPU quota stopped threads that the GPUs waited for, for {100 * share:.1f} % of the time: {gaps.height} times a thread was ready, "
-        f"CPUs were idle, and it ran again only when the quota's next period began.{_size(results)}",
+        claim=f"A CPU quota{quota_words(results)} stopped threads that the GPUs waited for, for {100 * share:.1f} % of the time: {gaps.height} times a thread was ready, "
+        f"CPUs were idle, and it ran again only when the quota's next period began.",
         exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if gaps.height >= 10 else "medium",
-        why=f"{gaps.height} gaps end on one period grid; nothing but a quota does that{counted}",
+        why=f"{gaps.height} gaps end on one period grid; nothing but a quota does that{_size(results)}{counted}",
         evidence=[Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "runnable while its CPU was idle") for r in worst.iter_rows(named=True)],
         disproof="If cpu.stat of the container shows nr_throttled standing still during the run, it was not the quota.",
         advice=[
@@ -55,14 +56,14 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
 
 
 def _size(results: Results) -> str:
-    """Say how large the quota is, from what the server used in the periods in which it was stopped."""
+    """Say how the quota's size is known: from what the server used in the periods in which it was stopped."""
     used = results.quota_use["cpus"]
     if used.len() < FEWEST_PERIODS:
         return ""
     low, middle, high = (float(used.quantile(q, "nearest") or 0.0) for q in (0.1, 0.5, 0.9))
     return (
-        f" Before each stop the server had used about {middle:.1f} CPUs' worth of the period ({low:.1f} to {high:.1f} in 8 of 10 of {used.len()} periods): "
-        "that is the quota, less what other processes of its group used."
+        f"; before each stop the server had used about {middle:.1f} CPUs' worth of the period ({low:.1f} to {high:.1f} in 8 of 10 of {used.len()} periods): "
+        "the quota, less what other processes of its group used"
     )
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tracelib.record.steps import Step
 
-__all__ = ["COMPLETE", "PARTLY", "Keeper", "main"]
+__all__ = ["COMPLETE", "PARTLY", "Keeper", "clear", "main"]
 
 COMPLETE, PARTLY = 0, 3
 POLL_S = 0.05
@@ -100,7 +100,7 @@ class Keeper:
             for step in self.steps:
                 if isinstance(step, Perf):
                     step.pids = pids
-                self._attempt(step.name, step.start, "recording")
+                self._begin(step)
             if self.workload:
                 self._attempt("command", self.workload.release, "recording")
             say(f"recording for {self.made.seconds:g} s into {self.folder}")
@@ -145,7 +145,7 @@ class Keeper:
         self._log("saving")
         say("saving ...")
         for step in self.steps:
-            if self.states.get(step.name) in {"recording", "recorded"}:
+            if self.states.get(step.name) in {"starting", "recording", "recorded"}:
                 self._attempt(step.name, step.save, "recorded")
         for step in self.steps:
             self._attempt(step.name, step.close)
@@ -160,17 +160,16 @@ class Keeper:
         for name, why in failed.items():
             say(f"{name} failed: {why}")
         if not any(self.states.get(step.name) == "recorded" for step in self.steps if step.name != "gpu"):
-            self._clear()
+            clear(self.folder)
             say("nothing was recorded")
             return PARTLY
         return PARTLY if failed or self.stopped else COMPLETE
 
-    def _clear(self) -> None:
-        for pattern in OWN_FILES:
-            for path in self.folder.glob(pattern):
-                path.unlink()
-        if not any(self.folder.iterdir()):
-            self.folder.rmdir()
+    def _begin(self, step: Step) -> None:
+        """Start a step; that it is about to start is written down first, since we can be killed in between."""
+        self.states[step.name] = "starting"
+        self._log("recording")
+        self._attempt(step.name, step.start, "recording")
 
     def _attempt(self, name: str, action: Callable[[], str | None], then: str = "") -> None:
         """Do one thing of one step; an error of the machine is noted in the step's state, and the others go on."""
@@ -198,6 +197,15 @@ class Keeper:
             write_recording(self.folder, content)
         except OSError as error:  # a full disk must not keep us from switching things off
             say(f"recording.toml cannot be written: {error}")
+
+
+def clear(folder: Path) -> None:
+    """Remove our own files from a folder in which nothing was recorded, and the folder if nothing else is in it."""
+    for pattern in OWN_FILES:
+        for path in folder.glob(pattern):
+            path.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def say(text: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelib.errors import BadParameter
-from tracelib.record.keeper import COMPLETE, PARTLY
+from tracelib.record.keeper import COMPLETE, PARTLY, clear
 from tracelib.record.plan import Plan
 
 __all__ = ["finish", "record", "unfinished"]
@@ -27,7 +27,8 @@ def record(made: Plan) -> int:
     status = _kept({"plan": made.as_json()}, made.prefix)
     if status in (COMPLETE, PARTLY):
         return status
-    if not (Path(made.folder) / "recording.toml").exists():
+    if not (Path(made.folder) / "recording.toml").exists():  # it was killed before it had begun
+        clear(Path(made.folder))
         return PARTLY
     sys.stderr.write(f"tracelib: the recorder was killed (status {status}); saving what it recorded\n")
     return finish(made)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tracelib.record import ftrace, perf
 from tracelib.record.children import child, ended, mark
 from tracelib.record.plan import BACKSTOP_S, perf_command
+from tracelib.record.proc import PROC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Ftrace", "Gpu", "Perf", "Profiler", "Step", "planned"]
 
 GPU_FIELDS = "timestamp,index,utilization.gpu,utilization.memory,power.draw,clocks.sm,memory.used"
-START_S = 20.0
+START_S, END_S = 20.0, 120.0
 #: vLLM answers /stop_profile when its traces are written; its manual speaks of ten minutes.
 SWITCH_S = 1800.0
 SETTLED_S, EMPTY_S = 2.0, 60.0
@@ -102,7 +103,10 @@ class Perf:
             raise OSError(f"perf record: {perf.last_words(said.read_text(errors='replace'))}")
 
     def stop(self) -> None:
-        if self.handle and not ended(self.handle, signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if not self.handle:  # whoever started it was killed before it could write that down
+            self.handle.update(_perf_that_writes(self.folder / "perf.data"))
+        # At its end perf looks up the build ids of all that it saw, which takes its time on a large machine.
+        if self.handle and not ended(self.handle, signal.SIGINT, signal.SIGKILL, patience_s=END_S):
             raise OSError(f"perf (process {self.handle['pid']}) does not end")
 
     def save(self) -> str:
@@ -222,6 +226,18 @@ class Profiler:
 
     def close(self) -> None:
         self.stop()
+
+
+def _perf_that_writes(data: Path) -> dict[str, int]:
+    """Return the `perf record` that writes this file, empty if there is none (any more)."""
+    for line in PROC.glob("[0-9]*/cmdline"):
+        try:
+            arguments = line.read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if arguments[:2] == [b"perf", b"record"] and str(data).encode() in arguments:
+            return mark(int(line.parent.name))
+    return {}
 
 
 def _post(url: str) -> None:

@@ -65,13 +65,18 @@ def skip_unless_traceable(*, root=True):
         pytest.skip("tracefs is not for this user here: tracing that could be left on cannot be switched on")
 
 
+def in_tracefs(arguments):
+    """Run a command where tracefs is mounted, for it alone if nobody else has; return what it said."""
+    prefix = [] if tracefs() else [*OWN_MOUNTS, "sh", "-c", f'{" ".join(MOUNT)} && exec "$@"', "sh"]
+    return subprocess.run(
+        [*prefix, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+
 def instances():
     """Return the recorder's ftrace instances on this machine: name -> whether it is switched on."""
     script = f"cd {tracefs() or PLACE}/instances && for i in tracelib-*; do [ -d $i ] && echo $i $(cat $i/tracing_on); done; true"
-    mounted = tracefs() is not None
-    prefix = [] if mounted else [*OWN_MOUNTS, "sh", "-c", f'{" ".join(MOUNT)} && exec "$@"', "sh"]
-    said = subprocess.run([*prefix, "sh", "-c", script], capture_output=True, text=True, check=True).stdout
-    return {name: on == "1" for name, on in map(str.split, said.splitlines())}
+    return {name: on == "1" for name, on in map(str.split, in_tracefs(["sh", "-c", script]).splitlines())}
 
 
 def log_of(folder):

@@ -173,21 +173,23 @@ def test_lines_by_hand_are_those_of_the_recorder():
         assert part in shown
 
 
-def test_an_instance_that_another_owner_left_goes_and_one_that_is_owned_stays():
+SWEEP = """
+from pathlib import Path
+from tracelib.record import ftrace
+place = ftrace.tracefs()
+namespace = Path("/proc/self/ns/pid").stat().st_ino
+dead, foreign = (place / "instances" / f"tracelib-{of}-4194304-1" for of in (namespace, namespace + 1))
+dead.mkdir()
+foreign.mkdir()
+try:
+    assert list(ftrace.instances_left(place)) == [dead]
+finally:
+    ftrace.remove(dead)
+    ftrace.remove(foreign)
+assert not dead.exists()
+"""
+
+
+def test_an_instance_whose_owner_died_goes_and_another_containers_stays():
     recording.skip_unless_traceable()
-    place = ftrace.tracefs()
-    if place is None:
-        pytest.skip(
-            "tracefs is not mounted here; the tests that kill the recorder look at this in a namespace of their own"
-        )
-    namespace = Path("/proc/self/ns/pid").stat().st_ino
-    dead = place / "instances" / f"tracelib-{namespace}-4194304-1"
-    foreign = place / "instances" / f"tracelib-{namespace + 1}-4194304-1"
-    dead.mkdir()
-    foreign.mkdir()
-    try:
-        assert list(ftrace.instances_left(place)) == [dead]
-    finally:
-        ftrace.remove(dead)
-        ftrace.remove(foreign)
-    assert not dead.exists()
+    recording.in_tracefs([sys.executable, "-c", SWEEP])

@@ -74,6 +74,7 @@ def load(
     """
     several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
     said = manifest_of(several)
+    pids = said.pids if pid_map is None else read_pid_map(Path(pid_map))
     files, others = trace_files(several)
     traces, failures = _read(files, progress, user_cache(cache))
     if not traces:
@@ -85,7 +86,7 @@ def load(
     trace = align(
         complete, offsets=_over(offsets, said.offsets), roles=_over(roles, said.roles),
         ftrace_clock=ftrace_clock or said.ftrace_clock, wall_offsets=said.wall_offsets(),
-        pids=said.pids if pid_map is None else read_pid_map(Path(pid_map)),
+        pids=pids,
     )  # fmt: skip
     return _with_file_remarks(trace, failures, [path for path in others if path.name != FILE_NAME])
 

@@ -187,7 +187,11 @@ def on_hosts(
     """
     found: dict[int, tuple[Ids, list[Proof]]] = {}
     remarks: list[Remark] = []
-    hosts = {at for at, trace in zip(group, traces, strict=True) if trace.sched.height}
+    hosts = {
+        at
+        for at, trace, tie in zip(group, traces, ties, strict=True)
+        if trace.sched.height and tie.method != "untied"
+    }
     for index, trace in enumerate(traces):
         alone = list(group).count(group[index]) == 1 and group[index] not in hosts
         if not alone or not _may_be_inside(trace, ties[index]) or index in given or not hosts:

@@ -151,7 +151,15 @@ def _untied(name: str, recorded: Trace, trace: Trace) -> str:
     needed = _FROM.get(name)
     if needed is None or getattr(trace, needed).height or getattr(recorded, needed).is_empty():
         return ""
-    return f"it was recorded, but the clock of the files that hold the {needed.replace('_', ' ')} is tied to no other file's"
+    return f"it was recorded, but the clock of the files that hold the {_WORDS[needed]} is tied to no other file's"
+
+
+_WORDS = {
+    "slices": "host slices",
+    "gpu_ops": "GPU operations",
+    "samples": "CPU samples",
+    "sched": "scheduler events",
+}
 
 
 #: The events from which a frame is made.

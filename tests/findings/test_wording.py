@@ -43,3 +43,19 @@ def test_the_report_and_the_ticket_say_what_a_finding_gives():
     assert "gain up to 25.0\N{NO-BREAK SPACE}% of the window" in page
     assert "First, because it takes a change of the server." in page
     assert "gain up to 25.0\N{NO-BREAK SPACE}% of the window" in summary(findings())
+
+
+def without_gpus(*, asleep):
+    """Worker and engine wake up every 100 ms: for 1 ms, or for 60."""
+    sheet = Sheet()
+    for n in range(5):
+        for thread in (sheet.workers[0], sheet.engine):
+            sheet.runs(thread, 100 * n, 100 * n + (1 if asleep else 60), cpu=thread)
+    return verdict(sheet.results())
+
+
+def test_a_server_that_slept_may_have_had_nothing_to_record():
+    said = without_gpus(asleep=True)
+    assert said.state == "insufficient"
+    assert "if the GPUs were recorded, there was no load" in said.sentence
+    assert "no load" not in without_gpus(asleep=False).sentence

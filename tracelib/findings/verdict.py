@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.cpus import server_cpus
+from tracelib.analyses.demand import SERVER
 from tracelib.analyses.gpu_states import USEFUL
 from tracelib.analyses.quota_use import FEWEST_PERIODS
 from tracelib.analyses.scheduling import tells_shortage
@@ -35,6 +36,9 @@ __all__ = [
 STATES = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
 #: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
 NOT_HOST = ("imbalance", "no_work", "profiler", "unattributed")
+
+#: CPU time per time asleep, the server's threads together, up to which they slept nearly all the time.
+ASLEEP = 0.02
 
 WORDS = {
     "tokenization": "tokenization", "kernel_launch": "kernel launch", "ipc": "messages between processes",
@@ -95,13 +99,22 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     be attributed, or that had no work, makes no verdict while all lost time together stays under `not_cpu_bound`.
     """
     if results.gpu_time.is_empty():
-        said = "These files cannot tell: no GPU operation was recorded, so nothing says when the GPUs were held up."
+        said = f"These files cannot tell: no GPU operation was recorded, so nothing says when the GPUs were held up{_asleep(results)}."
         return Verdict("insufficient", said, "high", ["no source recorded the GPUs"])
     limits = thresholds or Thresholds()
     share = shares(results)
     state = _state(share, limits)
     confidence, why = _confidence(results, share)
     return Verdict(state, _sentence(state, share, results), confidence, why)
+
+
+def _asleep(results: Results) -> str:
+    """Say that the server slept, where the scheduler saw that: then there may have been nothing to record."""
+    server = results.scheduling.filter(pl.col("role").is_in(SERVER))
+    slept, ran = (int(server[column].sum() or 0) for column in ("blocked_ns", "running_ns"))
+    if not tells_shortage(results.thread_states) or not slept or ran > ASLEEP * slept:
+        return ""
+    return "; the server's threads slept nearly all the time: if the GPUs were recorded, there was no load"
 
 
 def _state(share: Shares, limits: Thresholds) -> str:

@@ -123,3 +123,17 @@ def test_roles_offsets_and_the_host_s_name_are_taken_and_what_is_given_goes_firs
     given = tracelib.load(folder, offsets={"ftrace*": 7}, roles={"worker_TP0": "recorder"})
     assert given.sources.filter(pl.col("format") == "ftrace")["offset_ns"].item() == 7
     assert set(given.threads.filter(pl.col("name") == "worker_TP0")["role"]) == {"recorder"}
+
+
+def test_a_host_s_name_that_the_files_contradict_is_told_and_not_used(two_clocks, captures):
+    """perf calls the machine `vm`: under the manifest's name the other files would be another machine's."""
+    folder, _ = two_clocks
+    shutil.copy(captures / "healthy" / "perf.txt.gz", folder)
+    _written(folder, "[host]\nname = 'n7'\n")
+    run = tracelib.load(folder)
+    assert set(run.threads["host"]) == {"vm"}
+    assert run.health["message"].str.contains("run.toml calls the host n7").sum() == 1
+    _written(folder, "[host]\nname = 'vm'\n")
+    run = tracelib.load(folder)
+    assert set(run.threads["host"]) == {"vm"}
+    assert not run.health["message"].str.contains("calls the host").any()

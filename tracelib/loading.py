@@ -79,8 +79,11 @@ def load(
     traces, failures = _read(files, progress, user_cache(cache))
     if not traces:
         raise failures[0]
+    named = {row["host"] for trace in traces for row in trace.sources.iter_rows(named=True)} - {None}
+    # A manifest of one machine and files that call theirs otherwise: which is which the threads prove, not the name.
+    stranger = said.host is not None and bool(named) and said.host not in named
     complete = [
-        _completed(trace, path, host or said.host, said.cpus)
+        _completed(trace, path, host or (None if stranger else said.host), said.cpus)
         for trace, path in zip(traces, _readable(files, failures), strict=True)
     ]
     trace = align(
@@ -88,7 +91,8 @@ def load(
         ftrace_clock=ftrace_clock or said.ftrace_clock, wall_offsets=said.wall_offsets(),
         pids=pids,
     )  # fmt: skip
-    return _with_file_remarks(trace, failures, [path for path in others if path.name != FILE_NAME])
+    remarks = [_host_remark(str(said.host), named)] if stranger and not host else []
+    return _with_file_remarks(trace, failures, [path for path in others if path.name != FILE_NAME], remarks)
 
 
 def _over(given: Mapping[str, Any] | None, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,15 +164,25 @@ def _span(trace: Trace) -> tuple[int | None, int | None]:
     return min(firsts, default=None), max(lasts, default=None)
 
 
-def _with_file_remarks(trace: Trace, failures: Sequence[BadTrace], others: Sequence[Path]) -> Trace:
+def _host_remark(said: str, named: set[str]) -> dict[str, Any]:
+    message = f"run.toml calls the host {said}, the files call theirs {', '.join(sorted(named))}: its name is not used"
+    return {"source": None, "level": "warning", "message": message, "fix": "correct [host] name in run.toml"}
+
+
+def _with_file_remarks(
+    trace: Trace, failures: Sequence[BadTrace], others: Sequence[Path], remarks: Sequence[dict[str, Any]]
+) -> Trace:
     rows: list[dict[str, Any]] = [
-        {
-            "source": None,
-            "level": "error",
-            "message": f"not read: {error}",
-            "fix": "Record or copy this file again.",
-        }
-        for error in failures
+        *remarks,
+        *(
+            {
+                "source": None,
+                "level": "error",
+                "message": f"not read: {error}",
+                "fix": "Record or copy this file again.",
+            }
+            for error in failures
+        ),
     ]
     if others:
         shown = ", ".join(path.name for path in others[:5]) + (

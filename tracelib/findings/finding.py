@@ -22,6 +22,7 @@ __all__ = [
     "evidence_of_lost",
     "exposed",
     "exposed_share",
+    "gain_of",
     "mean",
     "own_ns",
     "percent",
@@ -37,6 +38,8 @@ Confidence = Literal["high", "medium", "low"]
 Change = Literal["machine", "setting", "code", "none"]
 #: Rows of evidence that a finding shows: the worst ones.
 EVIDENCE_ROWS = 5
+#: What gives back less than this part of its time is a symptom of something else.
+SYMPTOM = 0.1
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,12 @@ def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:
 def own_ns(lost: pl.DataFrame) -> int:
     """Return the part of `lost` in which the blamed thread did not lack a CPU: what more CPUs would not give back."""
     return spent(lost) - sum(without_cpu(lost))
+
+
+def gain_of(lost: pl.DataFrame) -> int | None:
+    """Return what mending the cause of `lost` gives back beyond CPUs; None where it was lack of CPUs nearly all the time."""
+    own = own_ns(lost)
+    return own if own >= SYMPTOM * spent(lost) else None
 
 
 def shortage_note(lost: pl.DataFrame) -> str:

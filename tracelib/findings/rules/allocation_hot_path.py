@@ -11,7 +11,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
-    own_ns,
+    gain_of,
     percent,
     shortage_note,
     spent,
@@ -46,5 +46,5 @@ def allocation_hot_path(results: Results) -> Finding | None:
             "Allocate pinned buffers once and reuse them; no pin_memory() and no empty_cache() per step.",
         ],
         verify=["cudaMalloc, cudaFree and cudaHostAlloc must be absent from the window of a warm server."],
-        change="setting", gain_ns=own_ns(lost),
+        change="setting", gain_ns=gain_of(lost),
     )  # fmt: skip

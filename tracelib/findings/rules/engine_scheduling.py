@@ -11,7 +11,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
-    own_ns,
+    gain_of,
     percent,
     shortage_note,
     spent,
@@ -43,5 +43,5 @@ def engine_scheduling(results: Results) -> Finding | None:
             "Several steps per schedule, fewer requests per engine, or data parallelism with an engine each.",
         ],
         verify=["The gap between steps must shrink by the scheduler's time."],
-        change="setting", gain_ns=own_ns(lost),
+        change="setting", gain_ns=gain_of(lost),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
-    own_ns,
+    gain_of,
     percent,
     shortage_note,
     spent,
@@ -43,5 +43,5 @@ def gc_pauses(results: Results) -> Finding | None:
             "Raise the thresholds (gc.set_threshold), or collect by hand between steps.",
         ],
         verify=["Record again: no collection inside a gap."],
-        change="code", gain_ns=own_ns(lost),
+        change="code", gain_ns=gain_of(lost),
     )  # fmt: skip

@@ -12,6 +12,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
+    gain_of,
     own_ns,
     quantile,
     shortage_note,
@@ -59,7 +60,7 @@ def ipc_stretched(results: Results) -> Finding | Abstained | None:
         disproof="If the readers get cores of their own and the dequeue times stay, the message itself is slow (size, serialisation).",
         advice=_advice(lost),
         verify=["p95 of the dequeue time must fall to well under a step."],
-        change="code", gain_ns=own_ns(lost),
+        change="code", gain_ns=gain_of(lost),
     )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
+    gain_of,
     mean,
-    own_ns,
     shortage_note,
     spent,
 )
@@ -57,7 +57,7 @@ def launch_bound(results: Results) -> Finding | None:
             "Keep the launching thread on a core of its own (taskset, numactl); other threads of the process contend for the interpreter lock.",
         ],
         verify=["The share of late launches must fall, useful GPU time rise."],
-        change="code", gain_ns=own_ns(lost),
+        change="code", gain_ns=gain_of(lost),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
-    own_ns,
+    gain_of,
     percent,
     shortage_note,
     spent,
@@ -42,5 +42,5 @@ def module_loading(results: Results) -> Finding | None:
             "Load at start instead of at first launch: CUDA_MODULE_LOADING=EAGER (longer start, more device memory), or warm up with the traffic's shapes.",
         ],
         verify=["Record again after the warm-up: this share must vanish."],
-        change="setting", gain_ns=own_ns(lost),
+        change="setting", gain_ns=gain_of(lost),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
-    own_ns,
+    gain_of,
     percent,
     shortage_note,
     spent,
@@ -51,7 +51,7 @@ def run_time_compilation(results: Results) -> Finding | Abstained | None:
             "Ship binaries for this GPU's architecture, so that no PTX is compiled on loading.",
         ],
         verify=["Record again after the warm-up: no compiler range may lie in the window."],
-        change="setting", gain_ns=own_ns(lost),
+        change="setting", gain_ns=gain_of(lost),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed,
     exposed_share,
-    own_ns,
+    gain_of,
     percent,
     shortage_note,
     spent,
@@ -49,7 +49,7 @@ def tokenization_exposed(results: Results) -> Finding | None:
             "Let clients send token ids, or tokenize in a separate tier in front of the server.",
         ],
         verify=["Record again: this share must fall and TTFT with it."],
-        change="code", gain_ns=own_ns(lost),
+        change="code", gain_ns=gain_of(lost),
     )  # fmt: skip
 
 

@@ -73,9 +73,9 @@ def in_tracefs(arguments):
     ).stdout
 
 
-def instances():
-    """Return the recorder's ftrace instances on this machine: name -> whether it is switched on."""
-    script = f"cd {tracefs() or PLACE}/instances && for i in tracelib-*; do [ -d $i ] && echo $i $(cat $i/tracing_on); done; true"
+def instances(keeper):
+    """Return the ftrace instances of one keeper (other tests record at the same time): name -> whether it is on."""
+    script = f"cd {tracefs() or PLACE}/instances && for i in tracelib-*-{keeper}-*; do [ -d $i ] && echo $i $(cat $i/tracing_on); done; true"
     return {name: on == "1" for name, on in map(str.split, in_tracefs(["sh", "-c", script]).splitlines())}
 
 

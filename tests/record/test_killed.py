@@ -20,7 +20,6 @@ SLEEP = "sleep 30"
 @pytest.fixture(autouse=True)
 def _traceable():
     recording.skip_unless_traceable()
-    assert not any(recording.instances().values()), "another recording runs on this machine"
 
 
 def wait_until(true, patience_s=90):
@@ -45,9 +44,9 @@ def keeper_of(process):
     return found[0]
 
 
-def nothing_is_left(folder):
+def nothing_is_left(folder, keeper):
     wait_until(lambda: not recording.processes_of(folder))
-    assert not any(recording.instances().values())
+    assert not any(recording.instances(keeper).values())
 
 
 def loads_or_is_not_there(folder):
@@ -69,8 +68,8 @@ def test_the_command_killed(tmp_path, after_s):
     kill(process.pid)
     process.wait()
     wait_until(lambda: not Path(f"/proc/{keeper}").exists())
-    nothing_is_left(tmp_path / "out")
-    assert recording.instances() == {}
+    nothing_is_left(tmp_path / "out", keeper)
+    assert recording.instances(keeper) == {}
     loads_or_is_not_there(tmp_path / "out")
     assert (tmp_path / "out").exists()
     assert recording.log_of(tmp_path / "out")["state"].startswith(("complete", "stopped early"))
@@ -84,8 +83,8 @@ def test_the_keeper_killed(tmp_path, after_s):
     time.sleep(after_s)
     kill(keeper)
     said, _ = process.communicate(timeout=120)
-    nothing_is_left(tmp_path / "out")
-    assert recording.instances() == {}, said
+    nothing_is_left(tmp_path / "out", keeper)
+    assert recording.instances(keeper) == {}, said
     loads_or_is_not_there(tmp_path / "out")
 
 
@@ -99,7 +98,7 @@ def test_both_killed(tmp_path, after_s):
     kill(keeper)
     process.wait()
     wait_until(lambda: not Path(f"/proc/{keeper}").exists())
-    nothing_is_left(tmp_path / "out")
+    nothing_is_left(tmp_path / "out", keeper)
     if (tmp_path / "out" / "recording.toml").exists():
         recording.recorded(tmp_path / "out", "--finish")
         loads_or_is_not_there(tmp_path / "out")
@@ -107,33 +106,34 @@ def test_both_killed(tmp_path, after_s):
         assert not list((tmp_path / "out").glob("*.gz"))
     # An instance whose owner died before it was written down goes with the next recording.
     recording.recorded(tmp_path / "next", "--command", "true", "--without", "perf")
-    assert recording.instances() == {}
+    assert recording.instances(keeper) == {}
 
 
 def test_the_kernel_switches_off_at_the_owners_death(tmp_path):
     process = recording.started(tmp_path / "out", "--command", SLEEP, "--seconds", 60)
     keeper = keeper_of(process)
-    wait_until(lambda: any(recording.instances().values()))
+    wait_until(lambda: any(recording.instances(keeper).values()))
     os.kill(process.pid, signal.SIGSTOP)  # it must not be the one that helps
     kill(keeper)
-    wait_until(lambda: recording.instances() and not any(recording.instances().values()))
+    wait_until(lambda: not any(recording.instances(keeper).values()))
     wait_until(lambda: "perf" not in recording.processes_of(tmp_path / "out"))
     os.kill(process.pid, signal.SIGCONT)
     process.communicate(timeout=120)
-    assert recording.instances() == {}
+    assert recording.instances(keeper) == {}
     loads_or_is_not_there(tmp_path / "out")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_it_early_and_save_it(tmp_path, number):
     process = recording.started(tmp_path / "out", "--command", SLEEP, "--seconds", 60)
-    wait_until(lambda: any(recording.instances().values()))
+    keeper = keeper_of(process)
+    wait_until(lambda: any(recording.instances(keeper).values()))
     time.sleep(1)
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 3, said
     assert recording.log_of(tmp_path / "out")["state"].startswith("stopped early")
-    assert recording.instances() == {}
+    assert recording.instances(keeper) == {}
     assert tracelib.load(tmp_path / "out").sched.height > 0
 
 

@@ -109,13 +109,19 @@ def child_of(process):
     return None
 
 
-def nobody():
-    """Return a prefix that runs a command without any rights, or skip."""
+def without_rights():
+    """Return a prefix that runs a command as nobody, or (where nobody cannot read this Python) as root without a capability."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can give up rights, by setpriv")
-    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     again = "import subprocess, sys, tracelib, tomli_w; subprocess.run([sys.executable, '-c', 'pass'])"
-    tried = subprocess.run([*prefix, sys.executable, "-c", again], cwd=ROOT, capture_output=True, check=False)
-    if tried.returncode:
-        pytest.skip("this Python environment cannot be read without rights")
-    return prefix
+    for flags in (
+        ["--reuid=65534", "--regid=65534", "--clear-groups"],
+        ["--bounding-set=-all", "--inh-caps=-all"],
+    ):
+        prefix = ["setpriv", *flags]
+        if not subprocess.run(
+            [*prefix, sys.executable, "-c", again], cwd=ROOT, capture_output=True, check=False
+        ).returncode:
+            return prefix
+    pytest.skip("this Python environment cannot be read without rights")
+    return None

@@ -1,0 +1,435 @@
+"""A second, slow, obvious implementation of Ledgers 1 and 2: loops over sorted lists, written from ATTRIBUTION.md.
+
+It shares with tracelib the table of what a name means (that is data) and the frame of thread states (which has a second
+implementation of its own, in scheduling_frames.py). Samples are not followed: traces given to it have none.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tracelib.classify import slice_causes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from tracelib.analyses.window import Window
+    from tracelib.trace import Trace
+
+COPIES = ("memcpy", "memset")
+ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
+#: A slice that may hide a wait is one from so many times the median of its name on, where no scheduler event tells.
+MANY_TIMES, LONG_NS = 10, 1_000_000
+LONGEST_CHAIN = 4
+
+Row = dict[str, Any]
+Span = tuple[int, int, Any]
+
+
+def cut(line: list[Span], a: int, b: int) -> Iterator[Span]:
+    """Yield [a, b) in parts, each with what the sorted, disjoint `line` says there (None = nothing)."""
+    if a >= b:
+        return
+    at = a
+    first = max(0, bisect_right(line, a, key=lambda span: span[0]) - 1)
+    for start, stop, what in line[first:]:
+        if start >= b:
+            break
+        if stop > at:
+            if start > at:
+                yield at, start, None
+            yield max(start, at), min(stop, b), what
+            at = min(stop, b)
+    if at < b:
+        yield at, b, None
+
+
+def merged(spans: list[Span]) -> list[Span]:
+    """Join neighbours that touch and say the same."""
+    out: list[Span] = []
+    for a, b, what in sorted(spans, key=lambda span: span[:2]):
+        if out and out[-1][1] == a and out[-1][2] == what:
+            out[-1] = (out[-1][0], b, what)
+        else:
+            out.append((a, b, what))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------- Ledger 1
+@dataclass
+class Meeting:
+    """A collective on one GPU, and the moment at which the last rank of its group arrived."""
+
+    gpu: int
+    start: int
+    stop: int
+    last: int | None  # None: the ranks could not be matched
+    straggler: int | None
+
+
+def meetings(ops: list[Row]) -> list[Meeting]:
+    """Pair the collectives of each group: those that are open at the same time on all ranks, in their order."""
+    groups: dict[Any, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for op in sorted(ops, key=lambda op: op["ts_ns"]):
+        if op["collective"]:
+            groups[op["group"]][op["gpu"]].append(op)
+    out: list[Meeting] = []
+    for ranks in groups.values():
+        heads = dict.fromkeys(ranks, 0)
+        while True:
+            open_ = {g: ranks[g][heads[g]] for g in ranks if heads[g] < len(ranks[g])}
+            if not open_:
+                break
+            last = max(op["ts_ns"] for op in open_.values())
+            first_end = min(open_, key=lambda g: open_[g]["ts_ns"] + open_[g]["dur_ns"])
+            met = (
+                len(ranks) > 1
+                and len(open_) == len(ranks)
+                and last <= open_[first_end]["ts_ns"] + open_[first_end]["dur_ns"]
+            )
+            for gpu in list(open_) if met else [first_end]:
+                op = open_[gpu]
+                late = max(open_, key=lambda g: (open_[g]["ts_ns"], g))
+                end = op["ts_ns"] + op["dur_ns"]
+                out.append(Meeting(gpu, op["ts_ns"], end, last if met else None, late if met else None))
+                heads[gpu] += 1
+    return out
+
+
+def gpu_states(trace: Trace, window: Window) -> dict[int, list[Span]]:
+    """Return (from, until, state) per GPU."""
+    ops = list(trace.gpu_ops.iter_rows(named=True))
+    classes: dict[int, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for op in ops:
+        if not op["collective"]:
+            state = "copy" if op["kind"] in COPIES else "compute"
+            classes[op["gpu"]][state].append((op["ts_ns"], op["ts_ns"] + op["dur_ns"]))
+    for m in meetings(ops):
+        own = classes[m.gpu]
+        if m.last is None:
+            own["collective"].append((m.start, m.stop))
+        else:
+            arrived = min(m.last, m.stop)
+            own["collective_wait"].append((m.start, arrived))
+            own["collective_transfer"].append((arrived, m.stop))
+    return {gpu: _by_rank(own, window) for gpu, own in sorted(classes.items())}
+
+
+def _by_rank(own: dict[str, list[tuple[int, int]]], window: Window) -> list[Span]:
+    changes: dict[int, Counter[str]] = defaultdict(Counter)
+    for state, spans in own.items():
+        for a, b in spans:
+            begin, end = max(a, window.start_ns), min(b, window.end_ns)
+            if begin < end:
+                changes[begin][state] += 1
+                changes[end][state] -= 1
+    changes[window.start_ns].update()
+    changes[window.end_ns].update()
+    running: Counter[str] = Counter()
+    out: list[Span] = []
+    times = sorted(changes)
+    for a, b in pairwise(times):
+        for state, change in changes[a].items():
+            running[state] += change
+        order = ("compute", "copy", "collective_transfer", "collective", "collective_wait")
+        out.append((a, b, next((state for state in order if running[state]), "idle")))
+    return merged(out)
+
+
+# ------------------------------------------------------------------------------------------ what threads were doing
+@dataclass(frozen=True)
+class Doing:
+    """What a thread was at."""
+
+    cause: str
+    sub: str | None
+    waits_for: str | None
+    which: int  # the slice
+
+
+def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[int, list[Span]]:
+    """Return (from, until, Doing) per thread: its innermost slice that has a meaning of its own."""
+    meanings = {(r["name"], r["category"]): r for r in slice_causes(trace.slices).iter_rows(named=True)}
+    threads: dict[int, list[Row]] = defaultdict(list)
+    for n, row in enumerate(_on_threads(list(trace.slices.iter_rows(named=True)))):
+        end = row["ts_ns"] + row["dur_ns"]
+        told = dict(meanings[row["name"], row["category"]])
+        if told["long_ns"] is not None and row["dur_ns"] >= told["long_ns"]:
+            told["cause"], told["sub_cause"] = told["long_cause"], told["long_sub_cause"]
+        if row["dur_ns"] and end > window.start_ns and row["ts_ns"] < window.end_ns and told["cause"]:
+            threads[row["thread"]].append(
+                {**told, "begin": row["ts_ns"], "end": end, "n": n, "name": row["name"]}
+            )
+    return {thread: _doing(rows, window, states.get(thread, [])) for thread, rows in threads.items()}
+
+
+def _on_threads(rows: list[Row]) -> Iterator[Row]:
+    """Yield host slices; the recorder's overhead, which names no thread, goes to the call in which it lies."""
+    calls = defaultdict(list)
+    for row in rows:
+        if row["category"] in ("runtime", "driver") and row["thread"] is not None:
+            calls[row["source"]].append(row)
+    for own in calls.values():
+        own.sort(key=lambda row: row["ts_ns"])
+    for row in rows:
+        if row["category"] == "gpu_annotation":
+            continue
+        if row["thread"] is not None:
+            yield row
+            continue
+        own = calls[row["source"]]
+        at = bisect_right(own, row["ts_ns"], key=lambda call: call["ts_ns"]) - 1
+        if at >= 0 and own[at]["ts_ns"] + own[at]["dur_ns"] > row["ts_ns"]:
+            yield {**row, "thread": own[at]["thread"]}
+
+
+def _doing(rows: list[Row], window: Window, states: list[Span]) -> list[Span]:
+    times = sorted(
+        {max(r["begin"], window.start_ns) for r in rows} | {min(r["end"], window.end_ns) for r in rows}
+    )
+    begins = sorted(rows, key=lambda r: r["begin"])
+    seen: dict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        if row["may_wait_for"]:
+            seen[row["name"]].append(row["end"] - row["begin"])
+    typical = {name: median(lengths) for name, lengths in seen.items()}
+    open_: list[Row] = []
+    out: list[Span] = []
+    coming = 0
+    for a, b in pairwise(times):
+        while coming < len(begins) and begins[coming]["begin"] <= a:
+            open_.append(begins[coming])
+            coming += 1
+        open_ = [row for row in open_ if row["end"] > a]
+        counted = [row for row in open_ if not row["weak"]] or open_
+        if not counted:
+            continue
+        top = max(counted, key=_innermost)
+        covers = [row for row in open_ if row["covers"]]
+        if covers and not top["weak"] and top["cause"] != "profiler":
+            over = max(covers, key=_innermost)
+            out.append((a, b, Doing(over["cause"], over["sub_cause"], None, top["n"])))
+            continue
+        for x, y, state in cut(states, a, b) if top["may_wait_for"] else [(a, b, None)]:
+            long = top["end"] - top["begin"]
+            guess = (
+                state in (None, "unknown")
+                and long >= LONG_NS
+                and long > MANY_TIMES * typical.get(top["name"], 0)
+            )
+            waits = bool(top["may_wait_for"]) and (state == "blocked" or guess)
+            out.append(
+                (
+                    x,
+                    y,
+                    Doing(
+                        top["cause"],
+                        top["sub_cause"],
+                        top["may_wait_for"] if waits else top["waits_for"],
+                        top["n"],
+                    ),
+                )
+            )
+    return merged(out)
+
+
+def _innermost(row: Row) -> tuple[int, int, int]:
+    """Of the open slices, the one that began last; the shorter of two that began together; then the later row."""
+    return row["begin"], row["begin"] - row["end"], row["n"]
+
+
+# ------------------------------------------------------------------------------------------------------- Ledger 2
+class Blame:
+    """Who held a GPU up, moment by moment."""
+
+    def __init__(self, trace: Trace, window: Window, thread_states: pl.DataFrame) -> None:
+        self.window = window
+        self.cpu: dict[int, list[Span]] = defaultdict(list)
+        for row in thread_states.sort("thread", "ts_ns").iter_rows(named=True):
+            self.cpu[row["thread"]].append((row["ts_ns"], row["ts_ns"] + row["dur_ns"], row["state"]))
+        self.doing = doing(trace, window, self.cpu)
+        self.role = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
+        self.threads: dict[str, list[int]] = defaultdict(list)
+        for thread, role in self.role.items():
+            self.threads[role].append(thread)
+        self.recorded = {
+            self.role.get(thread)
+            for column in (
+                trace.slices["thread"],
+                trace.samples["thread"],
+                trace.sched["prev"],
+                trace.sched["next"],
+            )
+            for thread in column.drop_nulls().unique()
+        }
+        annotated = {r["thread"] for r in trace.slices.iter_rows(named=True) if r["category"] == "annotation"}
+        self.annotates = {role for role, own in self.threads.items() if annotated & set(own)}
+        first = {r["thread"] for r in trace.threads.iter_rows(named=True) if r["pid"] == r["tid"]}
+        self.main = {role: self._main(own, first) for role, own in self.threads.items()}
+        self.states = gpu_states(trace, window)
+        self.ops = [
+            r for r in trace.gpu_ops.iter_rows(named=True) if window.start_ns <= r["ts_ns"] < window.end_ns
+        ]
+        self.meetings = meetings(list(trace.gpu_ops.iter_rows(named=True)))
+        self.calls = _launch_calls(trace)
+        self.idle = {gpu: self._idle(gpu) for gpu in self.states}
+
+    def _main(self, threads: list[int], first: set[int]) -> int:
+        """Return the thread that did most; where none did anything, the process's first."""
+        spent = {t: sum(b - a for a, b, _ in self.doing.get(t, [])) for t in threads}
+        busy = [t for t in threads if spent[t]]
+        if busy:
+            return max(busy, key=lambda t: (spent[t], t))
+        return min([t for t in threads if t in first] or threads)
+
+    def ledger(self, gpu: int) -> list[Span]:
+        """Return (from, until, (lost, cause, sub-cause, CPU state)) of every nanosecond that the GPU lost."""
+        out: list[Span] = []
+        told = [(a, b, ("idle", *what)) for a, b, what in self.idle[gpu]]
+        told += [(a, b, ("collective_wait", *what)) for a, b, what in self._waiting(gpu)]
+        for a, b, (lost, cause, sub, thread) in told:
+            for x, y, state in cut(self.cpu.get(thread, []), a, b):
+                out.append((x, y, (lost, cause, sub, state or "unknown")))
+        return merged(out)
+
+    def _idle(self, gpu: int) -> list[Span]:
+        own = [op for op in self.ops if op["gpu"] == gpu]
+        launched = Counter(call["thread"] for op in own if (call := self._call(op)))
+        most = max(launched, key=lambda t: (launched[t], t), default=None)
+        starts: dict[int, list[Row]] = defaultdict(list)
+        for op in own:
+            starts[op["ts_ns"]].append(op)
+        out: list[Span] = []
+        for g0, g1, state in self.states[gpu]:
+            if state != "idle":
+                continue
+            ending = starts.get(g1, [])
+            calls = sorted(
+                (call for op in ending if (call := self._call(op))), key=lambda call: call["ts_ns"]
+            )
+            if not ending:
+                out += self._asked(most, g0, g1)
+            elif not calls:
+                out.append((g0, g1, ("unattributed", "no launch found", None)))
+            else:
+                out += self._launched(calls[0], g0, g1)
+        return sorted(out, key=lambda span: span[:2])
+
+    def _launched(self, call: Row, g0: int, g1: int) -> list[Span]:
+        begin = min(max(call["ts_ns"], g0), g1)
+        back = min(max(call["ts_ns"] + call["dur_ns"], begin), g1)
+        out = self._asked(call["thread"], g0, begin)
+        for a, b, what in cut(self.doing.get(call["thread"], []), begin, back):
+            exact = what and (
+                what.cause == "profiler"
+                or (what.cause == "kernel_launch" and what.sub not in (None, "dispatch"))
+            )
+            cause, sub = (what.cause, what.sub) if exact else ("kernel_launch", "api")
+            out.append((a, b, (cause, sub, call["thread"])))
+        if back < g1:
+            out.append((back, g1, ("kernel_launch", "latency", call["thread"])))
+        return out
+
+    def _call(self, op: Row) -> Row | None:
+        return self.calls.get((op["source"], op["pid"], op["correlation"]))
+
+    def _asked(self, thread: int | None, a: int, b: int) -> list[Span]:
+        out: list[Span] = []
+        for x, y, what in cut(self.doing.get(thread, []), a, b):  # type: ignore[arg-type]
+            if what is None:
+                out.append((x, y, ("unattributed", None, thread)))
+            elif what.waits_for is None:
+                out.append((x, y, (what.cause, what.sub, thread)))
+            else:
+                out += self._upstream(thread, what.waits_for, x, y, LONGEST_CHAIN)
+        return out
+
+    def _upstream(self, thread: int | None, waits_for: str, a: int, b: int, steps: int) -> list[Span]:
+        """Say what the process that `thread` waits for was doing in [a, b)."""
+        role = ABOVE.get(self.role.get(thread) or "") if waits_for == "upstream" else waits_for  # type: ignore[arg-type]
+        if steps == 0:
+            return [(a, b, ("ipc", "wait", thread))]
+        if role == "clients":
+            return [(a, b, ("no_work", None, thread))]
+        if role is None or role not in self.recorded:
+            return [(a, b, ("ipc", "upstream not recorded", thread))]
+        edges = {a, b}
+        for t in self.threads[role]:
+            for x, y, _ in cut(self.doing.get(t, []), a, b):
+                edges |= {x, y}
+        times = sorted(edges)
+        out: list[Span] = []
+        for x, y in pairwise(times):
+            out += self._moment(role, x, y, steps)
+        return out
+
+    def _moment(self, role: str, a: int, b: int, steps: int) -> list[Span]:
+        """Say the same where no thread of the role changes what it is at."""
+        present = []
+        for t in self.threads[role]:
+            line = self.doing.get(t, [])
+            at = bisect_right(line, a, key=lambda span: span[0]) - 1
+            if at >= 0 and line[at][1] > a:
+                present.append((line[at][0], line[at][0] - line[at][1], t, line[at][2]))
+        works = [p for p in present if p[3].waits_for is None]
+        tokenizes = [p for p in works if p[3].cause == "tokenization"]
+        if present:
+            _, _, t, what = max(tokenizes or works or present, key=lambda p: p[:3])
+            if what.waits_for is None:
+                return [(a, b, (what.cause, what.sub, t))]
+            return self._upstream(t, what.waits_for, a, b, steps - 1)
+        return self._silent(role, a, b, steps)
+
+    def _silent(self, role: str, a: int, b: int, steps: int) -> list[Span]:
+        """Nothing of the role was recorded then: it sleeps, or nobody knows."""
+        main = self.main[role]
+        out: list[Span] = []
+        for x, y, state in cut(self.cpu.get(main, []), a, b):
+            asleep = state == "blocked"
+            if role == "api_server" and (asleep or (state in (None, "unknown") and role in self.annotates)):
+                out.append((x, y, ("no_work", None, main)))
+            elif asleep and role != "api_server":
+                out += self._upstream(main, "upstream", x, y, steps - 1)
+            else:
+                out.append((x, y, ("ipc", "wait", main)))
+        return out
+
+    def _waiting(self, gpu: int) -> list[Span]:
+        """Ask the straggler of the collective in which the GPU waits."""
+        own = sorted((m for m in self.meetings if m.gpu == gpu and m.last is not None), key=lambda m: m.start)
+        starts = [m.start for m in own]
+        out: list[Span] = []
+        for a, b, state in self.states[gpu]:
+            if state != "collective_wait":
+                continue
+            edges = sorted({a, b, *starts[bisect_right(starts, a) : bisect_left(starts, b)]})
+            for x, y in pairwise(edges):
+                late = own[bisect_right(starts, x) - 1].straggler
+                for p, q, theirs in cut(self.states[late], x, y):  # type: ignore[index]
+                    if theirs == "idle":
+                        out += cut(self.idle[late], p, q)  # type: ignore[index]
+                    elif theirs == "collective_wait":
+                        out.append((p, q, ("unattributed", "straggler waits in another collective", None)))
+                    else:
+                        out.append((p, q, ("imbalance", None, None)))
+        return out
+
+
+def _launch_calls(trace: Trace) -> dict[tuple[int, int, int], Row]:
+    """Return the outermost call of each correlation id within its process."""
+    pids = {row["thread"]: row["pid"] for row in trace.threads.iter_rows(named=True)}
+    out: dict[tuple[int, int, int], Row] = {}
+    for row in trace.slices.iter_rows(named=True):
+        if row["category"] in ("runtime", "driver") and row["correlation"] is not None:
+            key = (row["source"], pids.get(row["thread"]), row["correlation"])
+            before = out.get(key)
+            if before is None or (row["ts_ns"], -row["dur_ns"]) < (before["ts_ns"], -before["dur_ns"]):
+                out[key] = row
+    return out

@@ -7,7 +7,7 @@ times and ids shifted so that neither collides. Each way runs in a process of it
 CPU time and peak memory include starting Python and imports, except where a row says otherwise. All must find the same
 number of GPU kernels. HTA (HolisticTraceAnalysis), TraceLens (github.com/AMD-AGI/TraceLens, not on the index) and orjson
 take part where the interpreter that HTA_PYTHON names, else this one, has them; what is left out is named with the reason.
-A way that takes longer than `PATIENCE_S` runs once.
+A way that takes longer than `PATIENCE_S` runs once, and none longer than `LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "sample_traces" / "starved" / "worker_TP0.pt.trace.json.gz"
 PATIENCE_S = 15
+LIMIT_S = 120  # of one run
 LIST = re.compile(r'"traceEvents"\s*:\s*\[')
 END = re.compile(r"\}\s*\](?=\s*,\s*\"traceName\")")
 NUMBER = re.compile(r'("(?:ts|id|correlation|External id|Python id|Python parent id|Ev Idx)": )(\d+)')
@@ -174,14 +175,19 @@ class Run:
     found: int
 
 
-def measure(python: str, name: str, path: Path) -> Run:
+def measure(python: str, name: str, path: Path, limit_s: float = LIMIT_S) -> Run:
     """Run a way in a new process."""
     started = time.perf_counter()
     command = [python, str(Path(__file__).resolve()), "--child", name, str(path)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent
     )
-    out, error = process.communicate()
+    try:
+        out, error = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise RuntimeError(f"not done after {limit_s:.0f} s") from None
     wall = time.perf_counter() - started
     if process.returncode:
         raise RuntimeError((error.strip() or "failed").splitlines()[-1])

@@ -25,6 +25,8 @@ __all__ = ["Stream", "head", "open_stream", "sha256", "watched"]
 
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 BLOCK = 1 << 20
+#: Compressed bytes that are decompressed at a time: what comes out, 15 times as much of JSON, stays in the CPU's cache.
+PACKED_BLOCK = 1 << 16
 
 _watchers: list[Callable[[Path, float], None]] = []
 
@@ -80,7 +82,7 @@ class Stream(io.RawIOBase):
             _gzip_decoder if magic.startswith(GZIP) else _zstd_decoder if magic == ZSTD else None
         )
         self._decoder = self._new_decoder() if self._new_decoder else None
-        self._pending = b""  # decompressed, not yet handed out
+        self._pending = memoryview(b"")  # decompressed, not yet handed out
         self._raw = b""  # read, not yet decompressed
         self._done = False
 
@@ -99,7 +101,7 @@ class Stream(io.RawIOBase):
             self._tell()
             return count
         while not self._pending and not self._done:
-            self._pending = self._decode()
+            self._pending = memoryview(self._decode())
         count = min(len(view), len(self._pending))
         view[:count] = self._pending[:count]
         self._pending = self._pending[count:]
@@ -115,21 +117,22 @@ class Stream(io.RawIOBase):
         assert self._decoder is not None
         assert self._new_decoder is not None
         if self._decoder.eof:  # the next member, if there is one; padding after the last is no damage
-            self._raw = (self._decoder.unused_data + self._file.read(BLOCK)).lstrip(b"\0")
+            self._raw = (self._decoder.unused_data + self._file.read(PACKED_BLOCK)).lstrip(b"\0")
             self._decoder = self._new_decoder()
             if self._raw[:2] not in (GZIP, ZSTD[:2]):
                 return self._end(
                     f"{len(self._raw)} bytes after the last compressed member" if self._raw else None
                 )
         else:
-            self._raw = self._file.read(BLOCK)
+            self._raw = self._file.read(PACKED_BLOCK)
             self._tell()
             if not self._raw:
                 return self._end(f"compressed data ends early, after {self.position} readable bytes")
         try:
-            return bytes(self._decoder.decompress(self._raw))
+            decoded: bytes = self._decoder.decompress(self._raw)
         except Exception as error:  # noqa: BLE001  (each library has its own error type)
             return self._end(f"compressed data is damaged after {self.position} readable bytes ({error})")
+        return decoded
 
     def _end(self, damage: str | None) -> bytes:
         self._done = True

@@ -113,8 +113,9 @@ def _distinct(lex: Lexed, start: Integers, length: Integers) -> tuple[Integers, 
     for width in np.flatnonzero(np.bincount(widths)).tolist():
         rows = np.flatnonzero(widths == width)
         words = _words(lex, start[rows], length[rows], 1 << width)
-        stands = _representatives((words * np.resize(MIXERS, words.shape[1])).sum(axis=1, dtype=np.uint64))
-        if (words != words[stands]).any():
+        mixers = np.resize(MIXERS, words.shape[0])[:, None]
+        stands = _representatives((words * mixers).sum(axis=0, dtype=np.uint64))
+        if (words != words[:, stands]).any():
             raise Refused("two unequal texts with equal mixtures, one pair in 2**64")
         first = np.flatnonzero(stands == np.arange(rows.size))
         kind[rows] = np.searchsorted(first, stands) + count
@@ -145,14 +146,14 @@ def _widths(length: Integers) -> Integers:
 
 
 def _words(lex: Lexed, start: Integers, length: Integers, width: int) -> Words:
-    """Return one row per text: its length and `width` words that cover it; the last of them is repeated."""
-    words = np.empty((start.size, width + 1), np.uint64)
-    words[:, 0] = length
-    steps = np.minimum(np.arange(0, 8 * width, 8), np.maximum(length - 8, 0)[:, None])
-    words[:, 1:] = lex.words[start[:, None] + steps]
+    """Return one column per text: its length and `width` words that cover it; the last of them is repeated."""
+    words = np.empty((width + 1, start.size), np.uint64)
+    words[0] = length
+    steps = np.arange(0, 8 * width, 8)[:, None]
+    words[1:] = lex.words[start + np.minimum(steps, np.maximum(length - 8, 0))]
     if width == 1:  # a short text: shift what follows it out
-        words[:, 1] <<= (np.maximum(8 - length, 0) << 3).astype(np.uint64)
-        words[length == 0, 1] = 0
+        words[1] <<= (np.maximum(8 - length, 0) << 3).astype(np.uint64)
+        words[1, length == 0] = 0
     return words
 
 

@@ -440,13 +440,13 @@ def _notebooks(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     from tracelib.record import machine, plan, recipes, recorder
-    from tracelib.record.proc import existing, threads
+    from tracelib.record.proc import descendants, existing, threads
 
     if options.finish:
         return recorder.finish(recorder.unfinished(options.out))
     chosen = recipes.recipe(options.recipe)
     named = options.pid or ([] if options.command else recipes.processes_of(chosen, threads().values()))
-    pids = existing(named)
+    pids = [*existing(named), *sorted(set(descendants(named)) - set(named))]
     found = machine.machine(pids)
     print("\n".join(["this machine", *map(_one_line, machine.lines(found))]))
     made = plan.plan(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracelib.record.cgroups import cpu_group, stalled_us
+from tracelib.record.cgroups import cpu_group, pressure_us, stalled_us
 
 V2 = "30 24 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "33 24 0:29 {root} {mount} rw,nosuid - cgroup cgroup rw,cpu,cpuacct"
@@ -13,7 +13,9 @@ def machine(tmp_path, *, mountinfo, membership, files):
     proc, mount = tmp_path / "proc", tmp_path / "cg"
     (proc / "self").mkdir(parents=True)
     (proc / "42").mkdir()
-    (proc / "self" / "mountinfo").write_text(mountinfo.replace("{mount}", str(mount)) + "\n")
+    (proc / "self" / "mountinfo").write_text(
+        mountinfo.replace("{mount}", str(mount)) + "\n" * bool(mountinfo)
+    )
     (proc / "42" / "cgroup").write_text(membership)
     for name, text in files.items():
         (mount / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,3 +106,15 @@ def test_pressure(tmp_path, text, expected):
     (tmp_path / "cpu").write_text(text)
     assert stalled_us(tmp_path / "cpu") == expected
     assert stalled_us(tmp_path / "absent") is None
+
+
+def test_a_containers_own_pressure_goes_before_the_hosts(tmp_path):
+    host = "some avg10=0.00 avg60=0.00 avg300=0.00 total=900\n"
+    own = {"cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n", "cpu.max": "max 100000"}
+    for name, files, expected in (("v2", own, 7), ("old", {"cpu.max": "max 100000"}, 900)):
+        proc = machine(tmp_path / name, mountinfo=V2.replace("{root}", "/"), membership="0::/\n", files=files)
+        (proc / "pressure").mkdir()
+        (proc / "pressure" / "cpu").write_text(host)
+        assert pressure_us(proc) == expected
+    bare = machine(tmp_path / "bare", mountinfo="", membership="", files={})
+    assert pressure_us(bare) is None

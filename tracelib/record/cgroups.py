@@ -15,7 +15,7 @@ from tracelib.record.proc import PROC
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CpuGroup", "cpu_group"]
+__all__ = ["CpuGroup", "cpu_group", "pressure_us", "stalled_us"]
 
 NO_LIMIT = "max 100000"
 
@@ -51,10 +51,6 @@ class CpuGroup:
             counters["usage_usec"] = int(usage) // 1000
         return counters
 
-    def pressure_us(self) -> int | None:
-        """Return for how long at least one task of the group waited for a CPU so far, None where not counted."""
-        return stalled_us(self.folder / "cpu.pressure")
-
 
 def cpu_group(pid: int, proc: Path = PROC) -> CpuGroup | None:
     """Return the cgroup that limits the CPU time of `pid`, None where no cgroup of the CPU controller is in sight."""
@@ -64,6 +60,17 @@ def cpu_group(pid: int, proc: Path = PROC) -> CpuGroup | None:
             folders = list(_upwards(*mount, path))
             return CpuGroup(version, min(folders, key=lambda folder: _tightness(folder, version)))
     return None
+
+
+def pressure_us(proc: Path = PROC) -> int | None:
+    """Return for how long somebody waited for a CPU so far, in us: on this machine, or in this container.
+
+    The top of the mounted cgroup v2 hierarchy is the whole machine on a host and the container in a container, while
+    /proc/pressure/cpu, the second choice, is the host's everywhere. None where the kernel does not count.
+    """
+    mount = _mount(2, proc / "self" / "mountinfo")
+    told = None if mount is None else stalled_us(mount[0] / "cpu.pressure")
+    return stalled_us(proc / "pressure" / "cpu") if told is None else told
 
 
 def stalled_us(path: Path) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelib.record import gpu
-from tracelib.record.cgroups import cpu_group, stalled_us
+from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.proc import PROC, allowed_cpus, descendants, existing, threads
 from tracelib.record.verdict import Measured, ThreadUse, judged
 
@@ -61,7 +61,7 @@ def snapshot(pids: Iterable[int] | None, proc: Path = PROC) -> Snapshot:
     chosen = None if pids is None else list(pids)
     groups = [cpu_group(pid, proc) for pid in ([os.getpid()] if chosen is None else chosen)]
     return Snapshot(
-        at_ns=time.monotonic_ns(), threads={tid: thread for tid, thread in threads(chosen, proc).items() if thread.pid != os.getpid()}, pressure_us=stalled_us(proc / "pressure" / "cpu"),
+        at_ns=time.monotonic_ns(), threads={tid: thread for tid, thread in threads(chosen, proc).items() if thread.pid != os.getpid()}, pressure_us=pressure_us(proc),
         delay_ns=_delay_ns(proc / "schedstat"), quota={str(group.folder): group.stat() for group in groups if group},
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelib.record.cgroups import cpu_group, stalled_us
+from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.ftrace import tracefs
 from tracelib.record.proc import PROC, allowed_cpus
 
@@ -59,7 +59,7 @@ def machine(pids: Sequence[int] = ()) -> Machine:
         cpus_allowed=len(allowed_cpus(watched)) or 1, paranoid=_number(PROC / "sys/kernel/perf_event_paranoid"), tracefs=place,
         tracefs_writable=place is not None and os.access(place / "instances", os.W_OK),
         tools={name: _version(name) for name in ("perf", "trace-cmd", "nsys", "nvidia-smi")}, group=cpu_group(watched[0]),
-        clock_source=_text(CLOCK_SOURCE) or "unknown", pressure=stalled_us(PROC / "pressure/cpu") is not None, available_kb=_available_kb(),
+        clock_source=_text(CLOCK_SOURCE) or "unknown", pressure=pressure_us() is not None, available_kb=_available_kb(),
         mounts_tracefs=place is None and _can_mount(),
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ def lines(found: Machine) -> Iterator[str]:
     yield f"  CPUs          {found.cpus_allowed} may be used of {found.cpus_online}; {version}, {f'quota of {quota:g} CPUs' if quota else 'no quota'}"
     yield f"  perf          {found.tools['perf'] or 'not installed'}, perf_event_paranoid {found.paranoid}"
     yield f"  tracefs       {_tracefs_text(found)}"
-    yield f"  pressure      {'/proc/pressure/cpu' if found.pressure else 'not counted by this kernel'}"
+    yield f"  pressure      {'counted' if found.pressure else 'not counted by this kernel'}"
     for name in ("trace-cmd", "nsys", "nvidia-smi"):
         yield f"  {name:<14}{found.tools[name] or 'not installed'}"
 

@@ -28,13 +28,14 @@ DEFECTS: Mapping[str, Cause | None] = {
     "gil": ("gil", None),
     "imbalance": ("imbalance", None),
     "no_work": ("no_work", None),
-    "shortage": ("kernel_launch", "dispatch"),
+    "shortage": ("kernel_launch", "dispatch"),  # strangers take the launching threads' CPUs
+    "starvation": ("kernel_launch", "dispatch"),  # the server's own tokenizers do
     "throttling": None,  # it stops whatever the server was at: what counts is the CPU state
     "profiler": ("profiler", None),
     "gpu_bound": None,
 }
 #: Defects that are a state of the CPU, not one more cause.
-CPU_STATE = {"shortage": "runnable", "throttling": "throttled"}
+CPU_STATE = {"shortage": "runnable", "starvation": "runnable", "throttling": "throttled"}
 #: Seen by CPU samples only: no slice tells them, so they are known to one sampling period at each begin and end.
 SAMPLED = ("jit_compile", "gc")
 #: What happens to a worker before its first launch of a step, the GPU being drained.
@@ -48,6 +49,7 @@ ON_WORKER = (
     "gc",
     "gil",
     "shortage",
+    "starvation",
     "profiler",
 )
 

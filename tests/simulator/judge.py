@@ -39,11 +39,14 @@ class Case:
     def tolerance_ns(self) -> float:
         """How far the defect's exposed time may be off, per GPU.
 
-        0.2 % of the window; what only samples know is known to one sampling period for each time it happens.
+        0.2 % of the window; what only samples know is known to one sampling period for each time it happens, and stalls of
+        that kind which no sample hits count as the dispatch around them.
         """
-        return 0.002 * self.truth.duration + (
-            episodes(self.defect) * PERIOD_NS if self.defect in SAMPLED else 0
-        )
+        if self.defect in SAMPLED:
+            return 0.002 * self.truth.duration + episodes(self.defect) * PERIOD_NS
+        unseen = sum(self.truth.by_cause()[DEFECTS[kind]] for kind in SAMPLED) / self.truth.ranks
+        dispatches = DEFECTS[self.defect] == DEFECTS["dispatch"]
+        return 0.002 * self.truth.duration + (unseen if dispatches else 0)
 
     def confusion(self) -> Counter[tuple[Cause, Cause]]:
         """Return ns by true cause and blamed cause."""

@@ -29,7 +29,7 @@ def write(server: Server, folder: Path) -> None:
             _distributed(worker, len(server.workers)),
         )
     _write(folder / "engine_core", [server.engine])
-    _write(folder / "api_server", [server.api, server.background])
+    _write(folder / "api_server", server.api_threads)
 
 
 def _write(

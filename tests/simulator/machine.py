@@ -29,7 +29,6 @@ class Stretch:
     cpu: str  # running, runnable, throttled, blocked
     stack: str  # what a sample finds, a key of `perf.STACKS`
     asks: Thread | None = None  # it waits for what this thread does
-    by: Thread | None = None  # while runnable: who has the CPU
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,16 @@ class Thread:
         self._live(max(until, self.now), cause, "blocked", "asleep", asks)
         self._stopped(cause, "asleep", None)
 
-    def preempted(self, ns: int, cause: Cause, by: Thread) -> None:
+    def preempted(self, ns: int, cause: Cause, by: Thread, doing: Cause, stack: str) -> None:
         """Be ready for `ns` while `by` has the CPU, a scheduler's slice at a time."""
         until = self.now + ns
+        by.sleep(self.now, doing)
         while self.now < until:
-            self._live(min(until, self.now + 4 * MS), cause, "runnable", "asleep", by=by)
+            self._live(min(until, self.now + 4 * MS), cause, "runnable", "asleep")
+            by._live(self.now, doing, "running", stack)
             self.run(5 * US, cause, "dispatch")
+            if self.now < until:
+                by._live(self.now, doing, "runnable", stack)
 
     @contextmanager
     def slice(self, name: str, category: str, correlation: int | None = None) -> Iterator[None]:
@@ -90,9 +93,9 @@ class Thread:
         yield
         self.slices.append(Slice(begin, self.now, name, category, correlation))
 
-    def _live(self, until: int, cause: Cause, cpu: str, stack: str, asks: Thread | None = None, by: Thread | None = None) -> None:  # fmt: skip
+    def _live(self, until: int, cause: Cause, cpu: str, stack: str, asks: Thread | None = None) -> None:
         if until > self.now:
-            self.life.append(Stretch(self.now, until, cause, cpu, stack, asks, by))
+            self.life.append(Stretch(self.now, until, cause, cpu, stack, asks))
             self.now = until
 
     def _next_stop(self) -> int:

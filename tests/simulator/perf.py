@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from tests.simulator.kineto import BASE_NS, BEGIN_NS
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.simulator.machine import Stretch, Thread
+    from tests.simulator.machine import Thread
     from tests.simulator.server import Server
 
 #: CLOCK_MONOTONIC when the simulation begins, and perf's sampling at 999 Hz.
@@ -27,6 +27,7 @@ _EVAL = f"1d55eb _PyEval_EvalFrameDefault ({PYTHON})"
 #: What a sample's call chain looks like, innermost frame first.
 STACKS = {
     "python": [_EVAL],
+    "stress": ["1f40 stress_cpu_method (/usr/bin/stress-ng)"],
     "tokenize": [f"4fea76 [unknown] ({SITE}/tokenizers/tokenizers.abi3.so)", _EVAL],
     "pickle": [f"12ab _pickle_Pickler_dump ({SITE}/_pickle.cpython-312-x86_64-linux-gnu.so)", _EVAL],
     "yield": ["ffffffff813e0fb5 do_sched_yield ([kernel.kallsyms])", f"10e90b __sched_yield ({LIBC})", f"181d5a [unknown] ({PYTHON})"],
@@ -56,9 +57,13 @@ def write(
     lines = []
     for thread in server.threads:
         lines += list(_samples(thread)) if samples else []
-        lines += list(_switches(thread, from_idle=from_idle)) if sched else []
+        lines += list(_wakeups(thread)) if sched else []
+    for cpu in {thread.cpu for thread in server.threads} if sched else ():
+        lines += list(_switches([t for t in server.threads if t.cpu == cpu], from_idle=from_idle))
     body = "\n".join(line.text for line in sorted(lines, key=lambda line: (line.ts, line.order)))
-    path.write_text(_header(len(server.threads), sched=sched, samples=samples) + body + "\n")
+    path.write_text(
+        _header(len({thread.cpu for thread in server.threads}), sched=sched, samples=samples) + body + "\n"
+    )
 
 
 def _header(cpus: int, *, sched: bool, samples: bool) -> str:
@@ -103,52 +108,61 @@ def _samples(thread: Thread) -> Iterator[_Line]:
             tick += PERIOD_NS
 
 
-def _switches(thread: Thread, *, from_idle: bool) -> Iterator[_Line]:
-    """Between two stretches of different CPU states the scheduler did something."""
-    off: Stretch | None = None  # the stretch that the thread left its CPU for
-    for before, after in pairwise([None, *_merged(thread.life)]):
-        assert after is not None
-        if before is not None and before.cpu == "running":
-            other = _task(after.by) if after.by else _idle(thread)
-            yield _switch(
-                thread, after.begin, _task(thread), "S" if after.cpu == "blocked" else "R", other, 2
-            )
-        elif before is not None and before.cpu == "blocked":
+def _wakeups(thread: Thread) -> Iterator[_Line]:
+    """A thread that slept wants a CPU again."""
+    for before, after in pairwise(thread.life):
+        if before.cpu == "blocked" != after.cpu:
             yield _Line(after.begin, 1, _wakeup(thread, after.begin))
-        if after.cpu == "running":
-            by = off.by if off else None
-            if by is None and not from_idle:
-                continue
-            yield _switch(thread, after.begin, _task(by) if by else _idle(thread), "R", _task(thread), 3)
-        else:
-            off = after
 
 
-def _merged(life: Sequence[Stretch]) -> list[Stretch]:
-    """Return the stretches in which the CPU state changes."""
-    kept: list[Stretch] = []
-    for stretch in life:
-        if not kept or kept[-1].cpu != stretch.cpu:
-            kept.append(stretch)
-    return kept
+def _switches(threads: Sequence[Thread], *, from_idle: bool) -> Iterator[_Line]:
+    """On one CPU, threads that run right after each other are switched directly, else by way of the idle task."""
+    runs = sorted((run for thread in threads for run in _runs(thread)), key=lambda run: run.begin)
+    for before, after in pairwise([None, *runs, None]):
+        if before and after and before.end == after.begin:
+            yield _switch(
+                after.thread.cpu, after.begin, _task(before.thread), before.left_in, _task(after.thread)
+            )
+            continue
+        if before:
+            cpu = before.thread.cpu
+            yield _switch(cpu, before.end, _task(before.thread), before.left_in, _idle(cpu))
+        if after and from_idle:
+            cpu = after.thread.cpu
+            yield _switch(cpu, after.begin, _idle(cpu), "R", _task(after.thread))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A stretch in which a thread has its CPU, and the state in which it leaves that."""
+
+    thread: Thread
+    begin: int
+    end: int
+    left_in: str
+
+
+def _runs(thread: Thread) -> Iterator[_Run]:
+    for cpu, stretches in groupby(pairwise([*thread.life, None]), key=lambda pair: pair[0].cpu):
+        of = list(stretches)
+        if cpu == "running":
+            last, then = of[-1]
+            left_in = "S" if then is None or then.cpu == "blocked" else "R"
+            yield _Run(thread, of[0][0].begin, last.end, left_in)
 
 
 def _task(thread: Thread) -> tuple[str, int, int]:
     return thread.name, thread.pid, thread.tid
 
 
-def _idle(thread: Thread) -> tuple[str, int, int]:
-    return f"swapper/{thread.cpu}", 0, 0
+def _idle(cpu: int) -> tuple[str, int, int]:
+    return f"swapper/{cpu}", 0, 0
 
 
-def _switch(
-    thread: Thread, ts: int, left: tuple[str, int, int], state: str, came: tuple[str, int, int], order: int
-) -> _Line:
+def _switch(cpu: int, ts: int, left: tuple[str, int, int], state: str, came: tuple[str, int, int]) -> _Line:
     text = f"prev_comm={left[0]} prev_pid={left[2]} prev_prio=120 prev_state={state} ==> next_comm={came[0]} next_pid={came[2]} next_prio=120"
-    name = "swapper" if left[2] == 0 else left[0]
-    return _Line(
-        ts, order, f"{_head(name, left[1], left[2], thread.cpu, ts, 1, 'sched:sched_switch:')} {text}\n"
-    )
+    name, order = ("swapper", 3) if left[2] == 0 else (left[0], 2)
+    return _Line(ts, order, f"{_head(name, left[1], left[2], cpu, ts, 1, 'sched:sched_switch:')} {text}\n")
 
 
 def _wakeup(thread: Thread, ts: int) -> str:

@@ -64,14 +64,21 @@ class Server:
     engine: Thread
     api: Thread
     background: Thread  # a second tokenizer thread: its work is hidden behind the GPUs'
-    intruders: list[Thread]
+    strangers: list[Thread]  # of another process, one on each worker's CPU
+    tokenizers: list[Thread]  # of the API server, one on each worker's CPU
     graph: bool = False  # decode by graph replay
     correlations: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
     def threads(self) -> list[Thread]:
-        """Return the server's own threads."""
-        return [*(w.thread for w in self.workers), self.engine, self.api, self.background]
+        """Return all threads."""
+        workers = [worker.thread for worker in self.workers]
+        return [*workers, self.engine, *self.api_threads, *self.strangers]
+
+    @property
+    def api_threads(self) -> list[Thread]:
+        """Return the API server's threads."""
+        return [self.api, self.background, *self.tokenizers]
 
     def play(self) -> None:
         """Serve all steps."""
@@ -182,7 +189,14 @@ class Server:
         extra = {kind: rows[step][worker.rank] for kind, rows in self.plan.worker.items()}
         thread.run(extra["dispatch"], DISPATCH, "dispatch")
         if extra["shortage"]:
-            thread.preempted(extra["shortage"], DISPATCH, self.intruders[worker.rank])
+            thread.preempted(
+                extra["shortage"], DISPATCH, self.strangers[worker.rank], ("other", None), "stress"
+            )
+        if extra["starvation"]:
+            by = self.tokenizers[worker.rank]
+            by.sleep(thread.now, ("no_work", None))
+            with by.slice("tokenize", "user_annotation"):
+                thread.preempted(extra["starvation"], DISPATCH, by, ("tokenization", "encode"), "tokenize")
         thread.run(extra["jit_compile"], ("kernel_launch", "jit_compile"), "jit")
         for kind, call in (("module_load", "cuLibraryLoadData"), ("alloc", "cudaMalloc")):
             if extra[kind]:
@@ -243,7 +257,7 @@ class Server:
 
 
 def server(plan: Plan, ranks: int, rng: random.Random, *, graph: bool = False) -> Server:
-    """Return a server at rest: each thread on a CPU of its own, and a stranger beside each worker."""
+    """Return a server at rest: each thread on a CPU of its own, and a stranger and a tokenizer that may take a worker's."""
 
     def thread(name: str, pid: int, tid: int, cpu: int, *, bound: bool = True) -> Thread:
         return Thread(name, pid, tid, cpu, plan.stops if bound else [])
@@ -252,5 +266,7 @@ def server(plan: Plan, ranks: int, rng: random.Random, *, graph: bool = False) -
     return Server(
         plan, rng, workers, engine=thread("engine_core", 770, 770, ranks), api=thread("tokenizer", 771, 2383, ranks + 1),
         background=thread("tokenizer", 771, 2385, ranks + 2),
-        graph=graph, intruders=[thread("stress", 900 + r, 900 + r, r, bound=False) for r in range(ranks)],
+        graph=graph,
+        strangers=[thread("stress", 900 + r, 900 + r, r, bound=False) for r in range(ranks)],
+        tokenizers=[thread("tokenizer", 771, 2400 + r, r, bound=False) for r in range(ranks)],
     )  # fmt: skip

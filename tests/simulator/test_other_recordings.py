@@ -37,7 +37,7 @@ def test_with_graph_replay_the_defect_is_blamed_by_what_it_cost(tmp_path, defect
         assert told.by_cause(rank)[cause] == pytest.approx(true, abs=OFF * run.truth.duration)
 
 
-@pytest.mark.parametrize("defect", ["shortage", "throttling", "tokenization", "gil", "no_work"])
+@pytest.mark.parametrize("defect", ["shortage", "starvation", "throttling", "tokenization", "gil", "no_work"])
 def test_switches_from_idle_that_the_kernel_did_not_record_are_made_up_for(tmp_path, defect):
     """The reference captures' kernel hardly ever records them: what threads do afterwards shows when they came."""
     run = simulate(defect, SHARE)
@@ -46,3 +46,18 @@ def test_switches_from_idle_that_the_kernel_did_not_record_are_made_up_for(tmp_p
         for state in CPU_STATE.values():
             true = run.truth.by_cpu(rank)[state]
             assert told.by_cpu(rank)[state] == pytest.approx(true, abs=OFF * run.truth.duration)
+
+
+def test_whoever_took_the_cpu_is_named(tmp_path):
+    """The same lack of a CPU, once by strangers and once by the server's own tokenizers: different changes help."""
+    by = {}
+    for defect in ("shortage", "starvation"):
+        folder = tmp_path / defect
+        folder.mkdir()
+        run = simulate(defect, SHARE)
+        document = diagnose(analyse(tracelib.load(run.write(folder))))
+        found = {finding["id"]: finding for finding in document["findings"]}
+        by[defect] = found.get("tokenization_starves")
+        assert found["cpu_shortage"]["exposed_ns"] == pytest.approx(run.truth.by_cpu()["runnable"], rel=0.02)
+    assert by["shortage"] is None
+    assert by["starvation"]["exposed_share"] == pytest.approx(SHARE, rel=0.15)

@@ -132,8 +132,9 @@ def test_a_host_s_name_that_the_files_contradict_is_told_and_not_used(two_clocks
     _written(folder, "[host]\nname = 'n7'\n")
     run = tracelib.load(folder)
     assert set(run.threads["host"]) == {"vm"}
-    assert run.health["message"].str.contains("run.toml calls the host n7").sum() == 1
+    assert run.health["message"].str.contains("another name than the files do .vm.").sum() == 1
+    assert not run.health["message"].str.contains("n7").any()
     _written(folder, "[host]\nname = 'vm'\n")
     run = tracelib.load(folder)
     assert set(run.threads["host"]) == {"vm"}
-    assert not run.health["message"].str.contains("calls the host").any()
+    assert not run.health["message"].str.contains("another name").any()

@@ -91,7 +91,7 @@ def load(
         ftrace_clock=ftrace_clock or said.ftrace_clock, wall_offsets=said.wall_offsets(),
         pids=pids,
     )  # fmt: skip
-    remarks = [_host_remark(str(said.host), named)] if stranger and not host else []
+    remarks = [_host_remark(named)] if stranger and not host else []
     return _with_file_remarks(trace, failures, [path for path in others if path.name != FILE_NAME], remarks)
 
 
@@ -164,8 +164,9 @@ def _span(trace: Trace) -> tuple[int | None, int | None]:
     return min(firsts, default=None), max(lasts, default=None)
 
 
-def _host_remark(said: str, named: set[str]) -> dict[str, Any]:
-    message = f"run.toml calls the host {said}, the files call theirs {', '.join(sorted(named))}: its name is not used"
+def _host_remark(named: set[str]) -> dict[str, Any]:
+    # The name itself is not repeated: no frame holds it, so nothing would redact it.
+    message = f"run.toml gives the host another name than the files do ({', '.join(sorted(named))}): its name is not used"
     return {"source": None, "level": "warning", "message": message, "fix": "correct [host] name in run.toml"}
 
 

@@ -13,7 +13,7 @@ __all__ = ["footer", "health", "method"]
 Findings = dict[str, Any]
 
 _CLOCKS = {
-    "declared": "by the file itself", "anchors": "by events that two files share", "user": "as you said",
+    "declared": "as its recorder declares", "anchors": "by events that two files share", "user": "as you said",
     "untied": "not tied: reported alone",
 }  # fmt: skip
 _LEVELS = {"error": "Error", "warning": "Warning", "info": "Note"}
@@ -59,27 +59,29 @@ def _source_cells(source: dict[str, Any]) -> tuple[object, ...]:
     )
     tied = _CLOCKS.get(source["tied_by"] or "", source["tied_by"] or "not known")
     name = Markup(f"{esc(source['file'])}<small>{esc(source['recorder'] or '')}</small>")
-    clock = f"{tied} ({source['clock'] or 'unknown'})"
+    clock = Markup(f"{esc(tied)} ({esc(source['clock'] or 'unknown')})<small>{esc(_anchors(source))}</small>")
     return (
         name,
         source["format"].replace("_", " "),
         rows,
         duration(cover),
         clock,
-        _error(source),
+        "" if source["error_ns"] is None else duration(source["error_ns"]),
         ", ".join(losses) or "nothing",
     )
 
 
-def _error(source: dict[str, Any]) -> Markup:
-    """Return what a clock's tie is good for, and what the anchors left of it."""
-    if source["error_ns"] is None:
-        return Markup("")
+def _anchors(source: dict[str, Any]) -> str:
+    """Return by what a clock's tie was measured or checked, and what the anchors left of it."""
     found = source["residual"]
-    kinds = "" if found is None else f"{count(found['anchors'])} anchors ({found['kind']})"
-    if found is not None and found["p50_ns"] is not None:
-        kinds += f": median {duration(found['p50_ns'])}, p99 {duration(found['p99_ns'])}"
-    return Markup(f"{esc(duration(source['error_ns']))}<small>{esc(kinds)}</small>")
+    if found is None:
+        return ""
+    left = (
+        ""
+        if found["p50_ns"] is None
+        else f": median {duration(found['p50_ns'])}, p99 {duration(found['p99_ns'])}"
+    )
+    return f"{count(found['anchors'])} anchors ({found['kind']}) with {found['against']}{left}"
 
 
 def _remarks(rows: list[dict[str, Any]]) -> str:

@@ -1,8 +1,14 @@
 """Rules on lack of CPUs: each with a run that triggers it and a near miss that does not."""
 
+import dataclasses
+
+import polars as pl
 import pytest
 
 from tests.findings.sheet import MS, Sheet
+from tracelib.analyses.cpus import server_cpus
+from tracelib.analyses.instead import instead
+from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.findings.finding import Abstained
 from tracelib.findings.rules.busy_wait import busy_wait
 from tracelib.findings.rules.cpu_shortage import cpu_shortage
@@ -90,6 +96,30 @@ def test_another_job_on_the_wanted_cpu_is_no_tokenizer():
     sheet = gap()
     tokenizer(sheet)
     assert tokenization_starves(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
+
+
+def test_the_same_cpu_number_of_another_host_is_another_cpu():
+    """Both other threads run on a CPU 0 from 20 to 40 ms, one of them of the worker's host."""
+    sheet = gap()
+    here, elsewhere = sheet.thread("worker", "here", pid=100), sheet.thread("worker", "elsewhere", pid=901)
+    sheet.threads[elsewhere]["host"] = "other"
+    results = kept_off(sheet, here).results()
+    row = {
+        "thread": elsewhere,
+        "ts_ns": 20 * MS,
+        "dur_ns": 20 * MS,
+        "state": "running",
+        "cpu": 0,
+        "by": None,
+        "inferred": False,
+    }
+    states = pl.concat([results.thread_states, pl.DataFrame([row], schema=THREAD_STATES)]).sort(
+        "thread", "ts_ns"
+    )
+    told = instead(results.lost, states, results.host_activity, results.spinning, results.trace.threads)
+    assert told["by"].unique().to_list() == [here]
+    assert server_cpus(results)[0] == 1
+    assert server_cpus(dataclasses.replace(results, thread_states=states))[0] == 2
 
 
 # ----------------------------------------------------------------------------------------------------------- polling

@@ -33,10 +33,11 @@ def instead(
     short = lost.filter(pl.col("cpu_state").cast(pl.String) == "runnable").select(
         "gpu", "ts_ns", "dur_ns", "thread", "cause"
     )
-    waited = thread_states.filter(pl.col("state").cast(pl.String) == "runnable").select(
-        "thread", "ts_ns", "dur_ns", "cpu"
+    states = _with_place(thread_states, threads)
+    waited = states.filter(pl.col("state").cast(pl.String) == "runnable").select(
+        "thread", "ts_ns", "dur_ns", "_place"
     )
-    known = overlay(overlay(short, waited, "thread"), _on_each_cpu(thread_states), "cpu")
+    known = overlay(overlay(short, waited, "thread"), _on_each_cpu(states), "_place")
     polls = _of(known, spinning.rename({"kind": "_polls"}))
     works = _of(polls, activity.select("thread", "ts_ns", "dur_ns", _does="cause", _sub="sub_cause"))
     polled = pl.col("_polls").is_not_null()
@@ -47,12 +48,19 @@ def instead(
     return told.select(list(INSTEAD)).match_to_schema(INSTEAD).sort("gpu", "ts_ns")
 
 
-def _on_each_cpu(thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Return who ran on each CPU over time: cpu, ts_ns, dur_ns, by."""
-    running = thread_states.filter(
-        (pl.col("state").cast(pl.String) == "running") & pl.col("cpu").is_not_null()
+def _with_place(thread_states: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Add `_place`, a number per CPU and host; null where the CPU is not known."""
+    hosts = thread_states.join(
+        threads.select("thread", "host"), on="thread", how="left", maintain_order="left"
     )
-    at = innermost(running, "cpu")  # rebuilt stretches may overlap: the one that began last had the CPU
+    place = pl.struct("host", "cpu").rank("dense").cast(pl.Int32)
+    return hosts.with_columns(_place=pl.when(pl.col("cpu").is_not_null()).then(place))
+
+
+def _on_each_cpu(states: pl.DataFrame) -> pl.DataFrame:
+    """Return who ran on each CPU over time: _place, ts_ns, dur_ns, by."""
+    running = states.filter((pl.col("state").cast(pl.String) == "running") & pl.col("_place").is_not_null())
+    at = innermost(running, "_place")  # rebuilt stretches may overlap: the one that began last had the CPU
     by = running.select(by="thread").select(pl.all().gather(at["row"]))
     return pl.concat([at.drop("row"), by], how="horizontal")
 

@@ -71,6 +71,10 @@ def test_cpu_max_tells_the_size(throttled, tmp_path):
     assert "quota is 2 CPUs" in per_role_table(findings).html
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert companions([tmp_path], run).supply.limited is False
+    (tmp_path / "run.toml").write_text(
+        "[quota]\ncpu_stat_before = 'cpu.stat.before'\ncpu_stat_after = 'cpu.stat.after'\nseconds = 27.0\n"
+    )
+    assert companions([tmp_path], run).supply.cpus_used == pytest.approx(51.665291 / 27)
 
 
 def test_without_them_the_quota_is_abstained_from(throttled, tmp_path):

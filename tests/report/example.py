@@ -49,7 +49,7 @@ _FINDINGS: dict[str, Any] = {
                                {"role": None, "running_ns": 1, "runnable_ns": 0, "throttled_ns": 0, "blocked_ns": 9, "unknown_ns": 0}],
                    "demand": {"p50": 2.0, "p95": 6.0, "p99": 7.0}, "cpus_seen": 4, "lost_switches": 2, "throttle_gaps": 3},
     "quota": {"limited": True, "cpus": 2.0, "period_us": 100_000, "cpus_by_counters": [1.9, 2.3], "since": "between two readings", "nr_periods": 270,
-              "nr_throttled": 226, "throttled_usec": 46_664_283, "usage_usec": 51_665_291, "throttled_share": 0.837},
+              "nr_throttled": 226, "throttled_usec": 46_664_283, "usage_usec": 51_665_291, "throttled_share": 0.837, "cpus_used": 1.9},
     "requests": {"count": 5, "ttft_ns": {"p50": 90_000_000, "p95": 200_000_000, "max": 300_000_000},
                  "parts": [{"part": "tokenize", "p50": 1_000_000, "p95": 2_000_000, "correlation_with_ttft": 0.9}], "outside_window": 1,
                  "lost_by_cause": [{"cause": "kernel_launch", "p50": 1_000_000, "p95": 2_000_000, "total_ns": 5_000_000, "correlation_with_ttft": None}]},

@@ -32,6 +32,7 @@ class Supply:
     period_us: int | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     since: str = ""
+    seconds: float | None = None  # between the two readings
     mean_input_tokens: float | None = None
     tokens_from: str = ""
 
@@ -45,6 +46,12 @@ class Supply:
         """Share of the periods in which the quota ran out."""
         periods = self.counters.get("nr_periods")
         return self.counters["nr_throttled"] / periods if periods else None
+
+    @property
+    def cpus_used(self) -> float | None:
+        """CPUs that the cgroup used on average between the two readings; None where their distance was not noted."""
+        usage = self.counters.get("usage_usec")
+        return usage / 1e6 / self.seconds if usage is not None and self.seconds else None
 
     def quota_bounds(self) -> tuple[float, float] | None:
         """Return between how many CPUs the quota must lie by the counters alone, None where they do not tell.

@@ -249,7 +249,7 @@ def _quota(results: Results) -> dict[str, Any] | None:
         "limited": supply.limited, "cpus": supply.quota_cpus, "period_us": supply.period_us,
         "cpus_by_counters": list(bounds) if bounds else None, "since": supply.since or None,
         **{name: supply.counters.get(name) for name in ("nr_periods", "nr_throttled", "throttled_usec", "usage_usec")},
-        "throttled_share": supply.throttled_share,
+        "throttled_share": supply.throttled_share, "cpus_used": supply.cpus_used,
     }  # fmt: skip
 
 

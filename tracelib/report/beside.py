@@ -103,7 +103,7 @@ def _supply(
     return Supply(
         cpus=said.cpus, allowed_cpus=said.allowed_cpus, limited=quota is not None if text else None, quota_us=quota, period_us=period,
         counters=_growth(files), since="" if not files else "between two readings" if len(files) > 1 else "since the cgroup was made",
-        mean_input_tokens=mean, tokens_from=origin,
+        seconds=None if given else said.seconds, mean_input_tokens=mean, tokens_from=origin,
     )  # fmt: skip
 
 

@@ -130,7 +130,8 @@ def quota_line(findings: Findings) -> str:
             f"; it ran out in {count(quota['nr_throttled'])} of {count(quota['nr_periods'])} periods, "
             f"{duration(quota['throttled_usec'] * 1000)} throttled (cpu.stat, {quota['since']}; summed over CPUs)"
         )
-    return f"<p>{esc(size + ran_out)}.</p>"
+    used = f"; {quota['cpus_used']:.2f} CPUs used on average" if quota["cpus_used"] is not None else ""
+    return f"<p>{esc(size + ran_out + used)}.</p>"
 
 
 def _by_role(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:

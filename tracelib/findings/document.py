@@ -10,6 +10,7 @@ import polars as pl
 
 from tracelib import __version__
 from tracelib.analyses.capacity import capacity
+from tracelib.analyses.launch_delays import launch_delays
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.order import ordered, place
@@ -174,6 +175,7 @@ def _launches(results: Results) -> dict[str, Any] | None:
         "count": ops.height, "api_ns": _quantiles(ops["api_ns"]), "launch_to_start_ns": _quantiles(ops["launch_to_start_ns"]),
         "return_to_start_ns": _quantiles(ops["return_to_start_ns"]), "negative_returns": int((ops["return_to_start_ns"] < 0).sum() or 0),
         "late": int(ops["late"].sum() or 0), "graph_coverage": by_graph, "unmatched_gpu_ops": ops["call_ts_ns"].null_count(),
+        "definitions": _rows(launch_delays(ops)),
     }  # fmt: skip
 
 

@@ -97,13 +97,14 @@ def lines(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
         return [rows] if _fits(rows, by) else lines(rows.sort(by, maintain_order=True), by)
     changes = np.flatnonzero(np.diff(rows[by].to_numpy())) + 1
     bounds = [0, *changes.tolist(), rows.height]
-    parts, since = [], 0
+    cuts = [0]
     for at, after in pairwise(bounds):
-        whole = rows.slice(since, after - since)
-        if at > since and (whole.height > CHUNK or not _fits(whole, by)):
-            parts.append(rows.slice(since, at - since))
-            since = at
-    return [*parts, rows.slice(since)]
+        if at > cuts[-1] and after - cuts[-1] > CHUNK:
+            cuts.append(at)
+    parts = [rows.slice(a, b - a) for a, b in pairwise([*cuts, rows.height])]
+    if all(_fits(part, by) for part in parts):
+        return parts
+    return [rows.slice(a, b - a) for a, b in pairwise(bounds)]
 
 
 def span_of(rows: pl.DataFrame) -> int:

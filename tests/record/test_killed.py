@@ -145,6 +145,8 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.asked.append(self.path)
+        if self.path == "/start_profile":
+            time.sleep(1)  # a moment to be killed in
         if self.path == "/stop_profile":
             (self.folder / "worker.pt.trace.json").write_text(
                 '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1796006342707545.5, "dur": 9}]}'

@@ -158,6 +158,26 @@ def test_a_command_that_fails_is_named(tmp_path):
     tracelib.load(tmp_path / "out")
 
 
+def test_a_perf_that_fails_is_named_and_the_rest_is_recorded(tmp_path, monkeypatch):
+    """It works when it is tried, and is refused when it counts."""
+    recording.skip_unless_traceable()
+    fake = tmp_path / "bin" / "perf"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\ncase "$*" in *perf.data*) echo "Error:\nno such luck" >&2; exit 1;; esac\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(fake.parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    (tmp_path / "cwd").mkdir()
+    done = subprocess.run(
+        recording.command(tmp_path / "out", "--command", "sleep 0.5"), cwd=tmp_path / "cwd", capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == cli.PART_FAILED
+    assert "perf failed: perf record: no such luck" in done.stderr
+    assert [row["format"] for row in tracelib.load(tmp_path / "out").sources.iter_rows(named=True)] == [
+        "ftrace"
+    ]
+
+
 def test_a_command_that_goes_on_is_ended_with_its_children(tmp_path):
     recording.skip_unless_traceable(root=False)
     line = "sh -c 'sleep 1000 & echo $! > {}; sleep 1000'".format(tmp_path / "pid")

@@ -136,7 +136,8 @@ class Keeper:
 
     def _end(self, counters: Counters | None) -> None:
         """Stop all recorders at once, then save, then clear away; one that fails does not keep the others from it."""
-        for step in reversed(self.steps):
+        begun = [step for step in self.steps if self.states.get(step.name, "planned") != "planned"]
+        for step in reversed(begun):
             self._attempt(step.name, step.stop)
         if counters:
             counters.take("after")
@@ -144,10 +145,10 @@ class Keeper:
             self._attempt("command", self.workload.end, "recorded")
         self._log("saving")
         say("saving ...")
-        for step in self.steps:
-            if self.states.get(step.name) in {"starting", "recording", "recorded"}:
+        for step in begun:
+            if self.states[step.name] != "failed":
                 self._attempt(step.name, step.save, "recorded")
-        for step in self.steps:
+        for step in begun:
             self._attempt(step.name, step.close)
 
     def _conclude(self, counters: Counters | None) -> int:
@@ -176,7 +177,8 @@ class Keeper:
         try:
             note = action()
         except (OSError, subprocess.SubprocessError) as error:
-            self.states[name], self.notes[name] = "failed", str(error)
+            if self.states.get(name) != "failed":  # the first reason is the one to tell
+                self.states[name], self.notes[name] = "failed", str(error)
         else:
             if then and self.states.get(name) != "failed":
                 self.states[name] = then

@@ -5,12 +5,9 @@ A step's `handle` is all that another process needs to stop, save and close it, 
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,19 +16,17 @@ from tracelib.record import ftrace, perf
 from tracelib.record.children import child, ended, mark
 from tracelib.record.plan import BACKSTOP_S, perf_command
 from tracelib.record.proc import PROC
+from tracelib.record.profiler import Profiler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelib.record.plan import Plan
 
-__all__ = ["Ftrace", "Gpu", "Perf", "Profiler", "Step", "planned"]
+__all__ = ["Ftrace", "Gpu", "Perf", "Step", "planned"]
 
 GPU_FIELDS = "timestamp,index,utilization.gpu,utilization.memory,power.draw,clocks.sm,memory.used"
 START_S, END_S = 20.0, 120.0
-#: vLLM answers /stop_profile when its traces are written; its manual speaks of ten minutes.
-SWITCH_S = 1800.0
-SETTLED_S, EMPTY_S = 2.0, 60.0
 
 
 class Step(Protocol):
@@ -116,16 +111,15 @@ class Perf:
             return ""
         if not data.exists():
             raise OSError("perf wrote no recording")
-        try:
-            note = perf.convert(data, text)
-        except OSError:
-            data.replace(self.folder / ".perf.data.unreadable")
-            raise
+        note = perf.convert(data, text)
         data.unlink()
         return note
 
     def close(self) -> None:
         (self.folder / ".perf.messages").unlink(missing_ok=True)
+        data = self.folder / "perf.data"
+        if data.exists():  # it could not be converted, and would keep the rest of the folder from being read
+            data.replace(self.folder / ".perf.data.unreadable")
 
 
 @dataclass
@@ -184,50 +178,6 @@ class Gpu:
         """Nothing outlives the process."""
 
 
-@dataclass
-class Profiler:
-    """The server's own profiler, switched by its HTTP endpoint."""
-
-    folder: Path
-    start_url: str
-    stop_url: str
-    traces: str
-    name: str = "profiler"
-    handle: dict[str, Any] = field(default_factory=dict)
-
-    def start(self) -> None:
-        # Known before it is asked: were we killed in between, it must be stopped all the same.
-        self.handle.update(running=True, since=time.time())
-        try:
-            _post(self.start_url)
-        except urllib.error.HTTPError as error:
-            raise OSError(
-                f"{self.start_url}: {error}; was the server started with its profiler configured?"
-            ) from error
-
-    def stop(self) -> None:
-        if self.handle.get("running"):
-            _post(self.stop_url)
-            self.handle["running"] = False
-
-    def save(self) -> str:
-        if not self.traces:
-            return "the traces lie where the server writes them: give them to the report too"
-        names = [self._copied(path) for path in _settled(Path(self.traces), self.handle.get("since", 0.0))]
-        if not names:
-            raise OSError(f"the server wrote nothing to {self.traces}")
-        return f"{len(names)} traces of the server"
-
-    def _copied(self, path: Path) -> str:
-        part = self.folder / f".{path.name}.part"
-        shutil.copyfile(path, part)
-        part.replace(self.folder / path.name)
-        return path.name
-
-    def close(self) -> None:
-        self.stop()
-
-
 def _perf_that_writes(data: Path) -> dict[str, int]:
     """Return the `perf record` that writes this file, empty if there is none (any more)."""
     for line in PROC.glob("[0-9]*/cmdline"):
@@ -238,25 +188,3 @@ def _perf_that_writes(data: Path) -> dict[str, int]:
         if arguments[:2] == [b"perf", b"record"] and str(data).encode() in arguments:
             return mark(int(line.parent.name))
     return {}
-
-
-def _post(url: str) -> None:
-    request = urllib.request.Request(url, data=b"", method="POST")  # noqa: S310  (the plan takes http and https alone)
-    with urllib.request.urlopen(request, timeout=SWITCH_S) as answer:  # noqa: S310
-        answer.read()
-
-
-def _settled(folder: Path, since: float) -> list[Path]:
-    """Return the files written since then, when none has grown for a while: SGLang writes after it has answered."""
-    limit, before = time.monotonic() + SWITCH_S, None
-    while time.monotonic() < limit:
-        found = {
-            path: path.stat().st_size
-            for path in sorted(folder.glob("*"))
-            if path.is_file() and path.stat().st_mtime >= since
-        }
-        if found == before and (found or time.monotonic() > limit - SWITCH_S + EMPTY_S):
-            return list(found)
-        before = found
-        time.sleep(SETTLED_S)
-    raise OSError(f"the files in {folder} do not come to rest")

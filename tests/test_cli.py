@@ -51,7 +51,17 @@ def test_debug_shows_the_traceback():
 
 
 def test_help_teaches_with_examples(capsys):
-    for command in ("report", "inspect", "notebooks", "check", "record"):
+    for command in (
+        "report",
+        "inspect",
+        "notebooks",
+        "check",
+        "record",
+        "export",
+        "batch",
+        "redact",
+        "attach",
+    ):
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         assert f"tracelib {command}" in capsys.readouterr().out

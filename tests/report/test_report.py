@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from tests.conftest import ROOT
 from tests.report.browser import chromium
@@ -136,6 +137,38 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(folder, browser):
     page.goto((folder / "report.html").as_uri())
     page.wait_for_selector(".plot .main-svg", timeout=20_000)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    context.close()
+
+
+@pytest.mark.browser
+def test_on_a_narrow_screen_no_word_of_a_chart_is_cut_off(folder, browser):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True)
+    page = context.new_page()
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
+    cut = """[...document.querySelectorAll(".plot")].flatMap(plot => {
+      const room = plot.getBoundingClientRect();
+      return [...plot.querySelectorAll(".infolayer text, .xtick text, .ytick text, .bartext-outside")].filter(word => {
+        const box = word.getBoundingClientRect();
+        return box.width && (box.left < room.left - 2 || box.right > room.right + 2);
+      }).map(word => word.textContent);
+    })"""
+    assert page.locator(".plot .xtick text").count() > 20
+    assert page.evaluate(cut) == []
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_accessibility_checker_finds_nothing_serious(folder, browser, scheme):
+    context = browser.new_context(color_scheme=scheme, offline=True)
+    page = context.new_page()
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
+    found = Axe().run(page).response
+    assert len(found["passes"]) > 30  # it did look
+    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in serious] == []
     context.close()
 
 

@@ -20,6 +20,8 @@ __all__ = ["causes_chart"]
 
 ROWS = 24
 REST = "the rest"
+#: The share at a bar's end must fit beside the longest bar, on a phone too.
+ROOM_FOR_SHARE = 1.25
 
 
 def causes_chart(results: Results) -> go.Figure | None:
@@ -38,8 +40,10 @@ def causes_chart(results: Results) -> go.Figure | None:
     figure = go.Figure([bar for state in CPU_STATES if (bar := _bar(rows, order, places, state)) is not None])
     figure.add_trace(_ends(order, places))
     figure.update_layout(barmode="stack", margin={"t": 60})
+    longest = int(order["ns"].max()) / 1e6  # type: ignore[arg-type]
     figure.update_xaxes(
-        title_text="ms of GPU time lost; colour: what the blamed thread did meanwhile", rangemode="tozero"
+        title_text="ms of GPU time lost; colour: what the blamed thread did meanwhile",
+        range=[0, longest * ROOM_FOR_SHARE],
     )
     figure.update_yaxes(**axis)
     return finished(figure, causes_sentence(results), _table(results), 130 + 24 * (places[-1] + 1))

@@ -13,12 +13,26 @@
     responsive: true, displaylogo: false, showTips: false, scrollZoom: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
+  // What plotly does not break by itself: a title or a legend's entry that is wider than a phone.
+  const broken = (text, length) => text.split(" ").reduce((lines, word) => {
+    const last = lines[lines.length - 1];
+    return last && (last + " " + word).length <= length ? [...lines.slice(0, -1), last + " " + word] : [...lines, word];
+  }, []).join("<br>");
+  const forNarrow = (room, data, layout) => {
+    const characters = Math.floor(room.clientWidth / 17);
+    for (const [name, axis] of Object.entries(layout)) {
+      if (/^xaxis/.test(name) && axis.title && axis.title.text) axis.title.text = broken(axis.title.text, characters);
+    }
+    for (const trace of data) if (trace.name) trace.name = broken(trace.name, characters + 16);
+    for (const note of layout.annotations || []) note.xanchor = "auto";
+  };
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   for (const figure of document.querySelectorAll("figure.chart")) {
     const room = figure.querySelector(".plot");
     const { data, layout } = JSON.parse(figure.querySelector("script").textContent);
     const narrow = room.clientWidth < 560;
     Object.assign(layout, { autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: narrow ? false : layout.dragmode || "zoom" });
+    if (narrow) forNarrow(room, data, layout);
     if (still) layout.transition = { duration: 0 };
     delete layout.width;
     // With a single tick well in sight plotly 4.1 puts a label at minus infinity: show whole decades and a little more.

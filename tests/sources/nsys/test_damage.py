@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tracelib.errors import BadTrace
 from tracelib.sources.nsys import read, sniff
+from tracelib.sources.nsys.database import open_database
 
 KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
@@ -214,3 +215,16 @@ def test_any_damage_gives_a_trace_or_a_typed_refusal(sample, data):
     except BadTrace as error:
         said = str(error)
     assert "\n" not in said
+
+
+def test_a_value_that_sqlite_cannot_hold_in_memory_is_damage(export, process, monkeypatch):
+    """Found by fuzzing: of some damaged lengths SQLite runs out of memory, which Python raises as MemoryError."""
+
+    class OutOfMemory:
+        def execute(self, *_):
+            raise MemoryError
+
+    with open_database(export({"OSRT_API": [(10, 15, process + 7, 7)]})) as database:
+        monkeypatch.setattr(database, "_connection", OutOfMemory())
+        assert database._by_query("OSRT_API", {"start": pl.Int64}).is_empty()
+        assert "a value of a damaged length is larger than memory" in database.damage[0]

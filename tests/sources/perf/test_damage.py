@@ -191,3 +191,14 @@ def test_a_chain_line_that_is_no_frame_is_told(load, messages):
     assert trace.stacks["symbol"].cast(pl.String).to_list() == ["foo", "main"]
     assert trace.sources["skipped_bytes"][0] == len("\t7g00 bar ([k])")
     assert "1 line (15 bytes) not understood" in messages(trace)
+
+
+@pytest.mark.parametrize("start", ["", "\t 7f00 "])
+def test_a_line_that_is_too_long_for_a_head_or_a_frame_is_told(load, messages, start):
+    """A file of one endless line costs no expression: 600 MB of it come in 3 MB of gzip."""
+    event = "x 1/1 [000] {}.000001: 1 cycles: \n\t 7f00 foo ([k])\n"
+    trace = load(event.format(1) + start + "x" * 300_000 + "\n\n" + event.format(2))
+    assert trace.samples.height == 2
+    assert trace.stacks.height == 1
+    assert trace.sources["skipped_bytes"][0] == 300_000 + len(start)
+    assert "1 line" in messages(trace)

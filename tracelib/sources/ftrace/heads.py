@@ -36,6 +36,9 @@ LATENCY = rf"^\s*{TASK}\s+(?P<cpu>\d{{1,6}}){FLAGS}\s+{TIME}(?P<unit>us[ +!#*@$]
 #: How many places of columns are tried before the rest of a chunk goes to the regular expression.
 LAYOUTS = 6
 EXAMPLES = 200
+#: Bytes; a longer line is no event: the kernel's own buffer for one is a page.
+LONGEST_LINE = 1 << 16
+EXCERPT = 200
 NS = 1_000_000_000
 #: Seconds, and counts of µs, beyond these do not fit into 64 bits as ns: such a line is no event.
 MOST_SECONDS, MOST_MICROSECONDS = 9_000_000_000, 9_000_000_000_000_000
@@ -121,6 +124,7 @@ class Heads:
     lines: int = 0  # seen so far
     layouts: list[Layout] = field(default_factory=list)
     counting: int = 0  # lines whose clock has no decimal point
+    long_bytes: int = 0  # of lines that are too long for an event, beyond the start of each that is kept
     since_start: int = 0  # lines in tracefs's latency format, whose times count from the start of the trace
 
     def piece(self, lines: pl.Series) -> Piece:
@@ -129,7 +133,15 @@ class Heads:
         self.lines += numbered.height
         comment = lines.str.starts_with("#")
         comments = lines.filter(comment).to_list() if comment.any() else []
-        events, others = self.split(numbered.filter(~comment) if comments else numbered)
+        # what no expression need look at: comments, empty lines, and lines longer than any event
+        size = lines.str.len_bytes()
+        looked_at = ~comment & (size > 0) & (size <= LONGEST_LINE)
+        events, others = self.split(numbered if looked_at.all() else numbered.filter(looked_at))
+        if (size > LONGEST_LINE).any():
+            long = numbered.filter(~comment & (size > LONGEST_LINE))
+            starts = long.with_columns(pl.col("line").str.head(EXCERPT))
+            self.long_bytes += int((long["line"].str.len_bytes() - starts["line"].str.len_bytes()).sum())
+            others = pl.concat([others, starts]).sort("index")
         return Piece(comments, events, others)
 
     def split(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -73,7 +73,7 @@ def collect(path: Path, chunk_size: int = CHUNK) -> Text:
             text.events.add(piece)
         text.damage = stream.damage
         text.skipped_bytes += stream.lost_bytes
-    text.skipped_bytes += text.events.unread_bytes
+    text.skipped_bytes += text.events.unread_bytes + text.heads.long_bytes
     return text
 
 

@@ -34,8 +34,9 @@ LONGEST_NAME = 1 << 16
 _PLAIN_TABLE = "CREATE TABLE"
 #: A header may promise anything: what is filled up takes no room on disk, but SQLite walks through it.
 _LARGEST_GAP = 1 << 36
-#: What goes wrong in a damaged file: SQLite says so, or its words or names are no text.
-_FAILURES = (sqlite3.Error, UnicodeError)
+#: What goes wrong in a damaged file: SQLite says so, or runs out of memory for a value of a damaged length, or its words or
+#: names are no text.
+_FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
 
 
 class Database:
@@ -227,6 +228,8 @@ def _tolerant(path: Path, plain: Path, pages: Pages, cleanup: contextlib.ExitSta
 
 def _line(error: Exception) -> str:
     """Return the first line of an error: SQLite quotes definitions, which have many."""
+    if isinstance(error, MemoryError):
+        return "a value of a damaged length is larger than memory"
     return next(iter(str(error).splitlines()), "")
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Codes", "Scan", "Tables", "scan"]
 
 EXCERPT = 200
+#: Bytes; a longer line is neither a head nor a frame (the longest mangled names have some thousands of characters).
+LONGEST_LINE = 1 << 16
 HEAD_COLUMNS = pl.Schema({"line": pl.UInt32, "base": pl.String, "fraction": pl.String, "says": pl.String})
 
 
@@ -71,10 +73,11 @@ class Scan:
 def scan(block: bytes, tables: Tables) -> Scan:
     """Return the events of `block`, which must hold whole events."""
     line, damaged = lines(block)
-    indented = line.str.starts_with("\t")
+    long = line.str.len_bytes() > LONGEST_LINE
+    indented = line.str.starts_with("\t") & ~long
     empty = line.str.len_bytes() == 0
     comment = line.str.starts_with("# ") | (line == "#")
-    rest = (~(indented | empty | comment)).arg_true()
+    rest = (~(indented | empty | comment | long)).arg_true()
     fast, careful = _cut(line, rest)
     if len(careful):
         slow, loose_frames, other = _cut_carefully(line, careful)
@@ -84,6 +87,8 @@ def scan(block: bytes, tables: Tables) -> Scan:
         other = other.filter(line.gather(other).str.strip_chars() != "")
     else:
         other = careful
+    if long.any():
+        other = pl.concat([other, (long & ~comment).arg_true()]).sort()
     owner, owned = _owners(fast["line"].to_numpy(), indented.arg_true().to_numpy(), empty.to_numpy())
     return Scan(
         heads=fast.select(

@@ -34,8 +34,14 @@ def test_without_wake_ups_a_shortage_is_abstained_from(run_of, name):
 def test_with_wake_ups_it_is_told(run_of):
     healthy = diagnose(run_of("healthy").results)
     assert "its threads had CPUs when they needed them" in healthy["verdict"]["sentence"]
-    assert "a CPU quota had stopped" in diagnose(run_of("throttled").results)["verdict"]["sentence"]
-    assert "wanted a CPU and all were taken" in diagnose(run_of("starved").results)["verdict"]["sentence"]
+    assert (
+        "a CPU quota of about 2.0 CPUs had stopped"
+        in diagnose(run_of("throttled").results)["verdict"]["sentence"]
+    )
+    assert (
+        "wanted a CPU and all 2 that the server ran on"
+        in diagnose(run_of("starved").results)["verdict"]["sentence"]
+    )
 
 
 def test_no_table_or_chart_prints_unknown_as_nothing(run_of):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tracelib.record import ftrace, perf
 from tracelib.record.children import child, ended, mark
 from tracelib.record.plan import BACKSTOP_S, perf_command
-from tracelib.record.proc import PROC
+from tracelib.record.proc import PROC, descendants, threads
 from tracelib.record.profiler import Profiler
 
 if TYPE_CHECKING:
@@ -87,13 +87,9 @@ class Perf:
             )  # fmt: skip
         self.handle.update(mark(started.pid))
         limit = time.monotonic() + START_S
-        # It writes the header when its events are open.
-        while (
-            not (data.exists() and data.stat().st_size)
-            and started.poll() is None
-            and time.monotonic() < limit
-        ):
-            time.sleep(0.02)
+        # It becomes `sleep` (its own child) when its events are on: before that, what happens is not in the recording.
+        while not _sleeps(started.pid) and started.poll() is None and time.monotonic() < limit:
+            time.sleep(0.05)
         if started.poll() is not None:
             raise OSError(f"perf record: {perf.last_words(said.read_text(errors='replace'))}")
 
@@ -176,6 +172,11 @@ class Gpu:
 
     def close(self) -> None:
         """Nothing outlives the process."""
+
+
+def _sleeps(perf: int) -> bool:
+    """Say whether perf has started the command that it records along, `sleep`."""
+    return any(thread.name == "sleep" for thread in threads(descendants([perf])).values())
 
 
 def _perf_that_writes(data: Path) -> dict[str, int]:

@@ -1,14 +1,15 @@
-"""Ways to read one file, each in processes of its own, in turn; what the comparisons of perf, ftrace and nsys share.
+"""Ways to read one file, each in processes of its own, in turn; what the comparisons of the readers share.
 
 A script that uses this calls itself with ``--child WAY PATH``. The seconds are those of the reading alone: a way's library
-is imported before the clock starts. CPU time and peak memory are those of the whole process.
+is imported before the clock starts. CPU time and peak memory are those of the whole process. Peers run in the interpreter
+that HTA_PYTHON names, if it does: some cannot share an environment with tracelib.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Run", "Way", "child", "compared", "table"]
 
 ROOT = Path(__file__).resolve().parent.parent
-#: A way that takes longer runs once.
-PATIENCE_S = 20
+#: A way that takes longer runs once; one that takes this much longer is stopped.
+PATIENCE_S, LIMIT_S = 20, 150
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,20 @@ class Way:
 
     call: Callable[[Path], list[int]]
     module: str | None = None
+    peer: bool = False  # it runs in the peers' interpreter
+
+    @property
+    def python(self) -> str:
+        return os.environ.get("HTA_PYTHON", sys.executable) if self.peer else sys.executable
+
+    def missing(self) -> str | None:
+        """Say what the way lacks."""
+        top = (self.module or "").partition(".")[0]
+        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({top!r}) is None)"
+        absent = (
+            top and subprocess.run([self.python, "-c", code], capture_output=True, check=False).returncode
+        )
+        return f"{top} is not installed" + " where HTA_PYTHON points" * self.peer if absent else None
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,7 @@ def child(ways: dict[str, Way]) -> bool:
     if sys.argv[1:2] != ["--child"]:
         return False
     way = ways[sys.argv[2]]
+    sys.path.insert(0, str(ROOT))
     if way.module:
         importlib.import_module(way.module)
     began = time.perf_counter()
@@ -64,9 +80,14 @@ def child(ways: dict[str, Way]) -> bool:
     return True
 
 
-def _measured(script: str, name: str, path: Path) -> Run:
-    command = [sys.executable, script, "--child", name, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _measured(python: str, script: str, name: str, path: Path) -> Run:
+    command = [python, str(Path(script).resolve()), "--child", name, str(path)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=path.parent
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"not done after {LIMIT_S} s") from None
     if done.returncode:
         raise RuntimeError((done.stderr.strip() or f"status {done.returncode}").splitlines()[-1])
     return Run(
@@ -77,18 +98,14 @@ def _measured(script: str, name: str, path: Path) -> Run:
 def compared(script: str, ways: dict[str, Way], path: Path, rounds: int) -> dict[str, list[Run]]:
     """Return the runs of each way; a way that cannot run is named and left out, ways that disagree end the comparison."""
     runs: dict[str, list[Run]] = {name: [] for name in ways}
-    left_out: dict[str, str] = {
-        name: f"{way.module} is not installed"
-        for name, way in ways.items()
-        if way.module and importlib.util.find_spec(way.module.partition(".")[0]) is None
-    }
+    left_out = {name: reason for name, way in ways.items() if (reason := way.missing())}
     for number in range(rounds):
-        for name in ways:
+        for name, way in ways.items():
             slow = number and runs[name] and runs[name][0].seconds > PATIENCE_S
             if slow or name in left_out:
                 continue
             try:
-                runs[name].append(_measured(script, name, path))
+                runs[name].append(_measured(way.python, script, name, path))
             except RuntimeError as error:
                 left_out[name] = str(error)
     for name, reason in left_out.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracelib.sources.torch_profiler.events import gpu_kind
 from tracelib.sources.torch_profiler.lex import OPEN, QUOTE, Lexed, Refused, lexed
-from tracelib.sources.torch_profiler.values import Keys, integers, texts, times, unescaped
+from tracelib.sources.torch_profiler.values import ODD, Keys, integers, texts, times, unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,10 +73,11 @@ class Scan:
         values = self.outer.find(b"cat")
         rows = np.flatnonzero(values.has)
         found, which = texts(self.lex, values, rows)
-        odd = np.array(
-            [*("\\" in text for text in found), True]
-        )  # the last one is for -1, which is no string
-        self.slow[rows[odd[which]]] = True
+        odd = [
+            *(bool(ODD.search(text)) for text in found),
+            True,
+        ]  # the last one is for -1, which is no string
+        self.slow[rows[np.array(odd)[which]]] = True
         code = np.zeros(values.has.size, np.int64)
         code[rows] = which + 1
         return [None, *found], code

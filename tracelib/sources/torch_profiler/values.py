@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Words = NDArray[np.uint64]
 
-__all__ = ["Keys", "Values", "integers", "texts", "times", "unescaped"]
+__all__ = ["ODD", "Keys", "Values", "integers", "texts", "times", "unescaped"]
 
 #: Texts that have to be read as JSON: with escapes, or damaged.
 ODD = re.compile(r"[\x00-\x1f\\]")

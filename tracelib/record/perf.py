@@ -17,6 +17,8 @@ __all__ = ["RUNGS", "Rung", "convert", "permitted", "record_command", "script_co
 
 SAMPLES = ("-e", "cpu-clock/freq=199,call-graph=fp/")
 SCHEDULER = ("-e", "sched:sched_switch", "-e", "sched:sched_wakeup")
+#: perf's own records of switches need no tracepoints, hence no tracefs.
+SWITCHES = ("--switch-events",)
 #: Memory for all ring buffers together; 4096 pages (16 MiB) a CPU, fewer where there are many CPUs.
 BUFFER_BYTES, MOST_PAGES = 512 << 20, 4096
 PROBE_S = 20
@@ -35,12 +37,12 @@ class Rung:
 RUNGS = (
     Rung("samples and scheduler events of the whole machine", (*SAMPLES, *SCHEDULER), whole=True, lacks=""),
     Rung(
-        "samples of the whole machine", SAMPLES, whole=True,
-        lacks="no scheduler events: CPU shortage cannot be told (needs root, or perf_event_paranoid -1 and a readable tracefs)",
+        "samples and switches of the whole machine", (*SAMPLES, *SWITCHES), whole=True,
+        lacks="no wake-ups: asleep and ready without a CPU are hard to tell apart (needs root, or perf_event_paranoid -1 and a readable tracefs)",
     ),
     Rung(
-        "samples of the processes alone", SAMPLES, whole=False,
-        lacks="no scheduler events and nothing of other processes (needs root, CAP_PERFMON, or perf_event_paranoid 0)",
+        "samples and switches of the processes alone", (*SAMPLES, *SWITCHES), whole=False,
+        lacks="no wake-ups and nothing of other processes (needs root, CAP_PERFMON, or perf_event_paranoid 0)",
     ),
 )  # fmt: skip
 
@@ -81,7 +83,7 @@ def permitted(*, cpus: int, pids: Sequence[int], prefix: Sequence[str]) -> tuple
 
 def script_command(data: str) -> list[str]:
     """Return the command that turns a recording to the text that tracelib reads."""
-    return ["perf", "script", "-i", data, "--header", "--ns", "-F", "+pid"]
+    return ["perf", "script", "-i", data, "--header", "--ns", "--show-switch-events", "-F", "+pid"]
 
 
 def convert(data: Path, text: Path) -> str:

@@ -62,7 +62,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
 
     """
     chosen = (rules or load_rules()).slices
-    names = slices.select("name", "category").unique().sort("category", "name")
+    names = slices.group_by("name", "category").agg().sort("category", "name")
     text = names.select(pl.col("name").cast(pl.String).fill_null(""), pl.col("category").cast(pl.String))
     conditions = {n: _slice_condition(rule) for n, rule in enumerate(chosen)}
     rule = text.select(rule=_first_match(conditions)).to_series()

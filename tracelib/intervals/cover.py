@@ -21,6 +21,8 @@ __all__ = ["beneath", "clip", "fill", "layered", "merge_equal", "overlay", "unio
 
 def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
     """Return the rows of `frame` that overlap `[start_ns, end_ns)`, cut to it; rows without length are dropped."""
+    if frame.height and start_ns <= begin(frame) and end(frame) <= end_ns:
+        return frame.filter(pl.col("dur_ns") > 0)
     start = pl.col("ts_ns").clip(lower_bound=start_ns)
     stop = (pl.col("ts_ns") + pl.col("dur_ns")).clip(upper_bound=end_ns)
     return frame.with_columns(ts_ns=start, dur_ns=stop - start).filter(pl.col("dur_ns") > 0)

@@ -49,13 +49,18 @@ def in_order(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return the rows of `frame` by key and begin; rows that stand so already, or in a few runs of such, cost little."""
     if frame.is_empty() or frame[by].null_count():
         return frame.sort(by, "ts_ns", maintain_order=True)
+    if _stands_in_order(frame, by):
+        return frame
     runs: dict[int, list[pl.DataFrame]] = {}
     for run in _runs(frame, by):
         runs.setdefault(run[by][0], []).append(run)
-    if len(runs) == 1 and _by_begin(frame) is frame:
-        return frame
     parts = each(lambda key: _by_begin(pl.concat(runs[key])), sorted(runs))
     return pl.concat(parts, rechunk=True)
+
+
+def _stands_in_order(frame: pl.DataFrame, by: str) -> bool:
+    key, ts = frame[by].to_numpy(), ints(frame["ts_ns"])
+    return bool(((key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & (ts[1:] >= ts[:-1]))).all())
 
 
 def _runs(frame: pl.DataFrame, by: str) -> list[pl.DataFrame]:

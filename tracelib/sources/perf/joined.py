@@ -54,16 +54,17 @@ def joined(path: Path) -> Text:
             damage, lost_bytes = stream.damage, stream.lost_bytes
     except OSError as error:
         raise BadTrace(path, "perf script text", "", str(error)) from error
-    bases, texts = heads.prefixes(tables.base.strings()), tables.says.strings()
+    base_texts, texts, frame_texts = (table.strings() for table in (tables.base, tables.says, tables.frame))
+    bases = heads.prefixes(base_texts)
     says = heads.events(texts)
     all_heads, all_frames = _laid_end_to_end(scans or [scan(b"", tables)])
     accepted = _accepted(all_heads, bases, says)
     refused = all_heads.filter(~accepted)
     owned = accepted.gather(all_frames["event"])
     place = (accepted.cum_sum().cast(pl.Int64) - 1).gather(all_frames["event"])
-    chain_lines = frames.parse(tables.frame.strings())
+    chain_lines = frames.parse(frame_texts)
     is_frame = chain_lines["symbol"].is_not_null().gather(all_frames["frame"])
-    stray = _as_other(tables.frame.strings().gather(all_frames.filter(owned & ~is_frame)["frame"]))
+    stray = _as_other(frame_texts.gather(all_frames.filter(owned & ~is_frame)["frame"]))
     return Text(
         events=_events(all_heads.filter(accepted), bases, says),
         frames=all_frames.with_columns(place.alias("event")).filter(owned & is_frame),
@@ -71,9 +72,7 @@ def joined(path: Path) -> Text:
         says=says,
         chain_lines=chain_lines,
         header=of_lines(line for part in scans for line in part.comments),
-        other=pl.concat(
-            [*(part.other for part in scans), stray, _as_lines(refused, tables.base.strings(), texts)]
-        ),
+        other=pl.concat([*(part.other for part in scans), stray, _as_lines(refused, base_texts, texts)]),
         orphans=sum(part.orphans for part in scans) + int((~owned).sum()),
         damaged=sum(part.damaged for part in scans),
         ending=ending,

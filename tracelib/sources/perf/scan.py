@@ -34,14 +34,21 @@ class Codes:
         self._categories = pl.Categories.random()
         # Polars drops the strings of categories that no column uses: this one keeps them until the file is read
         self._held = pl.Series([""], dtype=pl.Categorical(self._categories))
+        self._used = [self._held.to_physical()]
 
     def of(self, strings: pl.Series) -> pl.Series:
         """Return each string's code (UInt32), null for null."""
-        return strings.cast(pl.Categorical(self._categories)).to_physical()
+        codes = strings.cast(pl.Categorical(self._categories)).to_physical()
+        self._used.append(codes.drop_nulls().unique())
+        return codes
 
     def strings(self) -> pl.Series:
-        """Return the distinct strings; a code is a place in it."""
-        return self._categories.to_series().cast(pl.String)
+        """Return the distinct strings; a code is a place in it (null: a code that was reserved, then not needed)."""
+        codes = pl.concat(self._used).unique().sort()
+        texts = codes.cat.to(pl.Categorical(self._categories)).cast(pl.String)
+        every = pl.int_range(int(codes[-1]) + 1, dtype=pl.UInt32, eager=True).alias("code").to_frame()
+        known = pl.DataFrame({"code": codes, "text": texts})
+        return every.join(known, on="code", how="left", maintain_order="left")["text"]
 
 
 @dataclass

@@ -117,6 +117,8 @@ def _options() -> argparse.Namespace:
     options.device = _device() if options.device == "auto" else options.device
     if options.device == "none":
         options.profile = "none"
+    if options.device != "cuda":  # a model for a GPU would take a CPU seconds a step
+        options.hidden, options.layers = min(options.hidden, 512), min(options.layers, 4)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         options.port = free.getsockname()[1]

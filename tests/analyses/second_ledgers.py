@@ -28,6 +28,7 @@ ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
 #: A slice that may hide a wait is one from so many times the median of its name on, where no scheduler event tells.
 MANY_TIMES, LONG_NS = 10, 1_000_000
 LONGEST_CHAIN = 4
+AWAKE = ("running", "runnable", "throttled")
 
 Row = dict[str, Any]
 Span = tuple[int, int, Any]
@@ -167,7 +168,33 @@ def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[i
             threads[row["thread"]].append(
                 {**told, "begin": row["ts_ns"], "end": end, "n": n, "name": row["name"]}
             )
-    return {thread: _doing(rows, window, states.get(thread, [])) for thread, rows in threads.items()}
+    ends = _ends(trace)
+    return {
+        thread: _doing(rows, window, states.get(thread, []), ends[thread]) for thread, rows in threads.items()
+    }
+
+
+def _ends(trace: Trace) -> dict[int, dict[str, list[int]]]:
+    """Return per thread, and per word for whom a slice of it may wait, when those ended a slice of theirs."""
+    role = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
+    by_role: dict[str, list[int]] = defaultdict(list)
+    for row in trace.slices.iter_rows(named=True):
+        if role.get(row["thread"]):
+            by_role[role[row["thread"]]].append(row["ts_ns"] + row["dur_ns"])
+    for ended in by_role.values():
+        ended.sort()
+    return {
+        thread: {**by_role, "upstream": by_role.get(ABOVE.get(own or "", ""), [])}
+        for thread, own in role.items()
+    }
+
+
+def _waited_until(top: Row, ended: list[int]) -> int:
+    """A wait that no scheduler event shows lasts until the last thing in it that whom it waits for ended."""
+    if not ended:
+        return top["end"]
+    last = bisect_right(ended, top["end"]) - 1
+    return max(top["begin"], ended[last]) if last >= 0 else top["begin"]
 
 
 def _on_threads(rows: list[Row]) -> Iterator[Row]:
@@ -190,7 +217,7 @@ def _on_threads(rows: list[Row]) -> Iterator[Row]:
             yield {**row, "thread": own[at]["thread"]}
 
 
-def _doing(rows: list[Row], window: Window, states: list[Span]) -> list[Span]:
+def _doing(rows: list[Row], window: Window, states: list[Span], ends: dict[str, list[int]]) -> list[Span]:  # noqa: C901  as plain as can be
     times = sorted(
         {max(r["begin"], window.start_ns) for r in rows} | {min(r["end"], window.end_ns) for r in rows}
     )
@@ -224,19 +251,15 @@ def _doing(rows: list[Row], window: Window, states: list[Span]) -> list[Span]:
                 and long >= LONG_NS
                 and long > MANY_TIMES * typical.get(top["name"], 0)
             )
-            waits = bool(top["may_wait_for"]) and (state == "blocked" or guess)
-            out.append(
-                (
-                    x,
-                    y,
-                    Doing(
-                        top["cause"],
-                        top["sub_cause"],
-                        top["may_wait_for"] if waits else top["waits_for"],
-                        top["n"],
-                    ),
-                )
-            )
+            until = x
+            if state == "blocked":
+                until = y
+            elif top["may_wait_for"] and guess:
+                until = max(x, min(y, _waited_until(top, ends.get(top["may_wait_for"], []))))
+            for c, d, waits in ((x, until, True), (until, y, False)):
+                whom = top["may_wait_for"] if waits else top["waits_for"]
+                if c < d:
+                    out.append((c, d, Doing(top["cause"], top["sub_cause"], whom, top["n"])))
     return merged(out)
 
 
@@ -270,6 +293,8 @@ class Blame:
             for thread in column.drop_nulls().unique()
         }
         annotated = {r["thread"] for r in trace.slices.iter_rows(named=True) if r["category"] == "annotation"}
+        ranged = set(trace.slices["thread"].drop_nulls().unique())
+        self.ranged = {role for role, own in self.threads.items() if ranged & set(own)}
         self.annotates = {role for role, own in self.threads.items() if annotated & set(own)}
         first = {r["thread"] for r in trace.threads.iter_rows(named=True) if r["pid"] == r["tid"]}
         self.main = {role: self._main(own, first) for role, own in self.threads.items()}
@@ -389,17 +414,31 @@ class Blame:
 
     def _silent(self, role: str, a: int, b: int, steps: int) -> list[Span]:
         """Nothing of the role was recorded then: it sleeps, or nobody knows."""
-        main = self.main[role]
+        main, ranged = self.main[role], role in self.ranged
         out: list[Span] = []
-        for x, y, state in cut(self.cpu.get(main, []), a, b):
+        seen = cut(self.cpu.get(main, []), a, b)
+        for x, y, state in seen if ranged else [d for span in seen for d in self._doubted(role, *span)]:
             asleep = state == "blocked"
             if role == "api_server" and (asleep or (state in (None, "unknown") and role in self.annotates)):
                 out.append((x, y, ("no_work", None, main)))
             elif asleep and role != "api_server":
                 out += self._upstream(main, "upstream", x, y, steps - 1)
             else:
-                out.append((x, y, ("ipc", "wait", main)))
+                out.append((x, y, ("ipc", "wait" if ranged else "upstream not recorded", main)))
         return out
+
+    def _doubted(self, role: str, a: int, b: int, state: str | None) -> list[Span]:
+        """A role without any range sleeps for nobody knows whom while a thread of it is awake, or a worker works."""
+        if state != "blocked":
+            return [(a, b, state)]
+        awake = [s for t in self.threads[role] for s in cut(self.cpu.get(t, []), a, b) if s[2] in AWAKE]
+        if role != "api_server":
+            workers = [s for t in self.threads["worker"] for s in cut(self.doing.get(t, []), a, b)]
+            awake += [s for s in workers if s[2] is not None and s[2].waits_for is None]
+        times = sorted({a, b} | {t for span in awake for t in span[:2]})
+        return [
+            (x, y, "unknown" if any(s[0] <= x < s[1] for s in awake) else state) for x, y in pairwise(times)
+        ]
 
     def _waiting(self, gpu: int) -> list[Span]:
         """Ask the straggler of the collective in which the GPU waits."""

@@ -101,7 +101,12 @@ def _waits(results: Results) -> list[dict[str, object]]:
     if not len(ttft):
         return []
     return [
-        {"figure": f"ttft p{q}", "value": float(np.percentile(ttft, q)), "unit": "ns", **_band(ttft, q)}
+        {
+            "figure": f"ttft p{q}",
+            "value": float(np.percentile(ttft, q, method="nearest")),
+            "unit": "ns",
+            **_band(ttft, q),
+        }
         for q in (50, 95)
     ]
 
@@ -115,6 +120,8 @@ def _band(values: NDArray[np.float64], quantile: int | None = None) -> dict[str,
     if len(values) < 2:
         return {"low": None, "high": None}
     drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
-    made = drawn.mean(axis=1) if quantile is None else np.percentile(drawn, quantile, axis=1)
+    made = (
+        drawn.mean(axis=1) if quantile is None else np.percentile(drawn, quantile, axis=1, method="nearest")
+    )
     low, high = np.percentile(made, BAND)
     return {"low": float(low), "high": float(high)}

@@ -42,6 +42,7 @@ def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.Dat
     no_gpu = "" if gpus else "no GPU was recorded"
     rows: list[tuple[str, float | None, str, str]] = [
         ("cores that the server had", cpus, how, "" if cpus is not None else "not recorded"),
+        *_stops(results),
         *_demand(results),
         *_spin(results),
         ("article's rule", _rule(gpus, tokens), _rule_source(results, mean_input_tokens), no_gpu or ("" if tokens else "mean input tokens not given")),
@@ -82,6 +83,15 @@ def _had(results: Results) -> tuple[float | None, str]:
     if bounds is not None and not supply.quota_cpus:
         why += f"; under a CPU quota of {bounds[0]:.1f} to {bounds[1]:.1f} CPUs, by the kernel's cpu.stat"
     return cores, why
+
+
+def _stops(results: Results) -> list[tuple[str, float | None, str, str]]:
+    """Return the quota as its stops show it, where there were any."""
+    used = results.quota_use["cpus"]
+    if not used.len():
+        return []
+    source = f"this run: CPU time of the server's threads in {used.len()} periods in which they were stopped, median"
+    return [("CPU quota, estimated", float(used.median()), source, "")]  # type: ignore[arg-type]
 
 
 def _spin(results: Results) -> list[tuple[str, float | None, str, str]]:

@@ -125,7 +125,9 @@ def analyse(
     }
     given = supply or Supply()
     if given.limited is None and not given.counters:
-        missing["quota"] = "neither cpu.max nor cpu.stat of the server's cgroup was given"
+        missing["quota"] = (
+            "neither cpu.max nor cpu.stat of the server's cgroup was given, so the kernel's own count is not known (a size named elsewhere is estimated from when threads were stopped)"
+        )
     if requests_log is not None and frames["requests"].is_empty():
         missing["requests"] = _outside(requests_log, over)
     frames["request_causes"] = request_causes(frames["requests"], pieces, over)

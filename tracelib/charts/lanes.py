@@ -173,9 +173,12 @@ def _cpu_lane(results: Results, thread: int, label: str, group: str) -> Lane:
     states = _pieces(results, results.thread_states.filter(pl.col("thread") == thread), pl.col("state"))
     lane = Lane(label, group, "cpu_state", states, "")
     known = 1 - lane.share_of("unknown", window_ns=length)
-    starved = lane.share_of("runnable", "throttled", window_ns=length)
+    ready, stopped = (lane.share_of(state, window_ns=length) for state in ("runnable", "throttled"))
     told = not states.filter(pl.col("state").is_in(["runnable", "throttled", "blocked"])).is_empty()
-    words = f"wants a CPU {share(starved / known)}" if told else f"runs {share(known)}, else unknown"
+    lacks = f"wants a CPU {share(ready / known)}" if known else ""
+    if stopped:
+        lacks = f"stopped by quota {share(stopped / known)}" + (f", {lacks}" if ready / known >= 0.01 else "")
+    words = lacks if told else f"runs {share(known)}, else unknown"
     return Lane(label, group, "cpu_state", states, words)
 
 

@@ -46,7 +46,7 @@ _ASSIGNED = re.compile(
     r"(?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|(?i:\b(?:[a-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|credential)s?)\b))"
     r"(?P<equals>\s*=\s*|['\"]?\s*:\s*(?=['\"]))(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&)\]}\0]+)"
 )
-_HARMLESS = re.compile(r"['\"]?(?:\d{1,6}|true|false|none|null|on|off)['\"]?", re.IGNORECASE)
+_HARMLESS = re.compile(r"['\"]?(?:\d{1,6}(?:\.\d{1,3})?|true|false|none|null|on|off)['\"]?", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"(?:[A-Za-z_]\w*=[^\0]*\0){2,}(?:[A-Za-z_]\w*=[^\0]*)?")
 _PROMPT_VALUE = re.compile(r"(?P<name>(?i:['\"]?\b(?:prompt|messages?|content|completion)['\"]?\s*[=:]\s*))(?P<value>\"[^\"]{12,}\"|'[^']{12,}')")  # fmt: skip
 PROMPT_CHARACTERS = 120

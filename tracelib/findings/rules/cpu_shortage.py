@@ -72,7 +72,9 @@ def _supply(results: Results) -> str:
     below = steps["dur_ns"].cum_sum() < 0.95 * int(steps["dur_ns"].sum())
     of = f" of the host's {host}" if host else ""
     most = steps["threads"][int(below.sum())]
-    return f" The server ran on {seen}{of} CPUs, and up to {most} of its threads wanted one for 95 % of the time."
+    return (
+        f" The server ran on {seen}{of} CPUs; in 95 % of the time at most {most} of its threads wanted one."
+    )
 
 
 def _instead(results: Results) -> str:

@@ -104,9 +104,12 @@ def _scheduling(findings: Findings) -> str:
             "Short of CPU", number=True, meaning="(runnable + throttled) / (running + runnable + throttled)"
         ),
     ]
-    return table(
-        "Scheduler states by role, threads summed", columns, [_role_cells(row) for row in _by_role(threads)]
+    rows = [_role_cells(row) for row in _by_role(threads)]
+    note = (
+        "<p>All threads of a role are in its row, helpers and pollers too. A thread that no GPU waits for costs no GPU time, "
+        "however long it had no CPU: the shortage that counts is the one under Causes.</p>"
     )
+    return table("Scheduler states by role, threads summed", columns, rows) + note
 
 
 def quota_line(findings: Findings) -> str:
@@ -138,6 +141,8 @@ def _by_role(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
     keys = [f"{state}_ns" for state in CPU_STATES]
     roles: dict[str, dict[str, Any]] = {}
     for thread in threads:
+        if thread["role"] == "system":  # the kernel's own threads: no part of the server
+            continue
         role = roles.setdefault(thread["role"] or "unknown", dict.fromkeys(keys))
         for key in keys:
             if thread[key] is not None:

@@ -9,7 +9,7 @@ FIRST = {
     "tokenization": "tokenization_exposed", "dispatch": "low_graph_coverage", "api": "low_graph_coverage", "jit_compile": "run_time_compilation",
     "module_load": "module_loading", "alloc": "allocation_hot_path", "ipc": "ipc_stretched", "scheduling": "engine_scheduling",
     "sync": "host_synchronisation", "gc": "gc_pauses", "gil": "gil_contention", "imbalance": "rank_imbalance", "no_work": "no_load",
-    "shortage": "cpu_shortage", "throttling": "quota_throttling", "profiler": "profiler_overhead", "gpu_bound": "gpu_bound",
+    "shortage": "cpu_shortage", "starvation": "cpu_shortage", "throttling": "quota_throttling", "profiler": "profiler_overhead", "gpu_bound": "gpu_bound",
 }  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def test_the_only_defect_stands_first(defect):
     found = document["findings"][0]
     assert found["id"] == FIRST[defect]
     cause = DEFECTS[defect]
-    if cause is None or defect in ("shortage", "profiler"):
+    if cause is None or defect in ("shortage", "starvation", "profiler"):
         return
     devices = len(document["devices"])
     truth = run.truth.by_cause()[cause] / ((run.truth.end - run.truth.start) * devices)

@@ -273,3 +273,15 @@ def test_events_behind_the_end_of_the_list_are_told(trace_of, start):
     assert "2 events: lost: behind the end of the list" in remarks(trace)
     assert trace.sources["skipped_bytes"][0] > 2 * len(GOOD[3])
     assert trace.sources["lost_detected"][0] == 2
+
+
+def test_a_list_of_flows_and_names_alone_says_so(trace_of):
+    """Found by hypothesis: an empty trace of which nothing was said."""
+    trace = trace_of(
+        wrapped(
+            '{"ph": "s", "id": 1, "ts": 5}',
+            '{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "x"}}',
+        )
+    )
+    assert trace.slices.is_empty()
+    assert "none of its events is an interval, an instant or a counter" in remarks(trace)

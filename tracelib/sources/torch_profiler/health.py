@@ -20,6 +20,8 @@ Row = tuple[str, str, str]  # level, message, fix
 
 #: Phases that become no frame: flows (correlation ids are exact where flows are not), samples, objects, clock syncs.
 UNUSED_PHASES = "stfPpNODvVcT()"
+#: Phases of intervals, instants and counters: a list with none of them gives no row.
+USED_PHASES = (*"XiInRBEbeSFC",)
 FINISH = "Wait until the profiler has finished writing, then copy the file."
 
 
@@ -37,6 +39,12 @@ def _losses(found: Content) -> Iterator[Row]:
     for remark, count in sorted(found.batch.remarks.items()):
         level = "error" if remark.startswith(("lost", "cut short")) else "warning"
         yield level, remark if remark.startswith("cut short") else f"{count} events: {remark}", ""
+    if not any(ph in USED_PHASES for ph, _ in found.batch.tally if ph):
+        yield (
+            "warning",
+            "none of its events is an interval, an instant or a counter: only flows, names and the like",
+            "",
+        )
     if found.document.damaged:
         yield (
             "warning",

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
 
-.PHONY: report test lint types layers notebooks bench confusion fuzz clean help
+.PHONY: report test coverage lint types layers notebooks bench confusion fuzz clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -22,6 +22,9 @@ report: $(READY)  ## write the report of SAMPLE (default sample_traces/starved) 
 	$(BIN)/tracelib report $(SAMPLE) -o reports/$(notdir $(SAMPLE))
 
 test: $(READY) lint types layers notebooks  ## everything that CI checks
+	$(BIN)/python -m pytest -n 2
+
+coverage: $(READY)  ## the same tests, slower: which lines do they not reach?
 	$(BIN)/python -m pytest -n 2 --cov=tracelib --cov-report=term:skip-covered
 
 lint: $(READY)

@@ -185,7 +185,10 @@ def test_a_command_that_goes_on_is_ended_with_its_children(tmp_path):
         tmp_path / "out", "--command", line, "--seconds", 1, "--without", "ftrace"
     )
     assert status == 0, said
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert (
+        not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    )  # ended, not yet fetched
 
 
 def test_a_quota_is_copied_before_and_after(tmp_path):

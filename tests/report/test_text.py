@@ -41,6 +41,7 @@ def test_hostile_names_in_every_field_of_a_document(text):
     finding = {
         "id": "x", "cause": "ipc", "claim": text, "exposed_ns": 1, "exposed_share": 0.1, "confidence": "high", "why": text,
         "evidence": [{"ts_ns": 0, "dur_ns": 1, "who": text, "what": text, "value": text}], "disproof": text, "advice": [text], "verify": [text],
+        "change": "code", "gain_ns": 1, "gain_share": 0.1, "place": text,
     }  # fmt: skip
     shown = sections.findings_list({"findings": [finding], "window": {"start_ns": 0}}).html
     assert "<script" not in shown

@@ -191,7 +191,7 @@ def _collectives(results: Results) -> dict[str, Any] | None:
     skew = int(events["skew_ns"].sum())
     return {
         "groups": rows["group"].n_unique(), "matched": met.height, "unmatched": rows.height - met.height,
-        "arrival_skew_ns": _quantiles(events["skew_ns"]), "transfer_ns": int((met["dur_ns"] - met["wait_ns"]).sum()), "wait_ns": waited,
+        "arrival_skew_ns": _quantiles(events["skew_ns"]), "transfer_ns": _transfer(met, results), "wait_ns": waited,
         "amplification": sum(waited) / skew if skew else None,
         "worst_straggler_rank": ranks[late["straggler"][-1]] if late.height else None,
     }  # fmt: skip
@@ -214,6 +214,13 @@ def _ipc(results: Results) -> dict[str, Any] | None:
         "dequeue_ns": _quantiles(dequeue["dur_ns"]), "dequeue_over_step": over,
         "enqueue_ns": _quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]), "spin_cpu_ns": spin,
     }  # fmt: skip
+
+
+def _transfer(met: pl.DataFrame, results: Results) -> int:
+    """Return the collectives' time inside the window in which no rank was waited for."""
+    start, end = results.window.start_ns, results.window.end_ns
+    inside = (pl.col("ts_ns") + pl.col("dur_ns")).clip(start, end) - pl.col("ts_ns").clip(start, end)
+    return int(met.select((inside - pl.col("wait_ns")).sum()).item())
 
 
 _STATES = ("running", "runnable", "throttled", "blocked", "unknown")

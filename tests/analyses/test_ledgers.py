@@ -233,7 +233,7 @@ def test_launch_metrics_keep_negative_returns():
 intervals = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)), min_size=2, max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(intervals, intervals, st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60), st.sampled_from(["aten::mm", "shm_broadcast.dequeue", "tokenize", "x"])), max_size=10), st.integers(-(10**12), 10**12))  # fmt: skip
 def test_ledgers_add_up_and_no_shift_of_the_clock_changes_them(first, second, slices, shift):
     def build(by):

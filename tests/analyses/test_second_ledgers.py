@@ -54,7 +54,7 @@ def test_both_say_the_same_of_half_a_second_of_the_captures(run_of, name, share)
     agree(results)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 10**9),
     slices=st.integers(0, 120),

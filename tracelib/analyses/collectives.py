@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-__all__ = ["COLLECTIVES", "collectives"]
+__all__ = ["COLLECTIVES", "collectives", "in_window"]
 
 COLLECTIVES = pl.Schema({
     "event": pl.Int64(), "group": pl.Categorical(), "collective": pl.Categorical(), "gpu": pl.Int32(), "ts_ns": pl.Int64(),
@@ -39,8 +39,8 @@ def collectives(trace: Trace, window: Window) -> pl.DataFrame:
     One row per collective and GPU: `event` (Int64; the same on all ranks of one event, null = not matched), `group`
     (Categorical, null = not recorded), `collective` (Categorical), `gpu` (Int32), `ts_ns`, `dur_ns` (Int64, of the
     kernel), `last_start_ns` (Int64, the latest start over the ranks), `straggler` (Int32, the GPU that started last),
-    `skew_ns` (Int64, latest - earliest start), `wait_ns` (Int64, latest start - own start, cut at own end), both of them
-    inside the window only, `matched` (Boolean, all ranks of the group found). Sorted by `ts_ns`, `gpu`.
+    `skew_ns` (Int64, latest - earliest start), `wait_ns` (Int64, latest start - own start, cut at own end), `matched`
+    (Boolean, all ranks of the group found). Sorted by `ts_ns`, `gpu`.
     """
     ops = trace.gpu_ops.filter(pl.col("collective").is_not_null()).select(
         "gpu", "group", "group_size", "collective", "sequence", "elements", "ts_ns", "dur_ns"
@@ -54,11 +54,11 @@ def collectives(trace: Trace, window: Window) -> pl.DataFrame:
     rows = _with_arrivals(rows.with_columns(event=event))
     end = pl.col("ts_ns") + pl.col("dur_ns")
     inside = rows.filter((pl.col("ts_ns") < window.end_ns) & (end > window.start_ns))
-    return _within(inside, window).select(list(COLLECTIVES)).match_to_schema(COLLECTIVES).sort("ts_ns", "gpu")
+    return inside.select(list(COLLECTIVES)).match_to_schema(COLLECTIVES).sort("ts_ns", "gpu")
 
 
-def _within(rows: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Cut skew and waiting at the window: the ledgers count nothing outside it, and these figures stand beside theirs."""
+def in_window(rows: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Return the collectives with `skew_ns` and `wait_ns` cut at the window, as the ledgers beside which these figures stand."""
 
     def cut(moment: pl.Expr) -> pl.Expr:
         return moment.clip(window.start_ns, window.end_ns)

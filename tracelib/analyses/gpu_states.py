@@ -31,10 +31,10 @@ def gpu_states(trace: Trace, window: Window, met: pl.DataFrame) -> pl.DataFrame:
     ops = trace.gpu_ops.select("gpu", "ts_ns", "dur_ns", "kind", "collective")
     plain = ops.filter(pl.col("collective").is_null())
     known = met.filter("matched")
-    # Not `wait_ns`, which is cut at the window: these pieces are cut there all together, below.
-    waited = pl.min_horizontal(pl.col("last_start_ns") - pl.col("ts_ns"), "dur_ns")
-    wait = known.select("gpu", "ts_ns", dur_ns=waited)
-    transfer = known.select("gpu", ts_ns=pl.col("ts_ns") + waited, dur_ns=pl.col("dur_ns") - waited)
+    wait = known.select("gpu", "ts_ns", dur_ns="wait_ns")
+    transfer = known.select(
+        "gpu", ts_ns=pl.col("ts_ns") + pl.col("wait_ns"), dur_ns=pl.col("dur_ns") - pl.col("wait_ns")
+    )
     layers = [
         ("compute", plain.filter(pl.col("kind").is_in(["kernel", "graph"]))),
         ("copy", plain.filter(pl.col("kind").is_in(["memcpy", "memset"]))),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.collectives import collectives
+from tracelib.analyses.collectives import collectives, in_window
 from tracelib.analyses.cpu_time import cpu_time
 from tracelib.analyses.demand import demand
 from tracelib.analyses.gil_waits import GIL_WAITS, gil_waits
@@ -110,7 +110,7 @@ def analyse(
     pieces = lost(states, launched, met, Upstream(trace, activity, running), running)
     polls = spinning(trace, over, rules, activity, running)
     frames = {
-        "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": met,
+        "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": in_window(met, over),
         "host_activity": activity, "lost": pieces, "causes": causes(pieces), "host_time": host_time(activity, pieces),
         "thread_states": running, "scheduling": scheduling(trace, running), "cpu_time": cpu_time(trace, over, running, rules),
         "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(requests_log, over, states),

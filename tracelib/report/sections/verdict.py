@@ -24,9 +24,23 @@ def verdict(findings: Findings) -> Section:
     body = (
         f'<header id="verdict" class="verdict {esc(said["state"])}">{ticket}<h1>{esc(findings["title"])}</h1>'
         f'<p class="state"><strong>{esc(state)}</strong> <span>{esc(said["confidence"])} confidence</span></p>'
-        f'<p class="sentence">{esc(said["sentence"])}</p>{_reasons(said["why"])}</header>'
+        f'<p class="sentence">{esc(said["sentence"])}</p>{_first(findings)}{_reasons(said["why"])}</header>'
     )
     return Section(body, f"{state} ({said['confidence']} confidence): {said['sentence']}")
+
+
+def _first(findings: Findings) -> Markup:
+    """Return what to change first: a reader who stops at the verdict must not leave with its largest number alone."""
+    if findings["verdict"]["state"] not in ("cpu_bound", "mixed") or not findings["findings"]:
+        return Markup("")
+    finding = findings["findings"][0]
+    gain = finding["gain_share"]
+    back = f" (gain up to {share(gain)} of the window)" if gain else ""
+    return Markup(
+        f'<p class="first"><strong>Fix first:</strong> {esc(finding["advice"][0])}{esc(back)}</p>'
+        if finding["advice"]
+        else ""
+    )
 
 
 def _reasons(why: list[str]) -> Markup:

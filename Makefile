@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
 
-.PHONY: report test coverage lint types layers notebooks bench confusion fuzz clean help
+.PHONY: report test test-all coverage lint types layers notebooks bench confusion fuzz clean help
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tracelib needs Python 3.11 or newer; give one with PYTHON=/path/to/python3")'
@@ -22,7 +22,10 @@ report: $(READY)  ## write the report of SAMPLE (default sample_traces/starved) 
 	$(BIN)/tracelib report $(SAMPLE) -o reports/$(notdir $(SAMPLE))
 
 test: $(READY) lint types layers notebooks  ## everything that CI checks
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
+
+test-all: $(READY)  ## the tests with more of the same: every size of each simulated defect, every capture
+	TRACELIB_THOROUGH=1 $(BIN)/python -m pytest -n 3
 
 coverage: $(READY)  ## the same tests, slower: which lines do they not reach?
 	$(BIN)/python -m pytest -n 2 --cov=tracelib --cov-report=term:skip-covered

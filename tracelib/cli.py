@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import re
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
+from tracelib.cli_flags import PART_FAILED, USAGE_ERROR, listed, offsets, one_line, pair
+from tracelib.cli_record import add_recording
 from tracelib.cli_share import add_sharing
 from tracelib.errors import BadParameter, TraceError
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-USAGE_ERROR = 2
-PART_FAILED = 3
 #: How often a person sees how far a large file has been read.
 SHOWN_EVERY_S = 0.3
 VERDICTS = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
@@ -56,36 +55,6 @@ examples:
   tracelib notebooks list
   tracelib notebooks copy root_cause my.ipynb    a copy to change; or: papermill tracelib://root_cause out.ipynb -p traces ..."""
 
-_RECORD_HELP = """\
-Record traces that answer the question: perf and ftrace (one clock, nothing thinned out), the kernel's counters, GPU samples, and
-the server's own profiler where its URL is given. Without --go it says what this machine permits and prints the exact commands.
-
-examples:
-  tracelib record --recipe vllm --server http://localhost:8000 --server-traces /abs/traces --out run1        # look first
-  tracelib record --recipe vllm --server http://localhost:8000 --server-traces /abs/traces --out run1 --go
-  tracelib record --recipe generic --pid 4711 --seconds 5 --out run2 --go
-  tracelib record --recipe generic --command 'python serve.py' --out run3 --go
-  tracelib report run1
-
-Nothing is left switched on, also if the recorder is killed. A command is started when all recorders run; it is ended (SIGTERM to
-its process group, SIGKILL after 10 s) with the recording.
-
-exit status: 0 recorded as planned; 2 usage error, or nothing can be recorded here; 3 something is missing (named), or it was
-stopped early."""
-
-_CHECK_HELP = """\
-Say in ten seconds, without tracing anything, whether this server is short of CPUs: pressure, run queue, quota, threads that
-fill a core, and how busy the GPUs are meanwhile. Needs no rights beyond reading /proc.
-
-examples:
-  tracelib check                                 the whole machine (in a container: what /proc shows there)
-  tracelib check --pid 4711                      one server: the process and all that descend from it
-  tracelib check --json --seconds 30             for a program
-  tracelib check > /dev/null || mail -s 'CPUs are short' ops < /dev/null
-
-exit status: 0 no state named by --fail-on (default: throttled,cpu_shortage); 1 one of them; 2 usage error;
-3 this machine does not tell. States: throttled, cpu_shortage, idle, thread_saturated, enough_cpu, not_measured."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: errors are one line on stderr and status 2."""
@@ -97,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (TraceError, OSError) as error:
         if options.debug:
             raise
-        print(f"tracelib: {_one_line(str(error))}", file=sys.stderr)
+        print(f"tracelib: {one_line(str(error))}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         # The notebook's task, left behind, would report its dead kernel when the process ends.
@@ -119,9 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_inspect(commands)
     _add_notebooks(commands)
-    _add_record(commands)
-    _add_check(commands)
-    add_sharing(partial(_command, commands), _add_loading, _loading)
+    command = partial(_command, commands)
+    add_recording(command)
+    add_sharing(command, _add_loading, _loading)
     return parser
 
 
@@ -267,99 +236,11 @@ def _add_notebooks(commands: Any) -> None:
     command.set_defaults(run=_notebooks)
 
 
-def _add_record(commands: Any) -> None:
-    command = _command(commands, "record", "record traces that answer the question", _RECORD_HELP)
-    command.add_argument(
-        "--recipe", default="generic", metavar="NAME", help="vllm, sglang, trtllm, torch or generic (default)"
-    )
-    command.add_argument(
-        "--pid",
-        type=int,
-        action="append",
-        default=[],
-        help="of the server; can be repeated (default: found by the recipe)",
-    )
-    command.add_argument(
-        "--command", default="", metavar="COMMAND", help="start and record this instead of a running server"
-    )
-    command.add_argument(
-        "--seconds",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="at most (default 10); a command can end sooner",
-    )
-    command.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="a folder that does not exist yet, or is empty"
-    )
-    command.add_argument(
-        "--server", default="", metavar="URL", help="of the server, to switch its own profiler"
-    )
-    command.add_argument(
-        "--server-traces",
-        default="",
-        metavar="DIR",
-        help="where the server's profiler writes; copied to --out",
-    )
-    command.add_argument(
-        "--without",
-        default="",
-        metavar="NAMES",
-        help="leave out: perf, ftrace, gpu, profiler (comma-separated)",
-    )
-    command.add_argument(
-        "--requests", default="", metavar="FILE", help="request log in --out, named in run.toml"
-    )
-    command.add_argument(
-        "--requests-clock", default="realtime", metavar="CLOCK", help="of that log (default realtime)"
-    )
-    command.add_argument(
-        "--role",
-        action="append",
-        default=[],
-        metavar="PATTERN=ROLE",
-        help="as in tracelib report; kept in run.toml",
-    )
-    command.add_argument("--title", default="", help="kept in run.toml")
-    command.add_argument("--ticket", default="", metavar="ID", help="kept in run.toml")
-    command.add_argument("--go", action="store_true", help="record (otherwise: say what would be done)")
-    command.add_argument(
-        "--finish", action="store_true", help="save and clear away what killed recorders have left in --out"
-    )
-    command.set_defaults(run=_record)
-
-
-def _add_check(commands: Any) -> None:
-    command = _command(commands, "check", "say whether CPUs are short, now, without tracing", _CHECK_HELP)
-    command.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="how long to watch (default 10)"
-    )
-    command.add_argument(
-        "--pid",
-        type=int,
-        action="append",
-        metavar="PID",
-        help="only this process and its descendants; can be repeated",
-    )
-    command.add_argument(
-        "--shortage",
-        type=float,
-        default=0.1,
-        metavar="SHARE",
-        help="pressure from which CPUs count as short (default 0.1)",
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument(
-        "--fail-on", default="throttled,cpu_shortage", metavar="STATES", help="states that give exit status 1"
-    )
-    command.set_defaults(run=_check)
-
-
 def _report(options: argparse.Namespace) -> int:
     from tracelib.report import name_of, write_report
     from tracelib.sources import trace_files
 
-    failing = _listed(options.fail_on, "--fail-on", VERDICTS)
+    failing = listed(options.fail_on, "--fail-on", VERDICTS)
     trace_files(options.traces)  # a wrong path is told at once, before a kernel starts
     folder = options.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {len(options.traces)} paths, writing {folder} ...", file=sys.stderr)
@@ -368,10 +249,10 @@ def _report(options: argparse.Namespace) -> int:
     )
     if report.findings is not None:
         verdict = report.findings["verdict"]
-        print(f"{verdict['state']} ({verdict['confidence']} confidence): {_one_line(verdict['sentence'])}")
+        print(f"{verdict['state']} ({verdict['confidence']} confidence): {one_line(verdict['sentence'])}")
     print(f"report: {(folder / 'report.html').resolve()}")
     if report.failure is not None:
-        print(f"tracelib: a part failed: {_one_line(report.failure.one_line())}", file=sys.stderr)
+        print(f"tracelib: a part failed: {one_line(report.failure.one_line())}", file=sys.stderr)
         return PART_FAILED
     return int(report.findings is not None and report.findings["verdict"]["state"] in failing)
 
@@ -384,7 +265,7 @@ def default_folder(name: str) -> Path:
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "traces": [str(path) for path in options.traces], "title": options.title, "ticket": options.ticket, "window": options.window,
-        "window_of": options.window_of, "offsets": _offsets(options.offset), "roles": dict(_pair(text, "--role") for text in options.role),
+        "window_of": options.window_of, "offsets": offsets(options.offset), "roles": dict(pair(text, "--role") for text in options.role),
         "ftrace_clock": options.ftrace_clock, "pid_map": options.pid_map, "requests": options.requests, "requests_offset": options.requests_offset,
         "requests_clock": options.requests_clock, "cpu_stat": list(options.cpu_stat), "mean_input_tokens": options.mean_input_tokens, "rules": options.rules,
         "cpu_bound": options.cpu_bound, "redact": not options.no_redact,
@@ -397,7 +278,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
     with watched(_show_share()):
         trace = load(options.traces, **_loading(options))
-    print("\n".join(_one_line(line) for line in str(trace).split("\n")))
+    print("\n".join(one_line(line) for line in str(trace).split("\n")))
     return 0
 
 
@@ -409,7 +290,7 @@ def _show_share() -> Callable[[Path, float], None]:
         nonlocal shown
         if sys.stderr.isatty() and time.monotonic() - shown > SHOWN_EVERY_S:
             shown = time.monotonic()
-            print(f"\r{share:4.0%} of {_one_line(path.name)}\x1b[K", end="\r", file=sys.stderr, flush=True)
+            print(f"\r{share:4.0%} of {one_line(path.name)}\x1b[K", end="\r", file=sys.stderr, flush=True)
 
     return show
 
@@ -417,8 +298,8 @@ def _show_share() -> Callable[[Path, float], None]:
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the flags of :func:`_add_loading` say, as `tracelib.load` takes it."""
     return {
-        "offsets": _offsets(options.offset), "roles": dict(_pair(text, "--role") for text in options.role),
-        "ftrace_clock": options.ftrace_clock or None, "pid_map": options.pid_map or None, "progress": lambda name: print(f"reading {_one_line(name)}", file=sys.stderr),
+        "offsets": offsets(options.offset), "roles": dict(pair(text, "--role") for text in options.role),
+        "ftrace_clock": options.ftrace_clock or None, "pid_map": options.pid_map or None, "progress": lambda name: print(f"reading {one_line(name)}", file=sys.stderr),
     }  # fmt: skip
 
 
@@ -436,81 +317,6 @@ def _notebooks(options: argparse.Namespace) -> int:
     target.write_bytes(source.read_bytes())
     print(target)
     return 0
-
-
-def _record(options: argparse.Namespace) -> int:
-    from tracelib.record import machine, plan, recipes, recorder
-    from tracelib.record.proc import descendants, existing, threads
-
-    if options.finish:
-        return recorder.finish(recorder.unfinished(options.out))
-    chosen = recipes.recipe(options.recipe)
-    named = options.pid or ([] if options.command else recipes.processes_of(chosen, threads().values()))
-    pids = [*existing(named), *sorted(set(descendants(named)) - set(named))]
-    found = machine.machine(pids)
-    print("\n".join(["this machine", *map(_one_line, machine.lines(found))]))
-    made = plan.plan(
-        found, folder=options.out, seconds=options.seconds, recipe_name=options.recipe, pids=pids, command=options.command,
-        server=options.server, server_traces=options.server_traces, without=_listed(options.without, "--without", plan.STEPS),
-        about=_about(options), recorder=f"tracelib {__version__}",
-    )  # fmt: skip
-    print("\n".join(["", *map(_one_line, plan.lines(made))]))
-    if not options.go:
-        print("\nNothing was recorded: add --go.")
-        return 0
-    return recorder.record(made)
-
-
-def _about(options: argparse.Namespace) -> dict[str, Any]:
-    log = {"file": options.requests, "clock": options.requests_clock} if options.requests else {}
-    roles = dict(_pair(text, "--role") for text in options.role)
-    return {"title": options.title, "ticket": options.ticket, "roles": roles, "requests": log}
-
-
-def _check(options: argparse.Namespace) -> int:
-    from tracelib.record.check import check
-    from tracelib.record.verdict import STATES, lines
-
-    failing = _listed(options.fail_on, "--fail-on", STATES)
-    if not 0 < options.seconds <= 3600:
-        raise BadParameter("--seconds", options.seconds, ["more than 0, at most 3600"])
-    verdict = check(seconds=options.seconds, pids=options.pid, shortage=options.shortage)
-    if options.json:
-        print(json.dumps(verdict.as_json()))
-    else:
-        print("\n".join(map(_one_line, lines(verdict))))
-    if verdict.state == "not_measured":
-        return PART_FAILED
-    return int(verdict.state in failing)
-
-
-def _pair(text: str, flag: str) -> tuple[str, str]:
-    name, equals, value = text.rpartition("=")
-    if not (name and equals and value):
-        raise BadParameter(flag, text, ["NAME=VALUE"])
-    return name, value
-
-
-def _offsets(texts: Sequence[str]) -> dict[str, int]:
-    pairs = dict(_pair(text, "--offset") for text in texts)
-    try:
-        return {name: int(value) for name, value in pairs.items()}
-    except ValueError:
-        raise BadParameter("--offset", " ".join(texts), ["FILE=NS with NS a whole number"]) from None
-
-
-def _listed(text: str, flag: str, allowed: Sequence[str]) -> list[str]:
-    """Return the comma-separated names of a flag, all of which must be allowed."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in allowed:
-            raise BadParameter(flag, name, allowed)
-    return names
-
-
-def _one_line(text: str) -> str:
-    """Return text fit for a terminal: one line, no control characters (they come from untrusted files)."""
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelib.cli_flags import PART_FAILED, pair
 from tracelib.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_sharing"]
 
-PART_FAILED = 3
 FORMATS = ("perfetto", "archive", "speedscope", "chrome")
 
 _EXPORT_HELP = """\
@@ -182,7 +182,7 @@ def _batch(options: argparse.Namespace) -> int:
         raise BadParameter("-j", options.jobs, ["a whole number from 1"])
     seconds(options.window)  # a wrong one is told before anything starts
     runs = expanded(options.runs)
-    roles = dict(_role(text) for text in options.role)
+    roles = dict(pair(text, "--role", "PATTERN=ROLE") for text in options.role)
     parameters = {"window": options.window, "roles": roles, "redact": not options.no_redact}
     entries = batch(
         runs, options.output, parameters, jobs=options.jobs, timeout_s=options.timeout, afresh=options.afresh,
@@ -193,13 +193,6 @@ def _batch(options: argparse.Namespace) -> int:
         print(plain(f"failed: {', '.join(failed)}"), file=sys.stderr)
     print(options.output / "index.html")
     return PART_FAILED if failed else 0
-
-
-def _role(text: str) -> tuple[str, str]:
-    pattern, _, role = text.rpartition("=")
-    if not (pattern and role):
-        raise BadParameter("--role", text, ["PATTERN=ROLE"])
-    return pattern, role
 
 
 def _add_redact(command: Command) -> None:

@@ -1,6 +1,6 @@
 """`python -m sample_traces.capture.tidy RECORDED SAMPLE`: what goes into the repository of a recorded folder.
 
-Paths of the machine are rewritten, an nsys export loses the environment and the command line, perf's text is cut to the
+Paths of the machine are rewritten as told (`--path /its/own=/srv/app`), an nsys export loses the environment and the command line, perf's text is cut to the
 loaded window (and 50 ms on both sides), a Kineto trace may be cut to some milliseconds of the load (`--kineto-ms FROM TO`). Nothing
 else is changed; the server's logs stay behind, their figures are in truth.json.
 """
@@ -14,12 +14,6 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-PATHS = [
-    (re.compile(rb"/tmp/perf/\.perf/(lib/)?"), rb"/usr/bin/"),
-    (re.compile(rb"/opt/torch/\.venv"), rb"/opt/venv"),
-    (re.compile(rb"/(?:root/out|tmp/o)/[a-z]/"), rb"/srv/out/"),
-    (re.compile(rb"/work/main/"), rb"/srv/app/"),
-]
 MARGIN_NS = 50_000_000
 SECRET_TABLES = (
     "TARGET_INFO_SYSTEM_ENV",
@@ -32,7 +26,7 @@ SECRET_TABLES = (
 TIME = re.compile(rb"\s(\d+)\.(\d{9}):\s")
 
 
-def tidy(recorded: Path, sample: Path, kineto_ms: list[float] | None) -> None:
+def tidy(recorded: Path, sample: Path, paths: list[tuple[str, str]], kineto_ms: list[float] | None) -> None:
     """Write the sample of a recorded folder."""
     sample.mkdir(parents=True, exist_ok=True)
     window = [int((recorded / name).read_text()) for name in ("started", "ended")]
@@ -41,11 +35,12 @@ def tidy(recorded: Path, sample: Path, kineto_ms: list[float] | None) -> None:
         if path.name == "perf.txt.gz":
             data = cut_perf(data, window[0] - MARGIN_NS, window[1] + MARGIN_NS)
         if path.name == "nsys.sqlite.gz":
-            data = without_environment(data)
+            data = without_environment(data, paths)
         if path.name.endswith(".json.gz") and kineto_ms is not None:
             data = cut_kineto(data, _wall(recorded, window[0]), kineto_ms)
-        for pattern, word in PATHS if path.name != "nsys.sqlite.gz" else []:
-            data = pattern.sub(word, data)
+        if path.name != "nsys.sqlite.gz":
+            for path_there, path_here in paths:
+                data = data.replace(path_there.encode(), path_here.encode())
         (sample / path.name).write_bytes(gzip.compress(data, 9, mtime=0))
     for name in ("cpu.max", "cpu.stat.before", "cpu.stat.after", "truth.json"):
         if (recorded / name).exists():
@@ -80,7 +75,7 @@ def cut_kineto(text: bytes, wall: int, milliseconds: list[float]) -> bytes:
     return json.dumps(trace).encode()
 
 
-def without_environment(export: bytes) -> bytes:
+def without_environment(export: bytes, paths: list[tuple[str, str]]) -> bytes:
     """Return an nsys export without the machine's environment, the command line and the other processes' names."""
     with tempfile.NamedTemporaryFile(suffix=".sqlite") as file:
         Path(file.name).write_bytes(export)
@@ -91,7 +86,7 @@ def without_environment(export: bytes) -> bytes:
             f"select {column} from {table} where {column} is not null" for table, column in text_columns(base)
         ]
         base.execute(f"delete from StringIds where id not in ({' union '.join(used)})")
-        base.execute("update StringIds set value = replace(value, '/tmp/nslib/', '/usr/lib/')")
+        base.executemany("update StringIds set value = replace(value, ?, ?)", paths)
         base.execute("delete from META_DATA_EXPORT where value like '%/%'")
         base.commit()
         base.execute("vacuum")
@@ -121,5 +116,13 @@ if __name__ == "__main__":
     parser.add_argument(
         "--kineto-ms", type=float, nargs=2, help="keep only what began in these milliseconds of the load"
     )
+    parser.add_argument(
+        "--path",
+        action="append",
+        default=[],
+        metavar="THERE=HERE",
+        help="write a path of the machine as another one",
+    )
     given = parser.parse_args()
-    tidy(given.recorded, given.sample, given.kineto_ms)
+    pairs = [(there, here) for there, _, here in (text.partition("=") for text in given.path)]
+    tidy(given.recorded, given.sample, pairs, given.kineto_ms)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.cpus import cpus_known
+from tracelib.analyses.demand import demand_at
 from tracelib.analyses.scheduling import tells_shortage
 
 if TYPE_CHECKING:
@@ -57,16 +58,9 @@ def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
     quantiles = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     missing = results.missing.get("demand", "")
     return [
-        (f"measured demand, {name}", _demand_at(results.demand, q), MEASURED, missing)
+        (f"measured demand, {name}", demand_at(results.demand, q), MEASURED, missing)
         for name, q in quantiles.items()
     ]
-
-
-def _demand_at(demand: pl.DataFrame, q: float) -> float | None:
-    """Return the number of threads that wanted a CPU at most for the share `q` of the time."""
-    steps = demand.with_columns(n=pl.col("running") + pl.col("runnable")).sort("n")
-    reached = steps.filter(pl.col("dur_ns").cum_sum() >= q * int(steps["dur_ns"].sum()))
-    return float(reached["n"][0]) if reached.height else None
 
 
 def _had(results: Results) -> tuple[float | None, str]:
@@ -149,7 +143,7 @@ def options(results: Results, instances: pl.DataFrame) -> pl.DataFrame:
     lost = int(results.lost["dur_ns"].sum()) / time if time else None
     waited = results.lost.filter(pl.col("cpu_state").cast(pl.String).is_in(["runnable", "throttled"]))
     short = int(waited["dur_ns"].sum()) / time if time and tells_shortage(results.thread_states) else None
-    p95 = _demand_at(results.demand, 0.95)
+    p95 = demand_at(results.demand, 0.95)
     per_gpu, price = pl.col("vcpus") / 2 / pl.col("gpus"), pl.col("price_per_hour")
     told = instances.with_columns(
         cores_per_gpu=per_gpu,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-__all__ = ["DEMAND", "SERVER", "demand"]
+__all__ = ["DEMAND", "SERVER", "demand", "demand_at"]
 
 #: Roles whose threads make up the server.
 SERVER = ("api_server", "engine", "worker")
@@ -44,3 +44,10 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
         dur_ns=pl.col("ts_ns").shift(-1).fill_null(window.end_ns) - pl.col("ts_ns"),
     )
     return line.filter(pl.col("dur_ns") > 0).select(list(DEMAND)).match_to_schema(DEMAND).sort("ts_ns")
+
+
+def demand_at(demand: pl.DataFrame, q: float) -> float | None:
+    """Return the number of threads that wanted a CPU at most for the share `q` of the time; None where nobody can say."""
+    steps = demand.with_columns(n=pl.col("running") + pl.col("runnable")).sort("n")
+    reached = steps.filter(pl.col("dur_ns").cum_sum() >= q * int(steps["dur_ns"].sum()))
+    return float(reached["n"][0]) if reached.height else None

@@ -10,6 +10,7 @@ import polars as pl
 
 from tracelib import __version__
 from tracelib.analyses.capacity import capacity
+from tracelib.analyses.demand import demand_at
 from tracelib.analyses.launch_delays import launch_delays
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
@@ -262,16 +263,10 @@ def _quota(results: Results) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _demand(results: Results) -> dict[str, float] | None:
-    steps = results.demand.with_columns(threads=pl.col("running") + pl.col("runnable")).sort("threads")
-    if steps.is_empty():
+def _demand(results: Results) -> dict[str, float | None] | None:
+    if results.demand.is_empty():
         return None
-    below = steps["dur_ns"].cum_sum()
-    total = int(steps["dur_ns"].sum())
-    return {
-        name: float(steps["threads"][int((below < q * total).sum())])
-        for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-    }
+    return {name: demand_at(results.demand, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
 
 
 def _requests(results: Results) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.cpus import server_cpus
+from tracelib.analyses.demand import demand_at
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import (
     Abstained,
@@ -66,15 +67,11 @@ def _share(part: pl.DataFrame, whole: pl.DataFrame) -> float:
 def _supply(results: Results) -> str:
     """Say how many CPUs the server had, and how many of its threads wanted one."""
     seen, host = server_cpus(results)
-    steps = results.demand.with_columns(threads=pl.col("running") + pl.col("runnable")).sort("threads")
-    if seen is None or steps.is_empty():
+    most = demand_at(results.demand, 0.95)
+    if seen is None or most is None:
         return ""
-    below = steps["dur_ns"].cum_sum() < 0.95 * int(steps["dur_ns"].sum())
     of = f" of the host's {host}" if host else ""
-    most = steps["threads"][int(below.sum())]
-    return (
-        f" The server ran on {seen}{of} CPUs; in 95 % of the time at most {most} of its threads wanted one."
-    )
+    return f" The server ran on {seen}{of} CPUs; in 95 % of the time at most {most:.0f} of its threads wanted one."
 
 
 def _instead(results: Results) -> str:

@@ -4,7 +4,7 @@ import polars as pl
 
 from tests.analyses.scheduling_frames import IDLE, switch, trace, wakeup, window
 from tracelib import schema
-from tracelib.analyses.host_activity import host_activity
+from tracelib.analyses.host_activity import clock_stretches, host_activity
 from tracelib.analyses.thread_states import thread_states
 from tracelib.classify import load_rules
 
@@ -20,5 +20,11 @@ def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
     )
     sampled = made.replace(samples=made.samples.with_columns(stack=pl.lit(0, pl.Int32)), stacks=stacks)
     over = window(0, 1400)
-    told = host_activity(sampled, over, load_rules(), thread_states(sampled, over))
+    told = host_activity(
+        sampled,
+        over,
+        load_rules(),
+        thread_states(sampled, over),
+        clock_stretches(sampled, over, load_rules()),
+    )
     assert told.select("thread", "ts_ns", "dur_ns", "cause").rows() == [(1, 900, 100, "gc")]

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.host_activity import clock_stretches
 from tracelib.intervals import overlay, union
 
 if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.classify import Rules
     from tracelib.trace import Trace
 
 __all__ = ["GIL_WAITS", "gil_waits"]
@@ -29,10 +26,12 @@ GIL_WAITS = pl.Schema({
 INTERPRETER = r"(^|/)(python[0-9.]*|libpython[0-9.]*\.so[.\d]*)$"
 
 
-def gil_waits(trace: Trace, window: Window, rules: Rules, lost: pl.DataFrame) -> pl.DataFrame:
+def gil_waits(trace: Trace, lost: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
     """Return the lost GPU time that fits a wait for the interpreter lock.
 
-    Takes the frame `lost`. One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one),
+    Takes the frames `lost` and `clock_stretches`.
+
+    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one),
     `cause`, `sub_cause` (String: of the lost time): those of cause `gil`, whose samples sit in the lock, and those of a
     thread asleep in framework or Python code while a sibling's sample lies in the interpreter. Sorted by `gpu`, `ts_ns`.
     """
@@ -45,7 +44,7 @@ def gil_waits(trace: Trace, window: Window, rules: Rules, lost: pl.DataFrame) ->
     inside = trace.stacks.filter(
         (pl.col("depth") == 0) & pl.col("library").cast(pl.String).str.contains(INTERPRETER)
     )["stack"]
-    runs = clock_stretches(trace, window, rules).filter(pl.col("stack").is_in(inside.implode()))
+    runs = stretches.filter(pl.col("stack").is_in(inside.implode()))
     holds = union(runs.join(process, on="thread").select("_process", "ts_ns", "dur_ns"), "_process")
     crossed = overlay(
         asleep.join(process, on="thread", how="left", maintain_order="left"),

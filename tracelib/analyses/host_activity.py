@@ -31,8 +31,12 @@ HOST_ACTIVITY = pl.Schema({
 })  # fmt: skip
 
 
-def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame) -> pl.DataFrame:
+def host_activity(
+    trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame, stretches: pl.DataFrame
+) -> pl.DataFrame:
     """Return what each thread did over time.
+
+    Takes the frames `thread_states` and :func:`clock_stretches`.
 
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name; null for a
     sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this thread waits for,
@@ -44,7 +48,6 @@ def host_activity(trace: Trace, window: Window, rules: Rules, thread_states: pl.
     slices, meanings = _with_meanings(trace, window, rules)
     strong, weak = (_timeline(slices, meanings, flag, trace, window, thread_states) for flag in _TIERS)
     strong = _covered(strong, slices, meanings)
-    stretches = clock_stretches(trace, window, rules)
     sampled = _awake(_sampled(stretches), thread_states)
     told = beneath(strong, beneath(weak, sampled, "thread"), "thread")
     del slices, strong, weak  # the largest frames of all

@@ -12,7 +12,7 @@ from tracelib.analyses.cpu_time import cpu_time
 from tracelib.analyses.demand import demand
 from tracelib.analyses.gil_waits import GIL_WAITS, gil_waits
 from tracelib.analyses.gpu_states import gpu_states, gpu_time
-from tracelib.analyses.host_activity import host_activity
+from tracelib.analyses.host_activity import clock_stretches, host_activity
 from tracelib.analyses.host_time import host_time
 from tracelib.analyses.instead import INSTEAD, instead
 from tracelib.analyses.ipc import ipc
@@ -106,9 +106,10 @@ def analyse(
     states = gpu_states(trace, over, met)
     launched = launches(trace, over)
     running = thread_states(trace, over)
-    activity = host_activity(trace, over, rules, running)
+    sampled = clock_stretches(trace, over, rules)
+    activity = host_activity(trace, over, rules, running, sampled)
     pieces = lost(states, launched, met, Upstream(trace, activity, running), running)
-    polls = spinning(trace, over, rules, activity, running)
+    polls = spinning(over, activity, running, sampled)
     frames = {
         "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": in_window(met, over),
         "host_activity": activity, "lost": pieces, "causes": causes(pieces), "host_time": host_time(activity, pieces),
@@ -116,7 +117,7 @@ def analyse(
         "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(requests_log, over, states),
         "spinning": polls, "instead": instead(pieces, running, activity, polls, trace.threads), "thread_load": thread_load(trace, running, polls),
         "quota_use": quota_use(trace, over, running),
-        "utilisation_steps": utilisation_steps(states, over), "gil_waits": gil_waits(trace, over, rules, pieces),
+        "utilisation_steps": utilisation_steps(states, over), "gil_waits": gil_waits(trace, pieces, sampled),
     }  # fmt: skip
     missing = {
         name: _untied(name, recorded, trace) or reason

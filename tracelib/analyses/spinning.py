@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.host_activity import clock_stretches
 from tracelib.intervals import fill, merge_equal, overlay
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
-    from tracelib.classify import Rules
-    from tracelib.trace import Trace
 
 __all__ = ["SPINNING", "spinning"]
 
@@ -20,18 +17,18 @@ SPINNING = pl.Schema({"thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.In
 
 
 def spinning(
-    trace: Trace, window: Window, rules: Rules, activity: pl.DataFrame, thread_states: pl.DataFrame
+    window: Window, activity: pl.DataFrame, thread_states: pl.DataFrame, stretches: pl.DataFrame
 ) -> pl.DataFrame:
     """Return when each thread polled.
 
-    Takes the frames `host_activity` and `thread_states`. A thread polls while its innermost slice waits for another process
+    Takes the frames `host_activity`, `thread_states` and `clock_stretches`. A thread polls while its innermost slice waits for another process
     or for the device and the scheduler saw it on a CPU; elsewhere while its samples say so, one period at most each.
 
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `kind` (String: `poll` = another process's message,
     `device_wait`, and from samples also `yield`, `openmp`, `nccl_proxy`). Sorted by `thread`, `ts_ns`.
     """
     by_slice = _on_cpu_while_waiting(activity, thread_states)
-    samples = clock_stretches(trace, window, rules).filter(pl.col("cause") == "spin")
+    samples = stretches.filter(pl.col("cause") == "spin")
     sampled = samples.select("thread", "ts_ns", "dur_ns", kind="sub_cause")
     threads = sampled["thread"].drop_nulls().unique().to_list()
     free = fill(by_slice, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("kind").is_null())

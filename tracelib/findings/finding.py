@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 import polars as pl
 
@@ -19,6 +19,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Rule",
+    "cost_of",
     "evidence_of_lost",
     "exposed",
     "exposed_share",
@@ -134,6 +135,23 @@ def gain_of(lost: pl.DataFrame) -> int | None:
     """Return what mending the cause of `lost` gives back beyond CPUs; None where it was lack of CPUs nearly all the time."""
     own = own_ns(lost)
     return own if own >= SYMPTOM * spent(lost) else None
+
+
+class Cost(TypedDict):
+    """The fields of a :class:`Finding` that follow from the lost time that it speaks of."""
+
+    exposed_ns: int
+    exposed_share: float
+    evidence: list[Evidence]
+    gain_ns: int | None
+
+
+def cost_of(results: Results, lost: pl.DataFrame) -> Cost:
+    """Return what one cause cost, with its worst stretches, and what mending it gives back."""
+    return {
+        "exposed_ns": spent(lost), "exposed_share": exposed_share(results, lost), "evidence": evidence_of_lost(results, lost),
+        "gain_ns": gain_of(lost),
+    }  # fmt: skip
 
 
 def shortage_note(lost: pl.DataFrame) -> str:

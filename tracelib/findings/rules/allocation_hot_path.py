@@ -8,13 +8,11 @@ import polars as pl
 
 from tracelib.findings.finding import (
     Finding,
-    evidence_of_lost,
+    cost_of,
     exposed,
     exposed_share,
-    gain_of,
     percent,
     shortage_note,
-    spent,
 )
 
 if TYPE_CHECKING:
@@ -37,14 +35,13 @@ def allocation_hot_path(results: Results) -> Finding | None:
     return Finding(
         id="allocation_hot_path", cause="kernel_launch",
         claim=f"The GPUs waited {percent(share)} of the time for memory to be allocated, freed or pinned.{shortage_note(lost)}",
-        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        confidence="high",
         why="the allocation calls are recorded on the launching thread, while its GPU was idle",
-        evidence=evidence_of_lost(results, lost),
         disproof="If PyTorch's memory snapshot shows no new segment in the window, the calls come from another library.",
         advice=[
             "Keep the caching allocator from giving memory back and asking again: leave headroom (vLLM: --gpu-memory-utilization), PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             "Allocate pinned buffers once and reuse them; no pin_memory() and no empty_cache() per step.",
         ],
         verify=["cudaMalloc, cudaFree and cudaHostAlloc must be absent from the window of a warm server."],
-        change="setting", gain_ns=gain_of(lost),
+        change="setting", **cost_of(results, lost),
     )  # fmt: skip

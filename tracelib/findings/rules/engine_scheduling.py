@@ -8,13 +8,11 @@ import polars as pl
 
 from tracelib.findings.finding import (
     Finding,
-    evidence_of_lost,
+    cost_of,
     exposed,
     exposed_share,
-    gain_of,
     percent,
     shortage_note,
-    spent,
 )
 
 if TYPE_CHECKING:
@@ -34,14 +32,13 @@ def engine_scheduling(results: Results) -> Finding | None:
     return Finding(
         id="engine_scheduling", cause="scheduling",
         claim=f"The GPUs waited {percent(share)} of the time for the engine to schedule and prepare the next step.{shortage_note(lost)}",
-        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        confidence="high",
         why="the workers wait for their next step while the engine's own ranges say that it schedules",
-        evidence=evidence_of_lost(results, lost),
         disproof="If the engine's ranges enclose a wait for requests, there was nothing to schedule.",
         advice=[
             "Schedule the next step while this one runs (vLLM: --async-scheduling).",
             "Several steps per schedule, fewer requests per engine, or data parallelism with an engine each.",
         ],
         verify=["The gap between steps must shrink by the scheduler's time."],
-        change="setting", gain_ns=gain_of(lost),
+        change="setting", **cost_of(results, lost),
     )  # fmt: skip

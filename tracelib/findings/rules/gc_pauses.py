@@ -8,13 +8,11 @@ import polars as pl
 
 from tracelib.findings.finding import (
     Finding,
-    evidence_of_lost,
+    cost_of,
     exposed,
     exposed_share,
-    gain_of,
     percent,
     shortage_note,
-    spent,
 )
 
 if TYPE_CHECKING:
@@ -34,14 +32,13 @@ def gc_pauses(results: Results) -> Finding | None:
     return Finding(
         id="gc_pauses", cause="gc",
         claim=f"The GPUs waited {percent(share)} of the time for the interpreter's garbage collection.{shortage_note(lost)}",
-        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        confidence="high",
         why="collections are ranges, or samples in the collector's own functions, on the thread that the GPUs waited for",
-        evidence=evidence_of_lost(results, lost),
         disproof="If gc.disable() for a test run leaves these gaps as they are, they have another reason.",
         advice=[
             "Call gc.freeze() after the model and the caches are loaded, so that collections skip what never dies (vLLM does).",
             "Raise the thresholds (gc.set_threshold), or collect by hand between steps.",
         ],
         verify=["Record again: no collection inside a gap."],
-        change="code", gain_ns=gain_of(lost),
+        change="code", **cost_of(results, lost),
     )  # fmt: skip

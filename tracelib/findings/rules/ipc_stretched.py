@@ -9,10 +9,9 @@ import polars as pl
 from tracelib.findings.finding import (
     Abstained,
     Finding,
-    evidence_of_lost,
+    cost_of,
     exposed,
     exposed_share,
-    gain_of,
     own_ns,
     quantile,
     shortage_note,
@@ -54,13 +53,12 @@ def ipc_stretched(results: Results) -> Finding | Abstained | None:
     return Finding(
         id="ipc_stretched", cause="ipc",
         claim=f"The GPUs waited for messages between the server's processes {100 * share:.1f} % of the time.{spread}{shortage_note(lost)}",
-        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="medium",
+        confidence="medium",
         why="the waiting side is recorded; that nothing else held the message up follows from the other side being busy with it or silent",
-        evidence=evidence_of_lost(results, lost),
         disproof="If the readers get cores of their own and the dequeue times stay, the message itself is slow (size, serialisation).",
         advice=_advice(lost),
         verify=["p95 of the dequeue time must fall to well under a step."],
-        change="code", gain_ns=gain_of(lost),
+        change="code", **cost_of(results, lost),
     )  # fmt: skip
 
 

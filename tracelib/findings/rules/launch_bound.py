@@ -9,10 +9,9 @@ import polars as pl
 from tracelib.analyses.unexplained import unexplained
 from tracelib.findings.finding import (
     Finding,
-    evidence_of_lost,
+    cost_of,
     exposed,
     exposed_share,
-    gain_of,
     mean,
     shortage_note,
     spent,
@@ -48,16 +47,15 @@ def launch_bound(results: Results) -> Finding | None:
         id="launch_bound", cause="kernel_launch",
         claim=f"The GPUs waited for the next launch {100 * share:.1f} % of the time ({split}); {100 * late:.0f} % of the launches came after the GPU had run dry, "
         f"{100 * coverage:.0f} % of the kernels were launched by graphs.{shortage_note(lost)}",
-        exposed_ns=total, exposed_share=share, confidence="medium" if hidden else "high",
+        confidence="medium" if hidden else "high",
         why=f"each gap is joined to the call that ended it by correlation id{hidden}",
-        evidence=evidence_of_lost(results, lost),
         disproof="If capturing the decode step into CUDA graphs leaves the gaps between kernels as they are, the launch path is not what they wait for.",
         advice=[
             "Launch less: CUDA graphs for decode steps, small operators fused (torch.compile), less Python between launches.",
             "Keep the launching thread on a core of its own (taskset, numactl); other threads of the process contend for the interpreter lock.",
         ],
         verify=["The share of late launches must fall, useful GPU time rise."],
-        change="code", gain_ns=gain_of(lost),
+        change="code", **cost_of(results, lost),
     )  # fmt: skip
 
 

@@ -8,13 +8,11 @@ import polars as pl
 
 from tracelib.findings.finding import (
     Finding,
-    evidence_of_lost,
+    cost_of,
     exposed,
     exposed_share,
-    gain_of,
     percent,
     shortage_note,
-    spent,
 )
 
 if TYPE_CHECKING:
@@ -34,13 +32,12 @@ def module_loading(results: Results) -> Finding | None:
     return Finding(
         id="module_loading", cause="kernel_launch",
         claim=f"The GPUs waited {percent(share)} of the time while GPU code was loaded on its first use.{shortage_note(lost)}",
-        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        confidence="high",
         why="the recorder names the loading (CUPTI's overhead records, or the loading calls themselves) on the launching thread",
-        evidence=evidence_of_lost(results, lost),
         disproof="If it does not shrink in a second recording of the same process, it is no first use: something unloads modules.",
         advice=[
             "Load at start instead of at first launch: CUDA_MODULE_LOADING=EAGER (longer start, more device memory), or warm up with the traffic's shapes.",
         ],
         verify=["Record again after the warm-up: this share must vanish."],
-        change="setting", gain_ns=gain_of(lost),
+        change="setting", **cost_of(results, lost),
     )  # fmt: skip

@@ -8,10 +8,9 @@ import polars as pl
 
 from tracelib.findings.finding import (
     Finding,
-    evidence_of_lost,
+    cost_of,
     exposed,
     exposed_share,
-    gain_of,
     percent,
     shortage_note,
     spent,
@@ -39,9 +38,8 @@ def tokenization_exposed(results: Results) -> Finding | None:
         id="tokenization_exposed", cause="tokenization",
         claim=f"The GPUs waited for tokenization {100 * share:.1f} % of the time: the workers waited for the engine, the engine for a request, and the "
         f"API server was tokenizing. ({total / 1e9:.2f} s of tokenization on all threads; for {100 * hidden:.0f} % of it no GPU waited{_in_the_way(results)}.){shortage_note(lost)}",
-        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high",
+        confidence="high",
         why="the waits of worker and engine and the tokenizer's range are recorded at the same moments",
-        evidence=evidence_of_lost(results, lost),
         disproof="If pre-tokenized prompts (token ids sent instead of text) leave these gaps as they are, the wait has another reason.",
         advice=[
             "Cache tokenized prefixes (system prompts, earlier turns): agents send the whole context again each turn.",
@@ -49,7 +47,7 @@ def tokenization_exposed(results: Results) -> Finding | None:
             "Let clients send token ids, or tokenize in a separate tier in front of the server.",
         ],
         verify=["Record again: this share must fall and TTFT with it."],
-        change="code", gain_ns=gain_of(lost),
+        change="code", **cost_of(results, lost),
     )  # fmt: skip
 
 

@@ -46,8 +46,8 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
     return line.filter(pl.col("dur_ns") > 0).select(list(DEMAND)).match_to_schema(DEMAND).sort("ts_ns")
 
 
-def demand_at(demand: pl.DataFrame, q: float) -> float | None:
+def demand_at(demand: pl.DataFrame, q: float) -> int | None:
     """Return the number of threads that wanted a CPU at most for the share `q` of the time; None where nobody can say."""
     steps = demand.with_columns(n=pl.col("running") + pl.col("runnable")).sort("n")
     reached = steps.filter(pl.col("dur_ns").cum_sum() >= q * int(steps["dur_ns"].sum()))
-    return float(reached["n"][0]) if reached.height else None
+    return int(reached["n"][0]) if reached.height else None

@@ -9,8 +9,9 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.analyses.cpus import cpus_known
+from tracelib.analyses.demand import demand_at
 from tracelib.charts.bins import edges
-from tracelib.charts.sentences import demand_quantile, demand_sentence
+from tracelib.charts.sentences import demand_sentence
 from tracelib.charts.theme import CPU_STATES, finished, share
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _table(results: Results) -> list[list[object]]:
     total = int(results.demand["dur_ns"].sum())
     waiting = int(results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum())
     body: list[list[object]] = [
-        [name, demand_quantile(results.demand, q)]
+        [name, demand_at(results.demand, q)]
         for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1))
     ]
     body.append(["CPUs", how if cpus is None else f"{cpus} ({how})"])

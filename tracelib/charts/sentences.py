@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.cpus import cpus_known
+from tracelib.analyses.demand import demand_at
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.charts.names import cause_label, gpu_names, launch_threads, role_name, thread_names
 from tracelib.charts.theme import count, duration, look, share
@@ -238,18 +239,9 @@ def ipc_sentence(results: Results) -> str:
     return f"Half of {count(len(rows), 'dequeue')} took up to {half} and 95 % up to {most}{steps}."
 
 
-def demand_quantile(demand: pl.DataFrame, at: float) -> int:
-    """Return how many threads wanted a CPU (running or runnable) at most, for the share `at` of the time."""
-    wanted = (
-        demand.group_by(n=pl.col("running") + pl.col("runnable")).agg(ns=pl.col("dur_ns").sum()).sort("n")
-    )
-    reached = wanted.filter(pl.col("ns").cum_sum() >= at * int(wanted["ns"].sum()))
-    return int(reached["n"][0])
-
-
 def demand_sentence(results: Results) -> str:
     """Say how many threads wanted a CPU, and how often that was more than there were."""
-    p95 = demand_quantile(results.demand, 0.95)
+    p95 = demand_at(results.demand, 0.95) or 0
     cpus, how = cpus_known(results)
     lacking = int(results.demand.filter(pl.col("runnable") > 0)["dur_ns"].sum()) / int(
         results.demand["dur_ns"].sum()

@@ -263,10 +263,9 @@ def _quota(results: Results) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _demand(results: Results) -> dict[str, float | None] | None:
-    if results.demand.is_empty():
-        return None
-    return {name: demand_at(results.demand, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
+def _demand(results: Results) -> dict[str, float] | None:
+    at = {name: demand_at(results.demand, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
+    return {name: float(n) for name, n in at.items() if n is not None} or None
 
 
 def _requests(results: Results) -> dict[str, Any] | None:

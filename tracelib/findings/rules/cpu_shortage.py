@@ -71,7 +71,9 @@ def _supply(results: Results) -> str:
     if seen is None or most is None:
         return ""
     of = f" of the host's {host}" if host else ""
-    return f" The server ran on {seen}{of} CPUs; in 95 % of the time at most {most:.0f} of its threads wanted one."
+    return (
+        f" The server ran on {seen}{of} CPUs; in 95 % of the time at most {most} of its threads wanted one."
+    )
 
 
 def _instead(results: Results) -> str:

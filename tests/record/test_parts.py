@@ -69,8 +69,12 @@ def test_thread_names_may_hold_anything(tmp_path):
     folder.mkdir(parents=True)
     (folder / "stat").write_text("5 (a) b (c) R 1 5 5 0 -1 0 0 0 0 0 3 4 0 0 20 0 1 0 777 0\n")
     (folder / "schedstat").write_text("1200 340 5\n")
+    (folder / "status").write_text(
+        "Name:\ta) b (c\nvoluntary_ctxt_switches:\t31\nnonvoluntary_ctxt_switches:\t8\n"
+    )
     (thread,) = threads([5], tmp_path).values()
     assert (thread.name, thread.start, thread.run_ns, thread.wait_ns) == ("a) b (c", 777, 1200, 340)
+    assert thread.yields == 31
 
 
 def test_gpus_are_sampled_until_they_are_stopped(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from tracelib.record.verdict import STATES, judged, lines
 SECOND = 1_000_000_000
 
 
-def thread(tid, run_s, wait_s, *, pid=None, start=7, name="python"):
-    return Thread(pid or tid, tid, name, start, int(run_s * SECOND), int(wait_s * SECOND))
+def thread(tid, run_s, wait_s, *, pid=None, start=7, name="python", yields=None):
+    return Thread(pid or tid, tid, name, start, int(run_s * SECOND), int(wait_s * SECOND), yields)
 
 
 def shot(at_s, *threads, pressure_us=None, delay_s=None, quota=None):
@@ -38,6 +38,25 @@ def test_running_and_waiting_are_what_the_counters_grew_by():
 def test_a_thread_that_got_the_id_of_another_counts_from_its_own_beginning():
     shown = between(shot(0, thread(1, 100, 100, start=7)), shot(10, thread(1, 2, 0, start=900)))
     assert (shown.running, shown.waiting) == (0.2, 0)
+
+
+def test_a_wait_that_has_not_ended_counts():
+    """A starved thread's run delay is written down only when it gets a CPU again: its counters stand still until then."""
+    before = shot(
+        0, thread(1, 3, 1, yields=4), thread(2, 3, 1, yields=4), thread(3, 3, 1, yields=4), thread(4, 3, 1)
+    )
+    after = shot(
+        10,
+        thread(1, 3, 1, yields=4),
+        thread(2, 5, 2, yields=4),
+        thread(3, 3, 1, yields=5),
+        thread(4, 3, 1, yields=5),
+    )
+    uses = {use.tid: (use.running, use.waiting) for use in between(before, after).most_waiting}
+    assert uses == {
+        1: (0, 1),
+        2: (0.2, 0.8),
+    }  # 3 slept in between, 4 at the beginning: nothing more is known of them
 
 
 def test_a_whole_machine_is_judged_by_psi_then_by_its_run_delay():

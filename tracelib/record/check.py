@@ -93,9 +93,11 @@ def measured(
 def _use(before: Thread | None, after: Thread, length: int) -> ThreadUse:
     same = before is not None and before.start == after.start
     run, wait = (before.run_ns, before.wait_ns) if same and before else (0, 0)
-    return ThreadUse(
-        after.pid, after.tid, after.name, (after.run_ns - run) / length, (after.wait_ns - wait) / length
-    )
+    ran, waited = after.run_ns - run, after.wait_ns - wait
+    if same and before and before.yields is not None and before.yields == after.yields:
+        # It was runnable at both ends and never slept: what it did not run it waited, also in the wait that has not ended.
+        waited = max(waited, length - ran)
+    return ThreadUse(after.pid, after.tid, after.name, ran / length, waited / length)
 
 
 def _first(uses: Iterable[ThreadUse], by: str) -> tuple[ThreadUse, ...]:

@@ -26,7 +26,7 @@ __all__ = [
 PROC = Path("/proc")
 #: Fields of /proc/PID/stat behind the name, counted from the state (proc_pid_stat(5): fields 3, 4 and 22).
 STATE, PARENT, START = 0, 1, 19
-DEAD = "ZX"
+DEAD, RUNNABLE = "ZX", "R"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Thread:
     """One thread's counters since it began, in ns, from /proc/PID/task/TID/schedstat.
 
     `wait_ns` is the kernel's run delay: the time in which it was on a run queue and not on a CPU. The time for which a
-    quota stopped it is part of that. `start` (clock ticks since boot) tells two threads of one id apart.
+    quota stopped it is part of that, but a wait is counted only when it ends. `start` (clock ticks since boot) tells two
+    threads of one id apart. `yields` counts how often it gave its CPU away of itself (to sleep, mostly); it is read of
+    threads that are runnable at this moment, and None for the others.
     """
 
     pid: int
@@ -43,6 +45,7 @@ class Thread:
     start: int
     run_ns: int
     wait_ns: int
+    yields: int | None = None
 
 
 def threads(pids: Iterable[int] | None = None, proc: Path = PROC) -> dict[int, Thread]:
@@ -144,7 +147,13 @@ def _thread(folder: Path, pid: int, tid: int) -> Thread | None:
     if fields is None or counters is None or fields[1][STATE] in DEAD:
         return None
     run_ns, wait_ns, _ = counters.split()
-    return Thread(pid, tid, fields[0], int(fields[1][START]), int(run_ns), int(wait_ns))
+    yields = _yields(folder) if fields[1][STATE] == RUNNABLE else None
+    return Thread(pid, tid, fields[0], int(fields[1][START]), int(run_ns), int(wait_ns), yields)
+
+
+def _yields(folder: Path) -> int | None:
+    lines = (_text(folder / "status") or "").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:")), None)
 
 
 def _stat(folder: Path) -> tuple[str, list[str]] | None:

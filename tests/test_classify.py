@@ -230,6 +230,7 @@ def test_a_users_rules_go_first(tmp_path) -> None:
         ("[[slice]]\nname = 'x'\ncuase = 'ipc'", BadParameter, "Did you mean 'cause'"),
         ("[[slice]]\nname = 'x'\nweak = 'yes'", BadParameter, "bool"),
         ("[[slice]]\nname = 'x'\ncategory = ['pyhton']", BadParameter, "Did you mean 'python'"),
+        ("[[step]]\nname = '(?P<prefil>[0-9]+)'", BadParameter, "Did you mean 'prefill'"),
         ("[[slice]]\ncause = 'ipc'", BadParameter, "name"),
         ("[[stack]]\ncause = 'ipc'", BadParameter, "symbol or library"),
         ("[[slices]]\nname = 'x'", BadParameter, "Did you mean 'slice'"),

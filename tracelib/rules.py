@@ -5,6 +5,7 @@ The head of ``rules.toml`` explains every key. A mistake in a user's file is rep
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -22,9 +23,11 @@ __all__ = [
     "CAUSES",
     "DIRECTIONS",
     "TIERS",
+    "TOKENS",
     "Rules",
     "SliceRule",
     "StackRule",
+    "StepRule",
     "ThreadRule",
     "load_rules",
 ]
@@ -82,20 +85,30 @@ class ThreadRule:
 
 
 @dataclass(frozen=True)
+class StepRule:
+    """One ``[[step]]`` of the rules: a range around one step of the model, and the tokens that its name tells."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Rules:
     """All rules, in the order in which they are tried."""
 
     slices: tuple[SliceRule, ...] = ()
     stacks: tuple[StackRule, ...] = ()
     threads: tuple[ThreadRule, ...] = ()
+    steps: tuple[StepRule, ...] = ()
 
 
-Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule)
+Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule, StepRule)
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "cause": CAUSES, "long_cause": CAUSES, "waits_for": AWAITED, "may_wait_for": AWAITED, "direction": DIRECTIONS, "tier": TIERS,
 }  # fmt: skip
 _PATTERNS = ("name", "symbol", "library", "inside")
+#: What a step's name can tell, by named groups of its pattern.
+TOKENS = ("prefill", "decode")
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,), "str | None": (str,), "bool": (bool,), "float | None": (int, float), "tuple[str, ...]": (list,),
 }  # fmt: skip
@@ -103,7 +116,9 @@ _NEEDED: dict[type, tuple[tuple[str, ...], ...]] = {
     SliceRule: (("name",),),
     StackRule: (("cause",), ("symbol", "library")),
     ThreadRule: (("name",), ("cause",)),
+    StepRule: (("name",),),
 }
+_TABLES = ("slice", "stack", "thread", "step")
 
 
 def load_rules(extra_path: Path | str | None = None) -> Rules:
@@ -126,7 +141,12 @@ def load_rules(extra_path: Path | str | None = None) -> Rules:
     except (OSError, UnicodeDecodeError) as error:
         raise BadTrace(path, "rules", "", str(error)) from error
     extra = _parsed(text, path)
-    return Rules(extra.slices + own.slices, extra.stacks + own.stacks, extra.threads + own.threads)
+    return Rules(
+        extra.slices + own.slices,
+        extra.stacks + own.stacks,
+        extra.threads + own.threads,
+        extra.steps + own.steps,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -142,12 +162,13 @@ def _parsed(text: str, path: Path) -> Rules:
     except tomllib.TOMLDecodeError as error:
         raise BadTrace(path, "rules", "", f"no valid TOML: {error}") from error
     for key in tables:
-        if key not in ("slice", "stack", "thread"):
-            raise BadParameter(f"{path}: table", key, ("slice", "stack", "thread"))
+        if key not in _TABLES:
+            raise BadParameter(f"{path}: table", key, _TABLES)
     return Rules(
         _rules(SliceRule, "slice", tables, path),
         _rules(StackRule, "stack", tables, path),
         _rules(ThreadRule, "thread", tables, path),
+        _rules(StepRule, "step", tables, path),
     )
 
 
@@ -173,6 +194,8 @@ def _rule(kind: type[Rule], table: dict[str, Any], where: str) -> Rule:
             raise BadParameter(f"{where}: category", category, SLICE_CATEGORY.categories)
     if not all(any(key in table for key in keys) for keys in _NEEDED[kind]):
         raise BadParameter(f"{where}: keys", ", ".join(table), [" or ".join(keys) for keys in _NEEDED[kind]])
+    if kind is StepRule:
+        _check_groups(table["name"], where)
     checked: Any = {key: tuple(value) if key == "category" else value for key, value in table.items()}
     return kind(**checked)
 
@@ -182,3 +205,9 @@ def _check_pattern(pattern: object, where: str) -> None:
         pl.Series([""]).str.contains(str(pattern))
     except pl.exceptions.ComputeError as error:
         raise BadTrace(Path(where), "rules", "", "no valid regular expression", str(pattern)) from error
+
+
+def _check_groups(pattern: str, where: str) -> None:
+    for group in re.findall(r"\(\?P?<(\w+)>", pattern):
+        if group not in TOKENS:
+            raise BadParameter(f"{where}: group", group, TOKENS)

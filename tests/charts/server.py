@@ -23,7 +23,9 @@ def rows(columns, *values, start=True):
     )
     scale = [(pl.col(n) * MS).alias(n) for n in names if n.endswith("_ns") or n == "ns"]
     made = made.with_columns(scale)
-    shift = [n for n in ("ts_ns", "last_start_ns", "call_ts_ns", "arrived_ns") if n in names]
+    shift = [
+        n for n in ("ts_ns", "last_start_ns", "call_ts_ns", "arrived_ns", "first_token_ns") if n in names
+    ]
     return made.with_columns(pl.col(n) + START for n in shift) if start else made
 
 
@@ -59,7 +61,7 @@ DEMAND = {"ts_ns": I64, "dur_ns": I64, "running": I32, "runnable": I32}
 SCHEDULING = {"thread": I32, "role": pl.String, "running_ns": I64, "runnable_ns": I64, "throttled_ns": I64, "blocked_ns": I64,
               "unknown_ns": I64, "migrations": I64, "inferred_ns": I64}  # fmt: skip
 REQUESTS = {"id": pl.String, "arrived_ns": I64, "before_tokenize_ns": I64, "tokenize_ns": I64, "gpu_useful_ns": I64,
-            "gpu_wait_ns": I64, "gpu_idle_ns": I64, "ttft_ns": I64}  # fmt: skip
+            "gpu_wait_ns": I64, "gpu_idle_ns": I64, "ttft_ns": I64, "first_token_ns": I64, "prompt_tokens": I64}  # fmt: skip
 
 
 def frames():
@@ -114,7 +116,7 @@ def frames():
         ),
         "demand": rows(DEMAND, (0, 300, 2, 1), (300, 300, 2, 0), (600, 360, 2, 2), (960, 40, 1, 5)),
         "scheduling": rows(SCHEDULING, (W0, "worker", 600, 0, 0, 400, 0, 3, 0), (W1, "worker", 700, 300, 0, 0, 0, 5, 0)),
-        "requests": rows(REQUESTS, ("a", 0, 10, 100, 50, 10, 30, 200), ("b", 10, 20, 300, 20, 10, 50, 400)),
+        "requests": rows(REQUESTS, ("a", 0, 10, 100, 50, 10, 30, 200, 200, None), ("b", 10, 20, 300, 20, 10, 50, 400, 410, None)),
     }  # fmt: skip
 
 

@@ -1,15 +1,18 @@
 """Charts of one cause, of several runs, of capacity: held to numbers worked out by hand from the small server."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 
-from tests.charts.server import MS, START, make, trace
+from tests.charts.server import MS, START, W0, W1, make, trace
 from tests.charts.test_charts import HOSTILE, OTHERS
 from tracelib import charts
 from tracelib.analyses.capacity import capacity, options
 from tracelib.analyses.comparison import comparison
 from tracelib.analyses.host_time import HOST_TIME, host_time
+from tracelib.analyses.step_tokens import STEP_TOKENS
 from tracelib.charts.moments import worst_moment
 from tracelib.report.instances import instances
 from tracelib.schema import FRAMES
@@ -30,8 +33,13 @@ def full():
         schema_overrides=FRAMES["gpu_ops"],
     ).match_to_schema(FRAMES["gpu_ops"], missing_columns="insert")  # fmt: skip
     activity = base.host_activity.with_columns(waits_for=pl.lit(None, pl.String))
+    steps = [
+        (W0, 0, START, 100 * MS, 20, 0),
+        (W0, 0, START + 500 * MS, 100 * MS, 0, 3),
+        (W1, 1, START, 600 * MS, 20, 3),
+    ]
     return make(
-        trace=trace(gpu_ops=ops), host_activity=activity,
+        trace=trace(gpu_ops=ops), host_activity=activity, step_tokens=pl.DataFrame(steps, schema=STEP_TOKENS, orient="row"),
         host_time=host_time(activity, base.lost.with_columns(pl.col("cause", "sub_cause").cast(pl.String))),
     )  # fmt: skip
 
@@ -40,7 +48,7 @@ def figure_of(name, full):
     figures = comparison({"before": full, "after": full})
     given = {
         "capacity_chart": (capacity(full),), "kernels_chart": (full,), "losses_chart": (figures,), "rates_chart": (figures,),
-        "utilisation_chart": (figures,),
+        "tokens_chart": (figures, "decode"), "utilisation_chart": (figures,),
     }  # fmt: skip
     return getattr(charts, name)(*given.get(name, (full, "tokenization")))
 
@@ -134,6 +142,20 @@ def test_compared_figures_by_hand(full):
     assert set(figures["cores"]) == {4}
     inside = figures.filter(pl.col("low").is_not_null())
     assert ((inside["low"] <= inside["value"]) & (inside["value"] <= inside["high"])).all()
+
+
+def test_tokens_per_second_are_one_worker_s_or_the_log_s_or_not_told(full):
+    """In one second rank 0 took 20 tokens in and wrote 3; rank 1 did the same steps. A step that does not tell stops it."""
+    value = dict(comparison({"a": full}).select("figure", "value").iter_rows())
+    assert (value["prompt tokens"], value["decode tokens"]) == (pytest.approx(20), pytest.approx(3))
+    mute = full.step_tokens.with_columns(prefill=pl.lit(None, pl.Int64), decode=pl.lit(None, pl.Int64))
+    untold = replace(full, step_tokens=mute)
+    assert not [name for name in comparison({"a": untold})["figure"] if "tokens" in name]
+    assert "neither the names" in repr(charts.draw(charts.tokens_chart, comparison({"a": untold}), "decode"))
+    logged = replace(untold, requests=full.requests.with_columns(prompt_tokens=pl.lit(7, pl.Int64)))
+    told = dict(comparison({"a": logged}).select("figure", "value").iter_rows())
+    assert told["prompt tokens"] == pytest.approx(14)
+    assert "decode tokens" not in told
 
 
 def test_a_steady_figure_has_no_band_and_a_change_of_it_is_more_than_noise(full):

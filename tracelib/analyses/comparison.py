@@ -42,15 +42,19 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
     `cores` says how many cores a run had, by label; else the CPUs on which the server was seen to run.
 
     One row per run and figure, in the order of `runs`: `run` (String), `cores` (Int64, null = not known), `figure` (String:
-    `useful`, `busy`, `lost to CAUSE`, `CPU shortage`: shares of GPU time; `steps`: a worker's dequeues per second; `ttft p50`,
-    `ttft p95`), `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this run; null where fewer than
+    `useful`, `busy`, `lost to CAUSE`, `CPU shortage`: shares of GPU time; `steps`: a worker's dequeues per second; `decode tokens`,
+    `prompt tokens`: per second; `ttft p50`, `ttft p95`), `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this run; null where fewer than
     two stretches or requests make it), `unit` (String: share, 1/s, ns). A figure that a run cannot tell has no row.
+
+    Tokens are those of the steps of one worker, counted at the step's middle (:mod:`tracelib.analyses.step_tokens`): of the
+    lowest rank, which stands for all that share the model with it. An answer's first token comes out of its prompt's step
+    and is no decode token. Where no step tells, prompt tokens are those of the request log, counted at the first token.
     """
     given = dict(cores or {})
     rows = [
         {"run": run, "cores": given.get(run, cpus_known(results)[0]), **figure}
         for run, results in runs.items()
-        for figure in [*_shares(results), *_steps(results), *_waits(results)]
+        for figure in [*_shares(results), *_steps(results), *_tokens(results), *_waits(results)]
     ]
     return pl.DataFrame(rows, schema=COMPARISON)
 
@@ -90,10 +94,36 @@ def _steps(results: Results) -> list[dict[str, object]]:
     dequeues = results.ipc.filter((pl.col("kind") == "dequeue") & (pl.col("role") == "worker"))
     if dequeues.is_empty():
         return []
-    first = dequeues.filter(pl.col("thread") == dequeues["thread"].min())["ts_ns"].to_numpy()
+    first = dequeues.filter(pl.col("thread") == dequeues["thread"].min())
+    return [_rate("steps", results, first["ts_ns"])]
+
+
+def _tokens(results: Results) -> list[dict[str, object]]:
+    steps = results.step_tokens.sort("rank", "thread", nulls_last=True)
+    own = steps.filter(pl.col("thread") == steps["thread"].first())
+    if (
+        own.is_empty() or own["decode"].null_count()
+    ):  # one step that does not tell, and the sum would be too low
+        return _logged_tokens(results)
+    middles = own["ts_ns"] + own["dur_ns"] // 2
+    return [_rate(f"{word} tokens", results, middles, own[kind]) for word, kind in (("decode", "decode"), ("prompt", "prefill"))]  # fmt: skip
+
+
+def _logged_tokens(results: Results) -> list[dict[str, object]]:
+    tokens = results.requests["prompt_tokens"]
+    if tokens.is_empty() or tokens.null_count():
+        return []
+    return [_rate("prompt tokens", results, results.requests["first_token_ns"], tokens)]
+
+
+def _rate(
+    name: str, results: Results, moments: pl.Series, weights: pl.Series | None = None
+) -> dict[str, object]:
+    """Return how many moments, or how much of what they weigh, a second of the window holds."""
     borders = np.linspace(results.window.start_ns, results.window.end_ns, STRETCHES + 1)
+    weighed = None if weights is None else weights.to_numpy()
     seconds = results.window.duration_ns / 1e9 / STRETCHES
-    return [_figure("steps", np.histogram(first, borders)[0] / seconds, "1/s")]
+    return _figure(name, np.histogram(moments.to_numpy(), borders, weights=weighed)[0] / seconds, "1/s")
 
 
 def _waits(results: Results) -> list[dict[str, object]]:

@@ -26,6 +26,7 @@ REQUEST_LOG = ("id", "arrived", "tokenize_start", "tokenize_end", "first_token")
 REQUESTS = pl.Schema({
     "id": pl.String(), "arrived_ns": pl.Int64(), "first_token_ns": pl.Int64(), "ttft_ns": pl.Int64(), "before_tokenize_ns": pl.Int64(),
     "tokenize_ns": pl.Int64(), "gpu_useful_ns": pl.Int64(), "gpu_wait_ns": pl.Int64(), "gpu_idle_ns": pl.Int64(), "unknown_ns": pl.Int64(),
+    "prompt_tokens": pl.Int64(),
 })  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def requests(log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame)
     One row per request: `id` (String), `arrived_ns`, `first_token_ns`, `ttft_ns` (Int64), then the parts in ns:
     `before_tokenize_ns` (arrival to tokenizer), `tokenize_ns`, and from there to the first token the GPU's time in
     `gpu_useful_ns`, `gpu_wait_ns` (waiting in a collective), `gpu_idle_ns`, `unknown_ns` (collectives whose waiting cannot
-    be told). Sorted by `arrived_ns`.
+    be told); and `prompt_tokens` (Int64: its input; null = not logged). Sorted by `arrived_ns`.
     """
     if log is None or log.is_empty():
         return pl.DataFrame(schema=REQUESTS)
@@ -107,7 +108,7 @@ def requests(log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame)
         for part in ("gpu_useful", "gpu_wait", "gpu_idle", "unknown")
     )
     made = inside.select(
-        "row", "id", arrived_ns="arrived", first_token_ns=pl.col("first_token"), ttft_ns=pl.col("first_token") - pl.col("arrived"),
+        "row", "id", "prompt_tokens", arrived_ns="arrived", first_token_ns=pl.col("first_token"), ttft_ns=pl.col("first_token") - pl.col("arrived"),
         before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"), tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
     ).join(parts, on="row", how="left").with_columns(pl.col(parts.columns).exclude("row").fill_null(0))  # fmt: skip
     return made.select(list(REQUESTS)).match_to_schema(REQUESTS).sort("arrived_ns")

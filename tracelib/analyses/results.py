@@ -24,6 +24,7 @@ from tracelib.analyses.request_causes import REQUEST_CAUSES, request_causes
 from tracelib.analyses.requests import requests
 from tracelib.analyses.scheduling import scheduling
 from tracelib.analyses.spinning import SPINNING, spinning
+from tracelib.analyses.step_tokens import STEP_TOKENS, step_tokens
 from tracelib.analyses.supply import Supply
 from tracelib.analyses.thread_load import THREAD_LOAD, thread_load
 from tracelib.analyses.thread_states import thread_states
@@ -71,6 +72,7 @@ class Results:
     utilisation_steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=UTILISATION_STEPS))
     gil_waits: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GIL_WAITS))
     request_causes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REQUEST_CAUSES))
+    step_tokens: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_TOKENS))
     requests_outside: int = 0  # requests of the log that do not lie in the window whole
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
@@ -118,6 +120,7 @@ def analyse(
         "spinning": polls, "instead": instead(pieces, running, activity, polls, trace.threads), "thread_load": thread_load(trace, running, polls),
         "quota_use": quota_use(trace, over, running),
         "utilisation_steps": utilisation_steps(states, over), "gil_waits": gil_waits(trace, pieces, sampled),
+        "step_tokens": step_tokens(trace, over, rules),
     }  # fmt: skip
     missing = {
         name: _untied(name, recorded, trace) or reason

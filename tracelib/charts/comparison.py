@@ -12,10 +12,11 @@ from tracelib.charts.theme import Look, count, duration, finished, look, marker,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["changes_sentence", "losses_chart", "rates_chart", "utilisation_chart"]
+__all__ = ["changes_sentence", "losses_chart", "rates_chart", "tokens_chart", "utilisation_chart"]
 
 USEFUL, BUSY = Look("useful", "#0072B2", ""), Look("busy, as monitoring shows it", "#A9CBE0", "/")
 WORDS = {"useful": "useful GPU time", "busy": "apparent (busy) GPU time", "steps": "steps per second",
+    "decode tokens": "tokens decoded per second", "prompt tokens": "prompt tokens taken in per second",
     "CPU shortage": "time lost while the blamed thread wanted a CPU",
          "ttft p50": "half of the first tokens' times", "ttft p95": "95 % of the first tokens' times"}  # fmt: skip
 
@@ -40,6 +41,12 @@ def rates_chart(figures: pl.DataFrame) -> go.Figure | None:
     """Return the runs' times to first token; None where no run has a request log."""
     looks = {"ttft p50": Look("p50", "#E69F00", ""), "ttft p95": Look("p95", "#8F3B00", "x")}
     return _bars(figures, looks, "ms to the first token", "group", 1e-6)
+
+
+def tokens_chart(figures: pl.DataFrame, kind: str) -> go.Figure | None:
+    """Return the runs' tokens per second of `kind` (decode, prompt); None where no run tells them."""
+    appearance = {"decode": Look("decode", "#009E73", ""), "prompt": Look("prompt", "#56B4E9", "/")}[kind]
+    return _bars(figures, {f"{kind} tokens": appearance}, f"{kind} tokens per second", "group", 1)
 
 
 def _bars(

@@ -13,7 +13,7 @@ from tracelib.analyses.results import analyse
 from tracelib.analyses.supply import Supply, cpu_max
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.findings import diagnose
-from tracelib.report import companions
+from tracelib.report import companions, manifest
 from tracelib.report.sections import per_role_table
 from tracelib.report.validate import validate
 
@@ -146,7 +146,8 @@ def test_the_manifest_names_the_log_its_clock_and_the_title(throttled, tmp_path)
         f"[clocks]\nrealtime_ns = {meta['realtime_ns']}\nmonotonic_ns = {meta['monotonic_ns']}\n"
     )
     found = companions([tmp_path], run)
-    assert (found.title, found.ticket) == ("throttled on purpose", "OPS-1")
+    said = manifest([tmp_path])
+    assert (said.title, said.ticket) == ("throttled on purpose", "OPS-1")
     assert found.supply.quota_cpus == 2.0
     first = json.loads((folder / "requests.jsonl").read_text().split("\n")[0])
     assert found.requests["arrived"][0] == first["arrived"] + _wall_ns(folder)

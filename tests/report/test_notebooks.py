@@ -4,12 +4,14 @@ import ast
 import json
 import tomllib
 from importlib import import_module
+from inspect import signature
 
 import pytest
 
 from tests.conftest import ROOT
 from tracelib.errors import BadParameter
 from tracelib.report.notebooks import PAPERMILL, located, notebook, notebooks
+from tracelib.report.opening import opened
 from tracelib.report.run import parameter_names
 
 NAMES = sorted(notebooks())
@@ -48,6 +50,19 @@ def test_first_comes_a_cell_of_parameters_each_explained(name):
     lines = "".join(first["source"]).splitlines()
     assert all("#" in line and ":" in line.split("=")[0] for line in lines), "name: type = default  # help"
     assert parameter_names(notebook(name)) == [line.split(":")[0] for line in lines]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_parameter_says_reaches_what_opens_the_run(name):
+    """Each is handed on; what all runs need to be read at all is a parameter of every notebook."""
+    calls = "\n".join("".join(cell["source"]) for cell in cells(name)[1:])
+    used = {node.id for node in ast.walk(ast.parse(calls)) if isinstance(node, ast.Name)}
+    asked = set(parameter_names(notebook(name)))
+    assert asked <= used
+    common = {"window", "roles", "ftrace_clock", "rules", "redact"}
+    assert (common if name == "compare" else common | {"traces", "window_of", "offsets", "pid_map"}) <= asked
+    if name == "root_cause":
+        assert set(signature(opened).parameters) <= asked
 
 
 @pytest.mark.parametrize("name", NAMES)

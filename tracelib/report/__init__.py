@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracelib.report.beside import companions
-    from tracelib.report.inputs import given, name_of, seconds
+    from tracelib.report.inputs import given, name_of
     from tracelib.report.instances import instances
     from tracelib.report.notebooks import located
-    from tracelib.report.opening import heading, opened, opened_runs
+    from tracelib.report.opening import heading, manifest, opened, opened_runs
     from tracelib.report.pipeline import record, record_picture, removed, write_report
-    from tracelib.report.redact import trace as redacted
 
 __all__ = [
     "companions",
@@ -23,21 +22,20 @@ __all__ = [
     "heading",
     "instances",
     "located",
+    "manifest",
     "name_of",
     "opened",
     "opened_runs",
     "record",
     "record_picture",
-    "redacted",
     "removed",
-    "seconds",
     "write_report",
 ]
 
 _HOME = {
     "companions": ("beside", "companions"),
-    "given": ("inputs", "given"), "instances": ("instances", "instances"), "heading": ("opening", "heading"), "opened": ("opening", "opened"), "opened_runs": ("opening", "opened_runs"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"), "record_picture": ("pipeline", "record_picture"),
-    "redacted": ("redact", "trace"), "removed": ("pipeline", "removed"), "seconds": ("inputs", "seconds"), "write_report": ("pipeline", "write_report"),
+    "given": ("inputs", "given"), "instances": ("instances", "instances"), "heading": ("opening", "heading"), "manifest": ("opening", "manifest"), "opened": ("opening", "opened"), "opened_runs": ("opening", "opened_runs"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"), "record_picture": ("pipeline", "record_picture"),
+    "removed": ("pipeline", "removed"), "write_report": ("pipeline", "write_report"),
 }  # fmt: skip
 
 

@@ -26,10 +26,8 @@ BEFORE, AFTER, MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
 
 @dataclass(frozen=True)
 class Companions:
-    """What :func:`companions` found: the report's title and ticket ("" = none), the request log on the timeline, the supply."""
+    """What :func:`companions` found: the request log on the timeline (None = there is none), and the supply."""
 
-    title: str
-    ticket: str
     requests: pl.DataFrame | None
     supply: Supply
 
@@ -75,7 +73,7 @@ def companions(
         clock = requests_clock if typed else said.requests_clock
         offset = requests_offset if typed else said.requests_offset_ns
         log = request_log(path, offset or _offset_of(clock, said, run))
-    return Companions(said.title, said.ticket, log, _supply(said, folders, cpu_stat, log, mean_input_tokens))
+    return Companions(log, _supply(said, folders, cpu_stat, log, mean_input_tokens))
 
 
 def _offset_of(clock: str, said: Manifest, run: Trace) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tracelib.analyses.results import analyse
 from tracelib.errors import BadParameter
 from tracelib.loading import load
+from tracelib.manifest import Manifest, manifest_of
 from tracelib.report import redact as redaction
 from tracelib.report.beside import companions
 from tracelib.report.inputs import seconds
@@ -18,11 +19,12 @@ from tracelib.report.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tracelib.analyses.results import Results
     from tracelib.trace import Trace
 
-__all__ = ["heading", "opened", "opened_runs", "shown"]
+__all__ = ["heading", "manifest", "opened", "opened_runs", "shown"]
 
 
 def opened(
@@ -33,8 +35,12 @@ def opened(
     offsets: Mapping[str, int] | None = None,
     roles: Mapping[str, str] | None = None,
     ftrace_clock: str = "",
+    pid_map: str = "",
     requests: str = "",
     requests_offset: int = 0,
+    requests_clock: str = "",
+    cpu_stat: Sequence[str] = (),
+    mean_input_tokens: float = 0,
     rules: str = "",
     redact: bool = True,
 ) -> tuple[Results, redaction.Redactor | None]:
@@ -50,11 +56,14 @@ def opened(
 
     """
     paths = located(traces)
-    run = load(paths, offsets=offsets, roles=roles, ftrace_clock=ftrace_clock or None)
+    run = load(
+        paths, offsets=offsets, roles=roles, ftrace_clock=ftrace_clock or None, pid_map=_file(pid_map) or None
+    )
     run, redactor = redaction.trace(run) if redact else (run, None)
     beside = companions(
-        paths, run, requests=located(requests)[0] if requests else "", requests_offset=requests_offset
-    )
+        paths, run, requests=_file(requests), requests_offset=requests_offset, requests_clock=requests_clock,
+        cpu_stat=located(cpu_stat), mean_input_tokens=mean_input_tokens,
+    )  # fmt: skip
     results = analyse(
         run,
         window_seconds=seconds(window),
@@ -64,6 +73,10 @@ def opened(
         supply=beside.supply,
     )
     return results, redactor
+
+
+def _file(name: str) -> Path | str:
+    return located(name)[0] if name else ""
 
 
 def opened_runs(
@@ -95,6 +108,18 @@ def opened_runs(
         )[0]
         for label, traces in runs.items()
     }
+
+
+def manifest(traces: str | Sequence[str]) -> Manifest:
+    """Return what the `run.toml` among `traces` says, with `traces` as a notebook's parameter; all empty without one.
+
+    Raises
+    ------
+    BadTrace, BadParameter
+        As :func:`tracelib.manifest.manifest_of`.
+
+    """
+    return manifest_of(located(traces))
 
 
 def heading(title: str, results: Results | Mapping[str, Results]) -> Section:

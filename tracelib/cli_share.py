@@ -30,8 +30,9 @@ Write a run for another viewer, all files on one timeline, what tracelib found a
   speedscope   CPU samples and threads for https://www.speedscope.app
   chrome       the JSON of chrome://tracing
 
-example:
-  tracelib export traces/ --to perfetto -o run.pftrace"""
+examples:
+  tracelib export traces/ --to perfetto -o run.pftrace
+  tracelib export traces/ --to perfetto --window 1.5:2     only what overlaps these seconds: minutes of trace open slowly"""
 
 
 _BATCH_HELP = """\
@@ -92,6 +93,12 @@ def _add_export(command: Command, add_loading: AddLoading, loading: Loading) -> 
         help="file to write (default: NAME and the format's ending, here)",
     )
     export.add_argument(
+        "--window",
+        default="",
+        metavar="FROM:TO",
+        help="in seconds after the first common GPU operation; only what overlaps it is written",
+    )
+    export.add_argument(
         "--no-redact", action="store_true", help="keep names, paths, addresses and keys as recorded"
     )
     export.set_defaults(run=partial(_export, loading=loading))
@@ -103,8 +110,14 @@ def _export(options: argparse.Namespace, loading: Loading) -> int:
     from tracelib.findings import diagnose
     from tracelib.loading import load
     from tracelib.report import name_of, redact
+    from tracelib.report.inputs import seconds
     from tracelib.sources import trace_files
 
+    window = seconds(options.window)
+    if window and options.to == "archive":
+        raise BadParameter(
+            "--window", options.window, ["nothing with --to archive: it holds the files as they are"]
+        )
     name = name_of(options.traces[:1])
     target = options.output or Path(name + export.FORMATS[options.to])
     _refuse_inputs(target, trace_files(options.traces)[0])
@@ -114,7 +127,8 @@ def _export(options: argparse.Namespace, loading: Loading) -> int:
             print(f"left out: {left}", file=sys.stderr)
     else:
         run = run if options.no_redact else redact.trace(run)[0]
-        results = analyse(run)
+        results = analyse(run, window_seconds=window)
+        results = export.within(results) if window else results
         write = {
             "perfetto": export.write_perfetto,
             "speedscope": export.write_speedscope,

@@ -6,6 +6,7 @@ import tarfile
 import urllib.error
 import urllib.request
 from collections import Counter, defaultdict
+from dataclasses import replace
 from decimal import Decimal
 
 import polars as pl
@@ -159,6 +160,30 @@ def test_an_arrow_leads_from_each_launch_to_its_operation(decoded, folder):
         assert call[1] <= operation[1]
 
 
+def test_details_stand_beside_the_slice(decoded, results):
+    """A GPU operation's kind is its category, what else is known of it an annotation: by the frames, one by one."""
+    _, described, events = decoded
+    drawn = Counter(
+        (
+            ts,
+            name,
+            tuple(sorted((a.name, getattr(a, a.WhichOneof("value"))) for a in event.debug_annotations)),
+        )
+        for uuid in named(described, "stream ")
+        for ts, event, name in events[uuid]
+        if event.type == TrackEvent.TYPE_SLICE_BEGIN
+    )
+    columns = ["collective", "group", "bytes", "graph"]
+    ops = results.trace.gpu_ops.select("ts_ns", "name", *columns).with_columns(
+        pl.col("name", "collective", "group").cast(pl.String)
+    )
+    assert ops["collective"].drop_nulls().len() > 10
+    assert drawn == Counter(
+        (row["ts_ns"], row["name"], tuple(sorted((c, row[c]) for c in columns if row[c] is not None)))
+        for row in ops.iter_rows(named=True)
+    )
+
+
 def test_everything_is_on_one_clock(decoded, results):
     trace, _, events = decoded
     first = trace.packet[0]
@@ -186,6 +211,12 @@ def test_slices_that_cross_go_to_another_layer():
         [(0, False), (1, False), (1, True), (3, False), (3, True), (0, True), (4, False), (4, True)],
         [(2, False), (2, True)],
     ]
+
+
+def test_a_time_before_its_clock_s_zero_is_refused(results, findings, tmp_path):
+    early = results.lost.with_columns(ts_ns=pl.col("ts_ns") - 2 * results.window.start_ns)
+    with pytest.raises(TraceError, match="Use --to chrome"):
+        export.write_perfetto(replace(results, lost=early), findings, tmp_path / "run.pftrace")
 
 
 def test_chrome_keeps_every_nanosecond(results, findings, tmp_path):
@@ -236,6 +267,33 @@ def test_speedscope_s_profiles_balance_and_weigh_what_was_sampled(results, findi
         assert pending == []
         assert at == profile["endValue"]
     assert {p["type"] for p in document["profiles"]} == {"sampled", "evented"}
+
+
+def test_a_window_leaves_only_what_overlaps_it(folder, results, tmp_path):
+    """Nothing is cut at an edge: by times worked out from the frames of the whole."""
+    start, end = (results.window.start_ns + round(s * 1e9) for s in (0.02, 0.05))
+    assert main(["export", str(folder), "--to", "chrome", "--window", "0.02:0.05", "--no-redact", "-o", str(tmp_path / "run.json")]) == 0  # fmt: skip
+    document = json.loads((tmp_path / "run.json").read_text(), parse_float=Decimal)
+    streams = {
+        (e["pid"], e["tid"])
+        for e in document["traceEvents"]
+        if e["name"] == "thread_name" and e["args"]["name"].startswith("stream ")
+    }
+    drawn = Counter(
+        document["baseTimeNanoseconds"] + int(e["ts"] * 1000)
+        for e in document["traceEvents"]
+        if e["ph"] == "X" and (e["pid"], e["tid"]) in streams
+    )
+    ops = results.trace.gpu_ops.filter(
+        (pl.col("ts_ns") < end) & (pl.col("ts_ns") + pl.col("dur_ns") >= start)
+    )
+    assert 0 < ops.height < results.trace.gpu_ops.height - 20
+    assert drawn == Counter(ops["ts_ns"])
+
+
+def test_the_archive_is_not_cut(folder, capsys):
+    assert main(["export", str(folder), "--to", "archive", "--window", "0:1"]) == 2
+    assert "it holds the files as they are" in capsys.readouterr().err
 
 
 def test_the_archive_holds_the_files_and_says_how_their_clocks_stand(results, folder, tmp_path):

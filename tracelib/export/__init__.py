@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from tracelib.export.perfetto import write_perfetto
     from tracelib.export.serve import open_in_perfetto
     from tracelib.export.speedscope import write_speedscope
+    from tracelib.export.within import within
 
 __all__ = [
     "FORMATS",
     "open_in_perfetto",
+    "within",
     "write_archive",
     "write_chrome",
     "write_perfetto",
@@ -29,7 +31,7 @@ FORMATS = {
     "chrome": ".chrome.json",
 }
 _HOME = {
-    "open_in_perfetto": "serve", "write_archive": "archive", "write_chrome": "chrome", "write_perfetto": "perfetto",
+    "open_in_perfetto": "serve", "within": "within", "write_archive": "archive", "write_chrome": "chrome", "write_perfetto": "perfetto",
     "write_speedscope": "speedscope",
 }  # fmt: skip
 

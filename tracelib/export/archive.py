@@ -24,7 +24,7 @@ __all__ = ["MANIFEST", "manifest", "write_archive"]
 
 MANIFEST = "perfetto_manifest.json"
 #: Formats that Perfetto opens, and whether their events carry a clock of their own.
-READ_BY_PERFETTO = {"torch_profiler": False, "perf": True, "ftrace": True}
+READ_BY_PERFETTO = {"torch_profiler": False, "perf": True, "ftrace": True, "pftrace": True}
 CLOCKS = {
     "realtime": "REALTIME",
     "monotonic": "MONOTONIC",

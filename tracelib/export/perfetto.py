@@ -2,24 +2,28 @@
 
 The protocol buffers are those of the `perfetto` package. How tracks, slices, flows, counters and interned names are
 written follows Perfetto's "Writing TrackEvent protos synthetically".
+
+A message whose parts are written one after the other is the message of all of them ("Protocol Buffers: Encoding", last one
+wins, repeated fields add up). So what many events share is serialised once, and only their times are written one by one.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackDescriptor, TrackEvent
-from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+import numpy as np
+import polars as pl
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
+from tracelib.errors import TraceError
 from tracelib.export.nesting import strokes
 from tracelib.export.tracks import PLACE, Group, Track, counters, tracks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from tracelib.analyses.results import Results
@@ -29,6 +33,12 @@ __all__ = ["SEQUENCE", "write_perfetto"]
 #: All packets are of one sequence: interned names hold within one.
 SEQUENCE = 1
 REALTIME, BOOTTIME = 1, 6  # perfetto/common/builtin_clock.proto
+#: What stands before a message of these kinds inside another.
+PACKET_IN_TRACE = Trace.DESCRIPTOR.fields_by_name["packet"].number << 3 | 2
+EVENT_IN_PACKET = TracePacket.DESCRIPTOR.fields_by_name["track_event"].number << 3 | 2
+TIME_TAG = TracePacket.DESCRIPTOR.fields_by_name["timestamp"].number << 3
+#: Bytes of a packet's time: nine of seven bits hold every positive Int64.
+TIME_BYTES = 9
 BEGIN, END, COUNTER = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END, TrackEvent.TYPE_COUNTER
 
 
@@ -40,6 +50,8 @@ def write_perfetto(results: Results, findings: Mapping[str, Any], target: Path) 
 
     Raises
     ------
+    TraceError
+        A time is negative, which the format does not hold.
     OSError
         The file cannot be written.
 
@@ -61,25 +73,39 @@ class _Writer:
     """Writes descriptors when a group or track is first met, then its events in time's order."""
 
     def __init__(self, file: BinaryIO, first_ns: int) -> None:
-        self._builder = StreamingTraceProtoBuilder(file)
+        self._file = file
         self._tables: dict[str, dict[str, int]] = {}
         self._uuids: dict[object, int] = {}
-        start = self._packet()
+        self._stamp = _packet().SerializeToString() + bytes([TIME_TAG])
+        start = _packet()
         start.sequence_flags = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
         start.first_packet_on_sequence = True
         start.trace_packet_defaults.timestamp_clock_id = REALTIME
         start.clock_snapshot.primary_trace_clock = REALTIME
         for clock in (REALTIME, BOOTTIME):  # one instant: a reader that wants BOOTTIME gets the same times
             start.clock_snapshot.clocks.add(clock_id=clock, timestamp=first_ns)
-        self._builder.write_packet(start)
+        self._write(start.SerializeToString())
 
-    def _packet(self, ts_ns: int = 0) -> Any:
-        packet = self._builder.create_packet()
-        packet.trusted_packet_sequence_id = SEQUENCE
-        packet.sequence_flags = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
-        if ts_ns:
-            packet.timestamp = ts_ns
-        return packet
+    def _write(self, packet: bytes) -> None:
+        self._file.write(_before(PACKET_IN_TRACE, len(packet)) + packet)
+
+    def _events(self, kinds: NDArray[np.int64], times: NDArray[np.int64], events: Sequence[bytes]) -> None:
+        """Write a packet for each of `times`, whose event is the bytes of the `TrackEvent` that `kinds` has the number of."""
+        if len(times) and times.min() < 0:
+            raise TraceError(
+                f"{times.min()} ns: a time before its clock's zero, which Perfetto's format does not hold. Use --to chrome."
+            )
+        bodies = [_before(EVENT_IN_PACKET, len(event)) + event for event in events]
+        heads = [
+            _before(PACKET_IN_TRACE, len(self._stamp) + TIME_BYTES + len(body)) + self._stamp
+            for body in bodies
+        ]
+        numbers = kinds.tolist()
+        parts: list[bytes] = [b""] * (3 * len(numbers))
+        parts[0::3] = [heads[number] for number in numbers]
+        parts[1::3] = _varints(times)
+        parts[2::3] = [bodies[number] for number in numbers]
+        self._file.write(b"".join(parts))
 
     def _described(self, key: object) -> tuple[int, TrackDescriptor | None]:
         """Return the track's id and, where it is new, the descriptor to fill."""
@@ -89,9 +115,9 @@ class _Writer:
         return self._uuids[key], TrackDescriptor(uuid=self._uuids[key])
 
     def _describe(self, descriptor: TrackDescriptor) -> None:
-        packet = self._packet()
+        packet = _packet()
         packet.track_descriptor.CopyFrom(descriptor)
-        self._builder.write_packet(packet)
+        self._write(packet.SerializeToString())
 
     def _group(self, group: Group) -> int:
         uuid, new = self._described(group)
@@ -129,30 +155,47 @@ class _Writer:
     def _slices(
         self, uuid: int, slices: pl.DataFrame, rows: NDArray[np.int64], closing: NDArray[np.bool_]
     ) -> None:
-        begins = slices["ts_ns"].to_list()
-        ends = (slices["ts_ns"] + slices["dur_ns"]).to_list()
-        names = slices["name"].to_list()
-        arrows = slices["flows"].to_list() if "flows" in slices.columns else [None] * len(begins)
-        kinds = slices["category"].to_list() if "category" in slices.columns else [None] * len(begins)
-        details = slices.select([c for c in slices.columns if c not in (*PLACE, "category")]).to_dicts()
-        for row, ends_here in zip(rows.tolist(), closing.tolist(), strict=True):
-            packet = self._packet(ends[row] if ends_here else begins[row])
-            event = packet.track_event
-            event.track_uuid, event.type = uuid, END if ends_here else BEGIN
-            if not ends_here:
-                event.name_iid = self._interned(packet, "event_names", names[row] or "unnamed")
-                if kinds[row]:
-                    event.category_iids.append(self._interned(packet, "event_categories", kinds[row]))
-                event.flow_ids.extend(arrows[row] or ())
-                _annotate(event, details[row] if details else {})
-            self._builder.write_packet(packet)
+        begins = slices["ts_ns"].to_numpy()
+        times = np.where(closing, (slices["ts_ns"] + slices["dur_ns"]).to_numpy()[rows], begins[rows])
+        details = slices.select("name", *(c for c in slices.columns if c not in PLACE))
+        distinct = details.unique(maintain_order=True)
+        numbered = distinct.with_row_index("kind")
+        kinds = (
+            details.join(numbered, on=details.columns, how="left", nulls_equal=True, maintain_order="left")[
+                "kind"
+            ]
+            .cast(pl.Int64)
+            .to_numpy()
+            .copy()
+        )
+        events = [self._begin(uuid, row) for row in distinct.iter_rows(named=True)]
+        for row, flows in _arrows(slices):
+            events.append(events[kinds[row]] + TrackEvent(flow_ids=flows).SerializeToString())
+            kinds[row] = len(events) - 1
+        events.append(TrackEvent(track_uuid=uuid, type=END).SerializeToString())
+        self._events(np.where(closing, len(events) - 1, kinds[rows]), times, events)
 
-    def _interned(self, packet: Any, table: str, text: str) -> int:
-        """Return the number that stands for `text` in `table`; the packet that needs it first carries the text."""
+    def _begin(self, uuid: int, details: Mapping[str, Any]) -> bytes:
+        """Return the event that begins a slice with this `name`, `category` and whatever else is known of it."""
+        told = {name: value for name, value in details.items() if value is not None}
+        name = self._interned("event_names", told.pop("name", "") or "unnamed")
+        event = TrackEvent(track_uuid=uuid, type=BEGIN, name_iid=name)
+        if "category" in told:
+            event.category_iids.append(self._interned("event_categories", told.pop("category")))
+        for detail, value in told.items():
+            kind = {"int_value": value} if isinstance(value, int) else {"string_value": str(value)}
+            event.debug_annotations.add(name=detail, **kind)
+        written: bytes = event.SerializeToString()
+        return written
+
+    def _interned(self, table: str, text: str) -> int:
+        """Return the number that stands for `text` in `table`, from the packet before the one that needs it first."""
         known = self._tables.setdefault(table, {})
         if text not in known:
             known[text] = len(known) + 1
+            packet = _packet()
             getattr(packet.interned_data, table).add(iid=known[text], name=text)
+            self._write(packet.SerializeToString())
         return known[text]
 
     def counter(self, name: str, readings: pl.DataFrame) -> None:
@@ -163,20 +206,45 @@ class _Writer:
             new.parent_uuid, new.name = parent, name
             new.counter.SetInParent()
             self._describe(new)
-        for ts_ns, value in readings.select("ts_ns", "value").iter_rows():
-            packet = self._packet(ts_ns)
-            event = packet.track_event
-            event.track_uuid, event.type, event.double_counter_value = uuid, COUNTER, value
-            self._builder.write_packet(packet)
+        values, number = np.unique(readings["value"].to_numpy(), return_inverse=True)
+        events = [
+            TrackEvent(track_uuid=uuid, type=COUNTER, double_counter_value=value).SerializeToString()
+            for value in values.tolist()
+        ]
+        self._events(number, readings["ts_ns"].to_numpy(), events)
 
 
-def _annotate(event: Any, details: Mapping[str, Any]) -> None:
-    for name, value in _known(details):
-        if isinstance(value, int):
-            event.debug_annotations.add(name=name, int_value=value)
-        else:
-            event.debug_annotations.add(name=name, string_value=str(value))
+def _arrows(slices: pl.DataFrame) -> Iterator[tuple[int, list[int]]]:
+    """Yield the rows at which arrows begin or end, and these arrows' numbers."""
+    if "flows" in slices.columns:
+        yield from slices.with_row_index("row").select("row", "flows").drop_nulls().iter_rows()
 
 
-def _known(details: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from ((name, value) for name, value in details.items() if value is not None)
+def _packet() -> Any:
+    return TracePacket(
+        trusted_packet_sequence_id=SEQUENCE, sequence_flags=TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+    )
+
+
+@lru_cache(maxsize=4096)
+def _before(tag: int, length: int) -> bytes:
+    """Return what stands before a message inside another: its field's tag and its length, each as a varint."""
+    made = bytearray()
+    for number in (tag, length):
+        while number > 0x7F:
+            made.append(number & 0x7F | 0x80)
+            number >>= 7  # noqa: PLW2901
+        made.append(number)
+    return bytes(made)
+
+
+def _varints(times: NDArray[np.int64]) -> list[bytes]:
+    """Return each time as a varint of `TIME_BYTES` - 1 bytes: seven bits in each, the low ones first, all but the last marked.
+
+    Small times get more bytes than they need, which every reader of varints takes.
+    """
+    shifts = np.arange(TIME_BYTES, dtype=np.int64) * 7
+    groups = (times[:, None] >> shifts & 0x7F).astype(np.uint8)
+    groups[:, :-1] |= 0x80
+    made: list[bytes] = groups.view(f"V{TIME_BYTES}").ravel().tolist()
+    return made

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from tracelib.schema import FRAMES
 from tracelib.sources import read_files, trace_files
 from tracelib.sources.cache import cache as user_cache
 from tracelib.sources.files import sha256
+from tracelib.sources.progress import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-#: A progress bar shows only when reading takes longer than this, and only to a person.
-PATIENCE_S = 2.0
 TIMED = {"slices": "dur_ns", "gpu_ops": "dur_ns", "samples": None, "sched": None, "counters": None}
 
 
@@ -57,7 +54,8 @@ def load(
     pid_map
         A file that maps ids inside a container to the host's (:func:`tracelib.pid_map.read_pid_map`).
     progress
-        Called with each file's name before it is read; by default a bar appears on a terminal after two seconds.
+        Called with each file's name before it is read; by default a bar appears after two seconds, on a terminal
+        or in a notebook.
     cache
         Whether to keep the frames of each file in the user's cache folder, where a second load finds them
         (:mod:`tracelib.sources.cache`); None leaves it to the variable TRACELIB_CACHE ("off", or another folder).
@@ -111,23 +109,8 @@ def _read(
 ) -> tuple[list[Trace], list[BadTrace]]:
     if progress is not None:
         return read_files(files, progress, kept)
-    if not sys.stderr.isatty():
-        return read_files(files, cache=kept)
-    from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415  (a terminal only)
-
-    started, bar = (
-        time.monotonic(),
-        tqdm(total=len(files), desc="reading", unit="file", delay=PATIENCE_S, leave=False),
-    )
-
-    def show(name: str) -> None:
-        bar.update(int(time.monotonic() > started and bar.n + 1 < len(files)))
-        bar.set_postfix_str(name)
-
-    try:
-        return read_files(files, show, kept)
-    finally:
-        bar.close()
+    with shown(len(files)) as begin:
+        return read_files(files, begin, kept)
 
 
 def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None, cpus: int | None) -> Trace:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["merge"]
 
 #: Whose name for a thread is taken first: the kernel's own, then nsys's copy of it, then the profiler's.
-NAME_ORDER = ("perf", "ftrace", "nsys", "torch_profiler")
+NAME_ORDER = ("perf", "ftrace", "pftrace", "nsys", "torch_profiler")
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
 DURATIONS = ("slices", "gpu_ops")
 #: Names of each (host group, process id).

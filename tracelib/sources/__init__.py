@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SOURCES", "choose", "read_files", "trace_files"]
 
 #: Formats in the order in which they are asked; nothing else lists them.
-SOURCES = ("nsys", "torch_profiler", "perf", "ftrace")
+SOURCES = ("nsys", "torch_profiler", "perf", "ftrace", "pftrace")
 
 
 class Source(Protocol):

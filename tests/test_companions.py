@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import tracelib
+from tracelib.analyses.requests import PARTS
 from tracelib.analyses.results import analyse
 from tracelib.analyses.supply import Supply, cpu_max
 from tracelib.errors import BadParameter, BadTrace
@@ -200,15 +201,12 @@ def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
     rows = results.requests
     said = {str(r["id"]): r for r in map(json.loads, (folder / "requests.jsonl").read_text().splitlines())}
     assert rows.height > 10
-    parts = [
-        c for c in rows.columns if c.endswith("_ns") and c not in ("arrived_ns", "first_token_ns", "ttft_ns")
-    ]
     for row in rows.iter_rows(named=True):
         own = said[row["id"]]
         assert row["ttft_ns"] == own["first_token"] - own["arrived"]
         assert row["tokenize_ns"] == own["tokenize_end"] - own["tokenize_start"]
-        assert sum(row[part] for part in parts) == row["ttft_ns"]
-        assert min(row[part] for part in parts) >= 0
+        assert sum(row[part] for part in PARTS) == row["ttft_ns"]
+        assert min(row[part] for part in PARTS) >= 0
     found = diagnose(results)["requests"]
     ttft = sorted(rows["ttft_ns"].to_list())
     assert found["count"] == len(ttft)
@@ -228,7 +226,7 @@ def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
 
 
 def test_the_gpu_s_lost_time_of_each_request_is_shared_out_by_cause(throttled):
-    """Per request the causes add up to waiting + idling, and match the pieces of loss that lie inside, counted one by one."""
+    """Per request the causes match the pieces of loss that lie between tokenizer and first token, counted one by one."""
     folder, run = throttled
     log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
     results = analyse(run, requests_log=log)
@@ -237,7 +235,7 @@ def test_the_gpu_s_lost_time_of_each_request_is_shared_out_by_cause(throttled):
     ends = dict(log.select("id", "tokenize_end").iter_rows())
     for row, request in enumerate(results.requests.iter_rows(named=True)):
         found = dict(results.request_causes.filter(pl.col("row") == row).select("cause", "ns").iter_rows())
-        assert sum(found.values()) == request["gpu_wait_ns"] + request["gpu_idle_ns"]
+        assert sum(found.values()) >= request["gpu_wait_ns"] + request["gpu_idle_ns"]
         begin, end, by_hand = ends[request["id"]], request["first_token_ns"], {}
         for at, length, cause in pieces:
             inside = min(at + length, end) - max(at, begin)
@@ -285,7 +283,7 @@ def test_capacity_takes_the_quota_and_the_log_s_input_lengths(throttled, tmp_pat
 
 
 def test_gpu_idle_of_a_request_is_the_time_in_which_nothing_ran(throttled):
-    """A second computation over plain lists: between the end of tokenization and the first token, no operation on GPU 0."""
+    """A second computation over plain lists: from the step's arrival at the last worker until it was done, no operation on GPU 0."""
     folder, run = throttled
     log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
     results = analyse(run, requests_log=log)
@@ -295,9 +293,12 @@ def test_gpu_idle_of_a_request_is_the_time_in_which_nothing_ran(throttled):
         .select("ts_ns", "dur_ns")
         .iter_rows()
     )
-    ends = dict(log.select("id", "tokenize_end").iter_rows())
     for row in results.requests.iter_rows(named=True):
-        at, until, idle = ends[row["id"]], row["first_token_ns"], 0
+        at, until, idle = (
+            row["tokenized_ns"] + row["queue_ns"] + row["unknown_ns"] + row["broadcast_ns"],
+            row["first_token_ns"] - row["back_ns"],
+            0,
+        )
         for start, end in ops:
             if start >= until:
                 break

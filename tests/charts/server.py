@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from tracelib.analyses.requests import REQUESTS
 from tracelib.analyses.results import Results
 from tracelib.analyses.window import Window
 from tracelib.schema import THREADS, empty
@@ -60,8 +61,17 @@ CPU_TIME = {"role": pl.String, "cause": pl.String, "sub_cause": pl.String, "samp
 DEMAND = {"ts_ns": I64, "dur_ns": I64, "running": I32, "runnable": I32}
 SCHEDULING = {"thread": I32, "role": pl.String, "running_ns": I64, "runnable_ns": I64, "throttled_ns": I64, "blocked_ns": I64,
               "unknown_ns": I64, "migrations": I64, "inferred_ns": I64}  # fmt: skip
-REQUESTS = {"id": pl.String, "arrived_ns": I64, "before_tokenize_ns": I64, "tokenize_ns": I64, "gpu_useful_ns": I64,
-            "gpu_wait_ns": I64, "gpu_idle_ns": I64, "ttft_ns": I64, "first_token_ns": I64, "prompt_tokens": I64}  # fmt: skip
+
+
+def requests(*lines):
+    """Return requests of (id, arrival, the parts in order, in ms)."""
+    made = []
+    for name, arrived, *parts in lines:
+        ns = [None if part is None else part * MS for part in parts]
+        start, ttft = START + arrived * MS, sum(filter(None, ns))
+        why = "nobody saw the engine" if ns[-1] else None
+        made.append((name, start, start + ns[0] + ns[1], start + ttft, ttft, *ns, why, None))
+    return pl.DataFrame(made, schema=REQUESTS, orient="row")
 
 
 def frames():
@@ -116,7 +126,7 @@ def frames():
         ),
         "demand": rows(DEMAND, (0, 300, 2, 1), (300, 300, 2, 0), (600, 360, 2, 2), (960, 40, 1, 5)),
         "scheduling": rows(SCHEDULING, (W0, "worker", 600, 0, 0, 400, 0, 3, 0), (W1, "worker", 700, 300, 0, 0, 0, 5, 0)),
-        "requests": rows(REQUESTS, ("a", 0, 10, 100, 50, 10, 30, 200, 200, None), ("b", 10, 20, 300, 20, 10, 50, 400, 410, None)),
+        "requests": requests(("a", 0, 10, 100, 10, 0, 40, 10, 20, 0, 10, 0), ("b", 10, 20, 240, None, None, 20, 10, 50, 0, 5, 55)),
     }  # fmt: skip
 
 

@@ -54,6 +54,7 @@ _FINDINGS: dict[str, Any] = {
               "nr_throttled": 226, "throttled_usec": 46_664_283, "usage_usec": 51_665_291, "throttled_share": 0.837, "cpus_used": 1.9},
     "requests": {"count": 5, "ttft_ns": {"p50": 90_000_000, "p95": 200_000_000, "max": 300_000_000},
                  "parts": [{"part": "tokenize", "p50": 1_000_000, "p95": 2_000_000, "correlation_with_ttft": 0.9}], "outside_window": 1,
+                 "unknown": [{"why": "the engine sent other steps first", "requests": 2, "total_ns": 3_000_000}],
                  "lost_by_cause": [{"cause": "kernel_launch", "p50": 1_000_000, "p95": 2_000_000, "total_ns": 5_000_000, "correlation_with_ttft": None}]},
     "capacity": {"gpus": 2, "cpus_of_host": 32, "mean_input_tokens": 8192.0, "demand": None,
                  "estimates": [{"estimate": "article's rule", "cores": 10.0, "source": "the article", "why_not": ""},

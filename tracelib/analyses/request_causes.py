@@ -19,8 +19,8 @@ REQUEST_CAUSES = pl.Schema({"row": pl.Int64(), "id": pl.String(), "cause": pl.St
 def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Return the causes of the GPU's idle and waiting time between each request's tokenization and its first token.
 
-    Takes the frames `requests` and `lost`; of several GPUs the first stands for all, as in `requests`. Per request the causes
-    add up to its `gpu_wait_ns` + `gpu_idle_ns`.
+    Takes the frames `requests` and `lost`; of several GPUs the first stands for all, as in `requests`. They cover all of that
+    time, on the way to the GPU and back too: per request they add up to what the GPU lost in it.
 
     One row per request and cause: `row` (Int64: the request's row in `requests`), `id`, `cause` (String), `ns` (Int64, > 0).
     Sorted by `row`, `cause`.
@@ -28,7 +28,7 @@ def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -
     if requests.is_empty() or lost.is_empty():
         return pl.DataFrame(schema=REQUEST_CAUSES)
     first = lost["gpu"].min()
-    begin = pl.col("arrived_ns") + pl.col("before_tokenize_ns") + pl.col("tokenize_ns")
+    begin = pl.col("tokenized_ns")
     waiting = requests.with_row_index("row").select(
         pl.col("row").cast(pl.Int64), "id", ts_ns=begin, dur_ns=pl.col("first_token_ns") - begin, gpu=pl.lit(first, lost.schema["gpu"])
     )  # fmt: skip

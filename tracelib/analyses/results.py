@@ -31,6 +31,7 @@ from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.upstream import Upstream
 from tracelib.analyses.utilisation_steps import UTILISATION_STEPS, utilisation_steps
 from tracelib.analyses.window import Window, window
+from tracelib.analyses.worker_steps import worker_steps
 from tracelib.classify import load_rules
 
 if TYPE_CHECKING:
@@ -112,11 +113,13 @@ def analyse(
     activity = host_activity(trace, over, rules, running, sampled)
     pieces = lost(states, launched, met, Upstream(trace, activity, running), running)
     polls = spinning(over, activity, running, sampled)
+    queues = ipc(trace, over, rules)
+    steps = worker_steps(queues, launched, trace.threads)
     frames = {
         "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": in_window(met, over),
         "host_activity": activity, "lost": pieces, "causes": causes(pieces), "host_time": host_time(activity, pieces),
         "thread_states": running, "scheduling": scheduling(trace, running), "cpu_time": cpu_time(trace, over, running, rules),
-        "demand": demand(trace, over, running), "ipc": ipc(trace, over, rules), "requests": requests(requests_log, over, states),
+        "demand": demand(trace, over, running), "ipc": queues, "requests": requests(requests_log, over, states, steps),
         "spinning": polls, "instead": instead(pieces, running, activity, polls, trace.threads), "thread_load": thread_load(trace, running, polls),
         "quota_use": quota_use(trace, over, running),
         "utilisation_steps": utilisation_steps(states, over), "gil_waits": gil_waits(trace, pieces, sampled),

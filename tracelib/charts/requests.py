@@ -19,9 +19,12 @@ __all__ = ["requests_chart"]
 #: Bars drawn; of more requests, those with the longest time to first token.
 REQUESTS = 120
 LOOKS = {
-    "before_tokenize_ns": Look(PARTS["before_tokenize_ns"], "#CC79A7", "x"), "tokenize_ns": Look(PARTS["tokenize_ns"], "#E69F00", ""),
-    "gpu_useful_ns": Look(PARTS["gpu_useful_ns"], "#0072B2", ""), "gpu_wait_ns": Look(PARTS["gpu_wait_ns"], "#33A382", "\\"),
-    "gpu_idle_ns": Look(PARTS["gpu_idle_ns"], "#D4D4D4", "/"), "unknown_ns": Look(PARTS["unknown_ns"], "#8C8C8C", "."),
+    part: Look(PARTS[part], colour, pattern)
+    for part, colour, pattern in (
+        ("before_tokenize_ns", "#CC79A7", "x"), ("tokenize_ns", "#E69F00", ""), ("queue_ns", "#F0E442", "."), ("broadcast_ns", "#D55E00", "/"),
+        ("gpu_useful_ns", "#0072B2", ""), ("gpu_wait_ns", "#33A382", "\\"), ("gpu_idle_ns", "#D4D4D4", "/"),
+        ("gpu_collective_ns", "#8C8C8C", "."), ("back_ns", "#56B4E9", "x"), ("unknown_ns", "#FFFFFF", "x"),
+    )
 }  # fmt: skip
 
 
@@ -38,7 +41,7 @@ def requests_chart(results: Results) -> go.Figure | None:
     at = [f"arrived at {duration(ns)}" for ns in shown["arrived_ns"] - results.window.start_ns]
     figure = go.Figure()
     for part, appearance in LOOKS.items():
-        if part in shown.columns and shown[part].sum():
+        if shown[part].sum():
             figure.add_bar(
                 x=list(range(1, len(shown) + 1)), y=(shown[part] / 1e6).to_list(), name=appearance.label, marker=marker(appearance),
                 text=names, textposition="none", customdata=at, hovertemplate="%{text}, %{customdata}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
@@ -56,7 +59,7 @@ def requests_chart(results: Results) -> go.Figure | None:
 
 def _table(known: pl.DataFrame) -> list[list[str]]:
     total = int(known["ttft_ns"].sum())
-    parts = {**{p: w for p, w in PARTS.items() if p in known.columns}, "ttft_ns": "time to first token"}
+    parts = {**PARTS, "ttft_ns": "time to first token"}
     body = [
         [
             words,

@@ -266,8 +266,9 @@ def staircase_sentence(results: Results) -> str:
 
 
 PARTS = {
-    "before_tokenize_ns": "before the tokenizer", "tokenize_ns": "tokenize", "gpu_useful_ns": "GPU useful", "gpu_wait_ns": "GPU waiting in a collective",
-    "gpu_idle_ns": "GPU idle", "unknown_ns": "collective, waiting not known",
+    "before_tokenize_ns": "before the tokenizer", "tokenize_ns": "tokenize", "queue_ns": "queue before the engine",
+    "broadcast_ns": "engine to workers", "gpu_useful_ns": "GPU useful", "gpu_wait_ns": "GPU waiting in a collective",
+    "gpu_idle_ns": "GPU idle", "gpu_collective_ns": "collective, waiting not known", "back_ns": "back to the first token", "unknown_ns": "not known",
 }  # fmt: skip
 
 
@@ -277,11 +278,24 @@ def requests_sentence(results: Results) -> str:
     if known.is_empty():
         return "No request's first token was recorded."
     half, most = (duration(quantile(known["ttft_ns"], q)) for q in (0.5, 0.95))
-    sums = {part: int(known[part].sum()) for part in PARTS if part in known.columns}
+    total = int(known["ttft_ns"].sum())
+    sums = {part: int(known[part].sum()) for part in PARTS}
+    untold = sums.pop("unknown_ns")
     largest = max(sums, key=lambda part: sums[part])
+    why = (
+        known.group_by("unknown_why")
+        .agg(pl.col("unknown_ns").sum())
+        .drop_nulls()
+        .sort("unknown_ns", "unknown_why")
+    )
+    doubt = (
+        f" {share(untold / total)} of it is not known, mostly because {why['unknown_why'][-1]}."
+        if untold
+        else ""
+    )
     return (
         f"Half of {count(len(known), 'request')} had their first token within {half}, 95 % within {most}; "
-        f"the largest part is {PARTS[largest]}, {share(sums[largest] / int(known['ttft_ns'].sum()))} of all."
+        f"the largest part that is known is {PARTS[largest]}, {share(sums[largest] / total)} of all.{doubt}"
     )
 
 

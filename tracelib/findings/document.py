@@ -12,6 +12,7 @@ from tracelib import __version__
 from tracelib.analyses.capacity import capacity
 from tracelib.analyses.demand import demand_at
 from tracelib.analyses.launch_delays import launch_delays
+from tracelib.analyses.requests import PARTS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.order import ordered, place
@@ -272,11 +273,6 @@ def _requests(results: Results) -> dict[str, Any] | None:
     rows = results.requests
     if rows.is_empty():
         return None
-    parts = [
-        column
-        for column in rows.columns
-        if column.endswith("_ns") and column not in ("arrived_ns", "first_token_ns", "ttft_ns")
-    ]
     return {
         "count": rows.height, "ttft_ns": _quantiles(rows["ttft_ns"]),
         "parts": [
@@ -284,10 +280,17 @@ def _requests(results: Results) -> dict[str, Any] | None:
                 "part": part.removesuffix("_ns"), "p50": quantile(rows[part], 0.5), "p95": quantile(rows[part], 0.95),
                 "correlation_with_ttft": _correlation(rows, part),
             }
-            for part in parts
+            for part in PARTS
         ],
-        "outside_window": results.requests_outside, "lost_by_cause": _request_causes(results),
+        "unknown": _unknown(rows), "outside_window": results.requests_outside, "lost_by_cause": _request_causes(results),
     }  # fmt: skip
+
+
+def _unknown(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return why parts of the time to first token are not known, the largest first."""
+    why = rows.drop_nulls("unknown_why").group_by(why="unknown_why")
+    told = why.agg(requests=pl.len(), total_ns=pl.col("unknown_ns").sum())
+    return told.sort("total_ns", "why", descending=[True, False]).to_dicts()
 
 
 def _request_causes(results: Results) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracelib.charts.sentences import PARTS
 from tracelib.report import numbers
 from tracelib.report.sections.html import Column, Markup, Section, bar, esc, table
 from tracelib.report.sections.words import CPU_STATES, cause_name, sub_cause_name
@@ -204,16 +205,25 @@ def request_parts_table(findings: Findings) -> Section:
         Column("Correlation with it", number=True, meaning="over the requests; near 1: this part decides"),
     )  # fmt: skip
     rows = [
-        (row["part"], duration(row["p50"]), duration(row["p95"]), _r(row["correlation_with_ttft"]))
+        (
+            PARTS.get(f"{row['part']}_ns", row["part"]),
+            duration(row["p50"]),
+            duration(row["p95"]),
+            _r(row["correlation_with_ttft"]),
+        )
         for row in requests["parts"]
     ]
     rows += [
-        (f"of the GPU's waiting and idling: {cause_name(row['cause'])}", duration(row["p50"]), duration(row["p95"]), _r(row["correlation_with_ttft"]))
+        (f"GPU time lost after the tokenizer: {cause_name(row['cause'])}", duration(row["p50"]), duration(row["p95"]), _r(row["correlation_with_ttft"]))
         for row in requests["lost_by_cause"]
     ]  # fmt: skip
     left = requests["outside_window"]
     outside = f"; {count(left)} more in the log do not lie in the window whole" if left else ""
-    return Section(table(f"{count(requests['count'])} requests{outside}", columns, rows), "requests")
+    untold = "".join(
+        f'<p class="more">Of {count(row["requests"])} requests {esc(duration(row["total_ns"]))} not known: {esc(row["why"])}.</p>'
+        for row in requests["unknown"]
+    )
+    return Section(table(f"{count(requests['count'])} requests{outside}", columns, rows) + untold, "requests")
 
 
 def _r(value: float | None) -> str:

@@ -1,0 +1,147 @@
+"""Ledger 4: the parts of a request's time to first token, by hand and against what the server itself wrote down."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tests.findings.sheet import Sheet, ns
+from tracelib.analyses.requests import BEFORE, NO_STEP, NO_STEPS, NOT_SENT, PARTS, request_log, requests
+from tracelib.analyses.results import analyse
+from tracelib.analyses.worker_steps import worker_steps
+
+TIMES = ("arrived", "tokenize_start", "tokenize_end", "scheduled", "first_token")
+LOG = {"id": pl.String, **dict.fromkeys((*TIMES, "prompt_tokens"), pl.Int64)}
+
+
+def server(*, engines=1):
+    """Two ranks, three steps, in ms: the engine sends at 12, 66 and 77; step one reaches rank 0 at 14 and rank 1 at 20."""
+    sheet = Sheet(ranks=2)
+    for rank in (0, 1):
+        sheet.kernel(-2, -1, rank=rank)  # before the first step that was recorded
+    for rank, taken in ((0, [(-1, 14), (55, 67), (72, 78)]), (1, [(-1, 20), (55, 68), (72, 78)])):
+        for begin, end in taken:
+            sheet.doing(sheet.workers[rank], begin, end, "shm_broadcast.dequeue")
+    senders = [sheet.engine, *(sheet.thread("engine", "engine_core", pid=201) for _ in range(engines - 1))]
+    for number, sent in enumerate((12, 66, 77)):
+        sheet.doing(senders[number % engines], sent, sent + 1, "shm_broadcast.enqueue")
+    sheet.kernel(25, 40, (21, 22))
+    sheet.kernel(30, 40, (21, 22), rank=1)
+    sheet.all_reduce([41, 45], 50, 1)
+    for rank in (0, 1):
+        sheet.kernel(70, 71, rank=rank)
+        sheet.kernel(80, 81, rank=rank)
+    return sheet
+
+
+def asked(arrived, start, end, token, *, scheduled=None, sheet=None):
+    """Return the parts of a request (times in ms) in ms, by name, without those that are 0."""
+    times = [None if at is None else ns(at) for at in (arrived, start, end, scheduled, token)]
+    log = pl.DataFrame([("a", *times, None)], schema=LOG, orient="row")
+    found = analyse((sheet or server()).trace(), requests_log=log).requests
+    row = found.row(0, named=True)
+    assert sum(row[part] or 0 for part in PARTS) == row["ttft_ns"] == ns(token - arrived)
+    parts = {part.removesuffix("_ns"): row[part] / 1e6 for part in PARTS if row[part]}
+    return parts | ({"why": row["unknown_why"]} if row["unknown_why"] else {})
+
+
+def test_each_part_of_a_request_that_one_step_answered():
+    """Rank 0 from 20 to 50: idle to 25, computes to 40, idle to 41, waits for rank 1 to 45, transfers to 50."""
+    assert asked(0, 1, 10, 60) == {
+        "before_tokenize": 1, "tokenize": 9, "queue": 2, "broadcast": 8, "gpu_useful": 20, "gpu_wait": 4, "gpu_idle": 6, "back": 10,
+    }  # fmt: skip
+
+
+def test_steps_that_went_before_are_not_guessed_at():
+    """From 12 to 66 the request waited for the first step, or that held the first part of its prompt."""
+    found = asked(0, 0, 11, 75)
+    assert found == {
+        "tokenize": 11, "queue": 1, "unknown": 54, "broadcast": 2, "gpu_useful": 1, "gpu_idle": 2, "back": 4, "why": BEFORE,
+    }  # fmt: skip
+
+
+def test_a_log_that_says_when_the_engine_took_the_request_settles_it():
+    """Taken at 65: the first step was not its own. Taken at 11.5: it was, and its prompt took both."""
+    assert asked(0, 0, 11, 75, scheduled=65) == {
+        "tokenize": 11, "queue": 54, "broadcast": 3, "gpu_useful": 1, "gpu_idle": 2, "back": 4,
+    }  # fmt: skip
+    assert asked(0, 0, 11, 75, scheduled=11.5) == {
+        "tokenize": 11, "queue": 0.5, "broadcast": 8.5, "gpu_useful": 21, "gpu_wait": 4, "gpu_idle": 26, "back": 4,
+    }  # fmt: skip
+
+
+def test_a_step_that_was_on_its_way_already_cannot_hold_the_request():
+    """Tokenized at 13, after the step of 12 was sent: its first token cannot be that step's."""
+    found = asked(0, 0, 13, 60)
+    assert found == {
+        "tokenize": 13,
+        "unknown": 7,
+        "gpu_useful": 20,
+        "gpu_wait": 4,
+        "gpu_idle": 6,
+        "back": 10,
+        "why": NOT_SENT,
+    }
+
+
+def test_a_first_token_before_any_step_was_done_is_not_placed():
+    found = asked(0, 0, 10, 49)
+    assert found == {"tokenize": 10, "unknown": 39, "why": NO_STEP}
+
+
+def test_without_steps_all_that_follows_the_tokenizer_is_unknown():
+    sheet = server()
+    sheet.slices = [row for row in sheet.slices if row["name"] != "shm_broadcast.dequeue"]
+    found = asked(0, 1, 10, 60, sheet=sheet)
+    assert found == {"before_tokenize": 1, "tokenize": 9, "unknown": 50, "why": NO_STEPS}
+
+
+def test_of_several_engines_nothing_says_whose_step_it_was():
+    found = asked(0, 1, 10, 60, sheet=server(engines=2))
+    assert (found["unknown"], found["why"], found["back"]) == (10, NOT_SENT, 10)
+
+
+#: A log's line and the range beside it are not written at the same moment.
+NEAR = 200_000
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("name", ["starved", "healthy", "throttled"])
+def test_the_parts_are_those_that_the_server_s_own_logs_say(run_of, name, logged):
+    """The engine's log says which step gave each first token and when it was sent, the workers' when they had it and were done.
+
+    That each prompt was one step's, only the server knows; a column `scheduled` made of its log says so.
+    """
+    run = run_of(name)
+    sent = {row["output"]: row for row in run.log("steps.jsonl")}
+    own = {str(row["id"]): row for row in run.log("requests.jsonl")}
+    workers = [{row["step"]: row for row in run.log(f"worker{rank}.jsonl")} for rank in (0, 1)]
+    log = request_log(run.folder / "requests.jsonl", run.wall_ns)
+    if logged:
+        taken = [
+            sent[own[request]["first_token"]]["enqueue_start"] + run.wall_ns - NEAR for request in log["id"]
+        ]
+        log = log.with_columns(scheduled=pl.Series(taken))
+    steps = worker_steps(run.results.ipc, run.results.launches, run.trace.threads)
+    found = requests(log, run.results.window, run.results.gpu_states, steps)
+    ends = (run.trace.gpu_ops["ts_ns"] + run.trace.gpu_ops["dur_ns"] - run.wall_ns).sort()
+    assert found.height >= 7
+    for row in found.iter_rows(named=True):
+        said = own[row["id"]]
+        step = sent[said["first_token"]]
+        had = max(rows[step["step"]]["dequeue_end"] for rows in workers)
+        done = max(rows[step["step"]]["done"] for rows in workers)
+        last = ends.filter(ends <= done)[-1]  # done = the worker noticed it
+        waited = step["enqueue_start"] - said["tokenize_end"]
+        assert row["queue_ns"] + row["unknown_ns"] == pytest.approx(waited, abs=2 * NEAR)
+        assert row["broadcast_ns"] == pytest.approx(had - step["enqueue_start"], abs=2 * NEAR)
+        assert row["back_ns"] == pytest.approx(said["first_token"] - last, abs=NEAR)
+        assert sum(row[part] for part in PARTS) == said["first_token"] - said["arrived"]
+        other = [
+            at
+            for at in (s["enqueue_start"] for s in sent.values())
+            if said["tokenize_end"] <= at < step["enqueue_start"]
+        ]
+        assert row["unknown_why"] == (BEFORE if other and not logged else None)
+        assert (row["unknown_ns"] > 0) == bool(other and not logged)

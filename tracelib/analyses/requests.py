@@ -83,8 +83,9 @@ def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
                 line,
                 f"It needs {columns}, in ns.",
             ) from error
-        names = [name for name in ORDER if name != "scheduled" or taken is not None]
-        in_order = [{**times, "scheduled": taken}[name] for name in names]
+        given = times if taken is None else {**times, "scheduled": taken}
+        names = [name for name in ORDER if name in given]
+        in_order = [given[name] for name in names]
         if in_order != sorted(in_order):
             order = " <= ".join(names)
             raise BadTrace(path, "request log", f"line {number}", f"its times must be {order}", line)

@@ -1,5 +1,6 @@
-"""A notebook in a real JupyterLab, opened and run as a person does, by a browser."""
+"""Every notebook in a real JupyterLab, opened and run as a person does, by a browser: one server, one browser for all."""
 
+import json
 import os
 import re
 import socket
@@ -14,19 +15,31 @@ import pytest
 from tests.conftest import ROOT
 from tests.cut import cut
 from tests.report.browser import chromium
-from tracelib.report.notebooks import notebook
+from tracelib.report.notebooks import notebooks
 
 TOKEN = "only-for-this-test"
 PATIENCE_MS = 240_000
 
 
-@pytest.fixture
-def lab(tmp_path):
-    """Give the address of a JupyterLab that serves `tmp_path`/work and knows nothing of this user's settings."""
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A folder with every notebook, set to a few hundredths of a second of a real server."""
+    folder = tmp_path_factory.mktemp("lab") / "work"
+    cut(ROOT / "sample_traces" / "starved", folder / "traces", 46.4, 46.46)
+    for name, path in notebooks().items():
+        node = nbformat.read(path, as_version=4)
+        node.cells[0].source = re.sub(r"sample_traces/\w+", "traces", node.cells[0].source)
+        nbformat.write(node, folder / f"{name}.ipynb")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(work):
+    """Give the address of a JupyterLab that serves the folder `work` and knows nothing of this user's settings."""
+    tmp_path = work.parent
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    (tmp_path / "work").mkdir()
     # All cells in the page at once, not only those in sight: so that they can be looked at.
     tracker = tmp_path / "settings" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
     tracker.parent.mkdir(parents=True)
@@ -45,7 +58,7 @@ def lab(tmp_path):
     }
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
-        f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={tmp_path / 'work'}",
+        f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={work}",
     ]  # fmt: skip
     with (
         (tmp_path / "log").open("wb") as log,
@@ -84,36 +97,60 @@ def run_all(page):
     pytest.fail("the kernel never came up")
 
 
-@pytest.mark.browser
-def test_a_notebook_opens_runs_and_draws(lab, tmp_path):
-    cut(ROOT / "sample_traces" / "starved", tmp_path / "work" / "traces", 46.4, 46.46)
-    node = nbformat.read(notebook("tokenization"), as_version=4)
-    node.cells[0].source = node.cells[0].source.replace("sample_traces/starved", "traces")
-    nbformat.write(node, tmp_path / "work" / "tokenization.ipynb")
-    asked = []
+@pytest.fixture(scope="module")
+def window():
     with chromium() as browser:
-        page = browser.new_context(viewport={"width": 1300, "height": 900}).new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        with page.expect_websocket(lambda socket: "/channels" in socket.url, timeout=PATIENCE_MS):
-            page.goto(f"{lab}/lab/tree/tokenization.ipynb?token={TOKEN}")
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE_MS)
-        run_all(page)
-        # The last cell's prompt gets its number when all before it are done.
-        page.wait_for_function(
-            "n => { const cells = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]; return cells.length >= n && /^\\[\\d+\\]:$/.test(cells.at(-1).textContent) }",
-            arg=len(node.cells) // 2, timeout=PATIENCE_MS,
-        )  # fmt: skip
-        assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
-        assert page.locator("text=Traceback").count() == 0
-        page.locator(".jp-OutputArea .js-plotly-plot .main-svg").first.wait_for(timeout=PATIENCE_MS)
-        # The sentence stands under its chart.
-        assert (
-            page.locator(
-                ".jp-RenderedHTMLCommon i", has_text=re.compile("Host threads spent .* on tokenization")
-            ).count()
-            == 1
+        yield browser.new_context(viewport={"width": 1300, "height": 900})
+
+
+@pytest.fixture
+def kernels(lab):
+    """Give a function that returns the kernels that run; end them after the test: each holds a run's frames."""
+
+    def ask(method, path=""):
+        request = urllib.request.Request(
+            f"{lab}/api/kernels{path}", method=method, headers={"Authorization": f"token {TOKEN}"}
         )
-        context = page.context
-        page.close()
-        context.close()
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or "null")
+
+    yield lambda: ask("GET")
+    for kernel in ask("GET"):
+        ask("DELETE", f"/{kernel['id']}")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", sorted(notebooks()))
+def test_a_notebook_opens_runs_and_draws(name, work, lab, window, kernels):
+    node = nbformat.read(work / f"{name}.ipynb", as_version=4)
+    asked = []
+    page = window.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    with page.expect_websocket(lambda socket: "/channels" in socket.url, timeout=PATIENCE_MS):
+        page.goto(f"{lab}/lab/tree/{name}.ipynb?token={TOKEN}&reset")
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE_MS)
+    run_all(page)
+    # The last cell's prompt gets its number when all before it are done.
+    page.wait_for_function(
+        "n => { const cells = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]; return cells.length == n && /^\\[\\d+\\]:$/.test(cells.at(-1).textContent) }",
+        arg=sum(cell.cell_type == "code" for cell in node.cells), timeout=PATIENCE_MS,
+    )  # fmt: skip
+    wait_until(lambda: [kernel["execution_state"] for kernel in kernels()] == ["idle"])
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    assert page.locator("text=Traceback").count() == 0
+    page.locator(".jp-OutputArea .js-plotly-plot .main-svg").first.wait_for(timeout=PATIENCE_MS)
+    calls = sum(cell.source.count("charts.draw(") for cell in node.cells if cell.cell_type == "code")
+    drawn = page.locator(".jp-OutputArea .js-plotly-plot").count()
+    assert drawn + page.locator(".jp-OutputArea p.empty", has_text="No chart of").count() == calls
+    # A sentence stands under each chart.
+    assert page.locator(".jp-RenderedHTMLCommon p > i", has_text=re.compile(r"\d")).count() == drawn
+    page.close()
     assert [url for url in asked if not re.match(rf"{lab}|ws://127\.0\.0\.1|data:|blob:", url)] == []
+
+
+def wait_until(holds):
+    for _ in range(300):
+        if holds():
+            return
+        time.sleep(0.1)
+    pytest.fail("the kernel never came to rest")

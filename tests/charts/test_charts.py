@@ -15,7 +15,7 @@ from tracelib.schema import SAMPLES, STACKS
 
 #: Charts that take something else than results alone: see test_more_charts.py.
 OTHERS = (
-    "capacity_chart", "exposure_chart", "kernels_chart", "losses_chart", "moments_chart", "rates_chart", "tokens_chart", "utilisation_chart", "worst_chart",
+    "capacity_chart", "exposure_chart", "kernels_chart", "losses_chart", "moments_chart", "first_tokens_chart", "tokens_chart", "utilisation_chart", "worst_chart",
 )  # fmt: skip
 CHARTS = [
     name

@@ -47,7 +47,7 @@ def full():
 def figure_of(name, full):
     figures = comparison({"before": full, "after": full})
     given = {
-        "capacity_chart": (capacity(full),), "kernels_chart": (full,), "losses_chart": (figures,), "rates_chart": (figures,),
+        "capacity_chart": (capacity(full),), "kernels_chart": (full,), "losses_chart": (figures,), "first_tokens_chart": (figures,),
         "tokens_chart": (figures, "decode"), "utilisation_chart": (figures,),
     }  # fmt: skip
     return getattr(charts, name)(*given.get(name, (full, "tokenization")))
@@ -158,6 +158,15 @@ def test_tokens_per_second_are_one_worker_s_or_the_log_s_or_not_told(full):
     assert "decode tokens" not in told
 
 
+def test_runs_stand_side_by_side(full):
+    table = charts.side_by_side(comparison({"a": full, "b": make(trace=full.trace)}))
+    assert table.columns == ["figure", "a", "b"]
+    cells = dict(table.select("figure", "a").iter_rows())
+    assert cells["useful GPU time"].startswith("35 % (")
+    assert cells["prompt tokens taken in per second"].startswith("20.0/s (")
+    assert dict(table.select("figure", "b").iter_rows())["prompt tokens taken in per second"] == ""
+
+
 def test_a_steady_figure_has_no_band_and_a_change_of_it_is_more_than_noise(full):
     steady = full.gpu_states.with_columns(state=pl.lit("compute").cast(full.gpu_states["state"].dtype))
     busy = make(trace=full.trace, gpu_states=steady, lost=full.lost.clear())
@@ -211,6 +220,6 @@ def test_a_drawn_chart_says_its_sentence_to_a_console(full):
     assert repr(
         charts.draw(charts.exposure_chart, make(host_time=pl.DataFrame(schema=HOST_TIME)), "gc")
     ).startswith("No chart of exposure of gc")
-    assert repr(charts.draw(charts.rates_chart, comparison({"a": full}).clear())).startswith(
-        "No chart of rates: no run has a request log"
+    assert repr(charts.draw(charts.first_tokens_chart, comparison({"a": full}).clear())).startswith(
+        "No chart of first tokens: no run has a request log"
     )

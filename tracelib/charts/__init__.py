@@ -12,7 +12,13 @@ import polars as pl
 from tracelib.charts.capacity import capacity_chart
 from tracelib.charts.causes import causes_chart
 from tracelib.charts.collectives import collectives_chart
-from tracelib.charts.comparison import losses_chart, rates_chart, tokens_chart, utilisation_chart
+from tracelib.charts.comparison import (
+    first_tokens_chart,
+    losses_chart,
+    side_by_side,
+    tokens_chart,
+    utilisation_chart,
+)
 from tracelib.charts.cpu_time import cpu_time_chart
 from tracelib.charts.demand import demand_chart
 from tracelib.charts.drawn import Drawn, Notice
@@ -39,9 +45,35 @@ if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
 __all__ = [
-    "Drawn", "Notice", "capacity_chart", "causes_chart", "collectives_chart", "cpu_time_chart", "demand_chart", "detail_chart", "draw", "exposure_chart",
-    "flame_chart", "ipc_chart", "kernels_chart", "launches_chart", "losses_chart", "moments_chart", "overview_png", "overview_svg", "rates_chart", "requests_chart",
-    "staircase_chart", "states_chart", "threads_chart", "timeline_chart", "timeline_sentence", "tokens_chart", "utilisation_chart", "worst_chart",
+    "Drawn",
+    "Notice",
+    "capacity_chart",
+    "causes_chart",
+    "collectives_chart",
+    "cpu_time_chart",
+    "demand_chart",
+    "detail_chart",
+    "draw",
+    "exposure_chart",
+    "first_tokens_chart",
+    "flame_chart",
+    "ipc_chart",
+    "kernels_chart",
+    "launches_chart",
+    "losses_chart",
+    "moments_chart",
+    "overview_png",
+    "overview_svg",
+    "requests_chart",
+    "side_by_side",
+    "staircase_chart",
+    "states_chart",
+    "threads_chart",
+    "timeline_chart",
+    "timeline_sentence",
+    "tokens_chart",
+    "utilisation_chart",
+    "worst_chart",
 ]  # fmt: skip
 
 #: The frame that each chart needs.
@@ -57,7 +89,7 @@ _OF_GPUS = ("causes_chart", "kernels_chart", "staircase_chart", "states_chart", 
 #: What charts of several runs need.
 _OF_RUNS = {
     "losses_chart": "no GPU operation was recorded, or none of their time was lost",
-    "rates_chart": "no run has a request log whose requests lie in its window (parameter requests)",
+    "first_tokens_chart": "no run has a request log whose requests lie in its window (parameter requests)",
     "tokens_chart": "neither the names of the model's steps (execute_context_1(2048)_generation_8(8), step[DECODE bs=8]) nor a request log tell them",
     "utilisation_chart": "no GPU operation was recorded",
 }

@@ -72,7 +72,7 @@ def _sentence(known: pl.DataFrame, names: Sequence[str]) -> str:
     others = [n for n in names if not n.startswith(("measured", "of it"))]
     spread = [values[n] for n in others]
     rules = (
-        f"; the rules of others ask for {min(spread):g} to {max(spread):.3g} ({len(spread)} of them)"
+        f"; the rules of others ask for {min(spread):.3g} to {max(spread):.3g} ({len(spread)} of them)"
         if spread
         else ""
     )

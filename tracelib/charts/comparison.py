@@ -12,7 +12,14 @@ from tracelib.charts.theme import Look, count, duration, finished, look, marker,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["changes_sentence", "losses_chart", "rates_chart", "tokens_chart", "utilisation_chart"]
+__all__ = [
+    "changes_sentence",
+    "first_tokens_chart",
+    "losses_chart",
+    "side_by_side",
+    "tokens_chart",
+    "utilisation_chart",
+]
 
 USEFUL, BUSY = Look("useful", "#0072B2", ""), Look("busy, as monitoring shows it", "#A9CBE0", "/")
 WORDS = {"useful": "useful GPU time", "busy": "apparent (busy) GPU time", "steps": "steps per second",
@@ -37,7 +44,7 @@ def losses_chart(figures: pl.DataFrame) -> go.Figure | None:
     return _bars(figures, looks, "% of GPU time lost", "stack", said=[*causes, "CPU shortage"])
 
 
-def rates_chart(figures: pl.DataFrame) -> go.Figure | None:
+def first_tokens_chart(figures: pl.DataFrame) -> go.Figure | None:
     """Return the runs' times to first token; None where no run has a request log."""
     looks = {"ttft p50": Look("p50", "#E69F00", ""), "ttft p95": Look("p95", "#8F3B00", "x")}
     return _bars(figures, looks, "ms to the first token", "group", 1e-6)
@@ -127,7 +134,7 @@ def value_of(row: dict[str, object], column: str = "value") -> str:
         if row["unit"] == "share"
         else duration(value)
         if row["unit"] == "ns"
-        else f"{value:.1f}/s"
+        else f"{value:,.{0 if value >= 1000 else 1}f}/s"
     )
 
 
@@ -137,3 +144,27 @@ def _table(shown: pl.DataFrame) -> list[list[object]]:
         for row in shown.iter_rows(named=True)
     ]  # fmt: skip
     return [["run", "cores", "figure", "value", "95 % band from", "to"], *body]
+
+
+def side_by_side(figures: pl.DataFrame) -> pl.DataFrame:
+    """Return the figures in words, as a table to read.
+
+    One row per figure: `figure` (String), then a column per run (String): the value, its 95 % band in brackets; "" = the run
+    cannot tell it. In the order of `figures`.
+    """
+    told = [
+        {
+            "figure": WORDS.get(row["figure"], row["figure"].replace("_", " ")),
+            "run": row["run"],
+            "cell": _banded(row),
+        }
+        for row in figures.iter_rows(named=True)
+    ]
+    schema = dict.fromkeys(("figure", "run", "cell"), pl.String)
+    wide = pl.DataFrame(told, schema=schema).pivot("run", index="figure", values="cell", maintain_order=True)
+    return wide.fill_null("")
+
+
+def _banded(row: dict[str, object]) -> str:
+    band = "" if row["low"] is None else f" ({value_of(row, 'low')} to {value_of(row, 'high')})"
+    return value_of(row) + band

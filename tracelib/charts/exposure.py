@@ -62,7 +62,7 @@ def _sentence(results: Results, cause: str, rows: pl.DataFrame) -> str:
         return f"{said}; no GPU time was lost, or no GPU recorded, so none of it is exposed."
     gpus = results.gpu_time["gpu"].n_unique()
     part = exposed / (results.window.duration_ns * gpus)
-    cost = f"it cost {count(gpus, 'GPU')} {duration(exposed)}, {share(part)} of their time"
+    cost = f"it cost {count(gpus, 'GPU')} {duration(exposed)}, {share(part)} of {'its' if gpus == 1 else 'their'} time"
     return f"{said}; {cost}{_shortage(results, cause, exposed)}."
 
 

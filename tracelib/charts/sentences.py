@@ -301,7 +301,7 @@ def requests_sentence(results: Results) -> str:
 
 def flame_sentence(role: str | None, samples: int, top: str, part: float) -> str:
     """Say where most of a role's own CPU samples lie."""
-    return f"Of {count(samples, 'CPU sample')} in {role_name(role)} threads most lie in {top} itself: {share(part)}."
+    return f"Of {count(samples, 'CPU sample')} in {role_name(role)} threads the most, {share(part)}, lie in {top} itself."
 
 
 def served(threads: pl.DataFrame) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Results", "analyse"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """The frames of all analyses; each frame's columns stand in the docstring of the function of its name.
 
@@ -78,6 +78,16 @@ class Results:
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
     supply: Supply = field(default_factory=Supply)
+
+    def __repr__(self) -> str:
+        """Return the window, then one line per frame: its rows, or why it has none."""
+        frames = {f.name: getattr(self, f.name) for f in fields(self)}
+        lines = [
+            f"{name:18}{rows.height:>10,} rows" + (f": {self.missing[name]}" if name in self.missing else "")
+            for name, rows in frames.items()
+            if isinstance(rows, pl.DataFrame)
+        ]
+        return "\n".join([f"results over {self.window.duration_ns / 1e9:.3f} s ({self.window.why})", *lines])
 
 
 def analyse(

@@ -17,6 +17,7 @@ from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.order import ordered, place
 from tracelib.findings.rules import RULES
+from tracelib.findings.shown import Shown
 from tracelib.findings.verdict import Thresholds, verdict
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def diagnose(
     parameters: Mapping[str, Any] | None = None,
     thresholds: Thresholds | None = None,
     generated: datetime | None = None,
-) -> dict[str, Any]:
-    """Return the content of `findings.json` for `results`.
+) -> Shown:
+    """Return the content of `findings.json` for `results`: a dict that Jupyter shows as the report does.
 
     A part that cannot be computed is None and stands in `abstained`; it is never 0. Texts from the traces are as recorded:
     whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
@@ -67,22 +68,24 @@ def diagnose(
     ] + [o for o in outcomes if isinstance(o, Abstained)]
     now = generated or datetime.now(UTC)
     window = results.window
-    return {
+    document = {
         "schema": SCHEMA, "tool": {"name": "tracelib", "version": __version__}, "generated_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "title": title, "ticket": ticket, "parameters": dict(parameters or {}), "sources": _sources(results),
         "window": {"start_ns": window.start_ns, "end_ns": window.end_ns, "duration_ns": window.duration_ns, "why": window.why},
-        "verdict": dataclasses.asdict(verdict(results, thresholds)), "devices": _devices(results), "host_time": _rows(results.host_time),
+        "verdict": Shown(dataclasses.asdict(verdict(results, thresholds)), window.start_ns), "devices": _devices(results), "host_time": _rows(results.host_time),
         **parts, "capacity": _capacity(results), "findings": [_finding(results, f, n) for n, f in enumerate(found, 1)],
         "abstained": [dataclasses.asdict(a) for a in abstained], "health": _health(results),
     }  # fmt: skip
+    return Shown(document, window.start_ns)
 
 
-def _finding(results: Results, finding: Finding, number: int) -> dict[str, Any]:
+def _finding(results: Results, finding: Finding, number: int) -> Shown:
     kept = dataclasses.asdict(finding)
     del kept["statement"], kept["leads"]
     whole = results.window.duration_ns * results.gpu_time["gpu"].n_unique()
     share = None if finding.gain_ns is None or not whole else finding.gain_ns / whole
-    return {**kept, "gain_share": share, "place": place(finding, number)}
+    whole_finding = {**kept, "gain_share": share, "place": place(finding, number)}
+    return Shown(whole_finding, results.window.start_ns)
 
 
 def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from tracelib.report.sections.html import Column, Markup, Section, bar, esc, ite
 from tracelib.report.sections.words import CAUSES, cause_name, sub_cause_name
 from tracelib.report.text import count, duration, moment, share
 
-__all__ = ["abstained", "causes_table", "findings_list"]
+__all__ = ["abstained", "causes_table", "finding_article", "findings_list"]
 
 Findings = dict[str, Any]
 EVIDENCE_ROWS = 12
@@ -71,11 +71,12 @@ def findings_list(findings: Findings) -> Section:
     if not found:
         return Section('<p class="empty">No rule found anything to report in this window.</p>', "no findings")
     start = findings["window"]["start_ns"]
-    body = "".join(_finding(finding, start) for finding in found)
+    body = "".join(finding_article(finding, start) for finding in found)
     return Section(body, "; ".join(str(finding["claim"]) for finding in found))
 
 
-def _finding(finding: dict[str, Any], start_ns: int) -> str:
+def finding_article(finding: dict[str, Any], start_ns: int) -> str:
+    """Return one finding; times of its evidence are after `start_ns`."""
     anchor = f"finding-{finding['id']}"
     cost = "" if finding["exposed_ns"] is None else f"{duration(finding['exposed_ns'])} exposed"
     part = "" if finding["exposed_share"] is None else f"{share(finding['exposed_share'])} of the window lost"

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
 
-.PHONY: report test test-all coverage lint types layers notebooks bench confusion fuzz clean help
+.PHONY: report test test-all coverage lint types layers notebooks gallery bench confusion fuzz clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -42,6 +42,9 @@ layers: $(READY)
 
 notebooks: $(READY)
 	$(BIN)/nbstripout --verify --extra-keys "metadata.papermill cell.metadata.papermill" notebooks/*.ipynb
+
+gallery: $(READY)  ## every notebook on a sample, rendered to reports/gallery/ (docs/gallery shows them without)
+	$(BIN)/python docs/gallery/make.py
 
 bench: $(READY)  ## measure the readers and the interval algebra beside others (HTA_PYTHON), into benchmarks/README.md
 	$(BIN)/python benchmarks/run.py

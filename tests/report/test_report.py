@@ -1,11 +1,8 @@
 """One real report, made by the command that people use, and looked at by a browser."""
 
 import json
-import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import jsonschema
 import nbformat
@@ -179,27 +176,3 @@ def test_prints_to_pdf(folder, browser):
     page.wait_for_selector(".plot .main-svg", timeout=20_000)
     assert page.pdf()[:5] == b"%PDF-"
     page.close()
-
-
-def test_plain_papermill_and_nbconvert_work_from_a_checkout(tmp_path):
-    """The stock tools, as the README gives them: no `tracelib report` between."""
-    out = tmp_path / "out.ipynb"
-    trace = tmp_path / "traces"
-    trace.mkdir()
-    for name in ("worker_TP0.pt.trace.json.gz", "worker_TP1.pt.trace.json.gz"):
-        shutil.copy(SAMPLE / name, trace)
-    papermill = [
-        sys.executable,
-        "-m",
-        "papermill",
-        "notebooks/root_cause.ipynb",
-        str(out),
-        "-y",
-        f"traces: ['{trace}']",
-    ]
-    subprocess.run(papermill, check=True, capture_output=True, cwd=ROOT)
-    convert = [sys.executable, "-m", "nbconvert", "--to", "tracereport", str(out)]
-    subprocess.run(convert, check=True, capture_output=True, cwd=ROOT)
-    page = Path(tmp_path / "out.html").read_text()
-    assert "upstream not recorded" in page  # the workers alone cannot say what they waited for
-    assert not re.search(r'(?:src|href)="https?:', page)

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelib.sources.torch_profiler.assembly import Assembly
+from tracelib.sources.torch_profiler.events import NO_GPU, NO_SPANS
 from tracelib.sources.torch_profiler.pairs import with_pairs
 from tracelib.sources.torch_profiler.reader import content
 from tracelib.sources.torch_profiler.streaming import stream
@@ -52,6 +53,7 @@ def read(path: Path) -> Trace:
     found = content(path)
     spans, gpu = [with_pairs(found.batch)], [found.batch.gpu]
     whole = Assembly(path, found, spans, gpu)
-    slices, gpu_ops = whole.slices(spans[0]), whole.gpu_ops(gpu[0])
+    found.batch.spans, found.batch.gpu = NO_SPANS, NO_GPU  # each copy goes as soon as the next is made
+    slices, gpu_ops = whole.slices(spans.pop()), whole.gpu_ops(gpu.pop())
     whole.look(slices, gpu_ops)
     return Trace.of({"slices": slices, "gpu_ops": gpu_ops, **whole.others()})

@@ -64,7 +64,7 @@ class Assembly:
 
     def slices(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Return the slices of a part (:data:`tracelib.schema.SLICES`), in the order of the file."""
-        made = frames.slices(frames.on_threads(spans, self.called), self.threads, self.base)
+        made = frames.slices(spans, frames.on_threads(spans, self.called), self.threads, self.base)
         self._note(made)
         return made
 

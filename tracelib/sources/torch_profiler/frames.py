@@ -38,12 +38,19 @@ def calls(spans: pl.DataFrame) -> pl.DataFrame:
 
 def launches(called: pl.DataFrame) -> pl.DataFrame:
     """Return the first of the :func:`calls` of each correlation id."""
-    return called.unique("correlation", keep="first", maintain_order=True)
+    return called.filter(pl.col("correlation").is_first_distinct())
 
 
-def hosts(hosted: pl.DataFrame) -> pl.DataFrame:
-    """Return the distinct pid and tid of spans that :func:`on_threads` returned and that lie on a thread."""
-    return hosted.filter("hosted").select("pid", "tid").unique()
+def hosts(placed: pl.DataFrame) -> pl.DataFrame:
+    """Return the distinct pid and tid of what :func:`on_threads` returned that lie on a thread."""
+    hosted = placed.filter("hosted").select("pid", "tid")
+    return hosted.filter(_turns(hosted)).unique()
+
+
+def _turns(placed: pl.DataFrame) -> pl.Series:
+    """Return whether each row has another pid or tid than the row before: few have, and only those need a look-up."""
+    same = [pl.col(name).eq_missing(pl.col(name).shift()) for name in ("pid", "tid")]
+    return placed.select((pl.int_range(pl.len()) == 0) | ~pl.all_horizontal(same)).to_series()
 
 
 def threads(found: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame:
@@ -57,38 +64,37 @@ def threads(found: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame
 
 
 def on_threads(spans: pl.DataFrame, called: pl.DataFrame) -> pl.DataFrame:
-    """Return `spans` with pid and tid of the host thread they lie on, both null for what lies on none.
+    """Return pid and tid of the host thread that each of `spans` lies on, and if it lies on one (hosted, bool).
 
     Kineto draws a `cuda_sync` on the stream it waits for; the thread that waits is the one whose call has the same
     correlation. Overhead of the profiler (pid -1) and annotations projected to a GPU lie on no thread.
     """
     nowhere = pl.col("category").eq("gpu_annotation") | pl.col("pid").eq(-1)
-    spans = spans.with_columns(hosted=~nowhere.fill_null(value=False))
-    syncs = spans["category"] == "sync"
-    if not syncs.any():
-        return spans
-    hosts = called["caller"].unique().implode()
-    rows = spans.filter(syncs).join(called, on="correlation", how="left", maintain_order="left")
-    host_side = pl.col("pid").is_in(hosts)
-    moved = rows.with_columns(
+    placed = spans.select("pid", "tid", hosted=~nowhere.fill_null(value=False))
+    syncs = (spans["category"] == "sync").arg_true()
+    if syncs.is_empty():
+        return placed
+    waits = spans.select("pid", "tid", "correlation")[syncs]
+    host_side = pl.col("pid").is_in(called["caller"].unique().implode())
+    moved = waits.join(called, on="correlation", how="left", maintain_order="left").select(
         pid=pl.when(host_side).then("pid").otherwise("caller"),
         tid=pl.when(host_side).then("tid").otherwise("caller_tid"),
         hosted=host_side.fill_null(value=False) | pl.col("caller").is_not_null(),
-    ).select(spans.columns)
-    return pl.concat([spans.filter(~syncs), moved])
-
-
-def slices(hosted: pl.DataFrame, known: pl.DataFrame, base: int) -> pl.DataFrame:
-    """Return :data:`tracelib.schema.SLICES` of spans that :func:`on_threads` returned; `known` are the `threads`."""
-    placed = hosted.join(
-        known.select("thread", "pid", "tid"),
-        on=["pid", "tid"],
-        how="left",
-        nulls_equal=True,
-        maintain_order="left",
     )
-    return placed.select(
-        pl.lit(0, pl.Int32).alias("source"), pl.when("hosted").then("thread").alias("thread"), pl.col("ts").add(base).alias("ts_ns"),
+    return placed.select(placed[name].scatter(syncs, moved[name]) for name in placed.columns)
+
+
+def slices(spans: pl.DataFrame, placed: pl.DataFrame, known: pl.DataFrame, base: int) -> pl.DataFrame:
+    """Return :data:`tracelib.schema.SLICES` of `spans`, `placed` on the threads `known` (:func:`on_threads`)."""
+    turns, keys = _turns(placed), ["pid", "tid"]
+    threads = placed.filter(turns).select(keys).join(
+        known.select("thread", *keys), on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )  # fmt: skip
+    thread = pl.select(
+        pl.when(placed["hosted"]).then(threads["thread"].gather(turns.cum_sum() - 1))
+    ).to_series()
+    return spans.select(
+        pl.lit(0, pl.Int32).alias("source"), thread.alias("thread"), pl.col("ts").add(base).alias("ts_ns"),
         pl.col("dur").alias("dur_ns"), pl.col("name").fill_null(""), "category", "correlation",
     ).match_to_schema(SLICES)  # fmt: skip
 

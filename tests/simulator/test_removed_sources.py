@@ -89,6 +89,7 @@ def test_without_scheduler_events_no_cpu_state_is_known(tmp_path):
     assert all(row["reason"] and row["record_with"] for row in document["abstained"])
 
 
-def test_compilation_that_only_samples_show_is_abstained_from_without_them(tmp_path):
-    _, document = _without(tmp_path, "jit_compile", NO_SAMPLES, [])
-    assert "run_time_compilation" in {row["id"] for row in document["abstained"]}
+@pytest.mark.parametrize(("defect", "rule"), [("jit_compile", "run_time_compilation"), ("gc", "gc_pauses")])
+def test_what_only_samples_show_is_abstained_from_without_them(tmp_path, defect, rule):
+    _, document = _without(tmp_path, defect, NO_SAMPLES, [])
+    assert rule in {row["id"] for row in document["abstained"]}

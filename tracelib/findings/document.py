@@ -18,6 +18,7 @@ from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.order import ordered, place
 from tracelib.findings.rules import RULES
 from tracelib.findings.shown import Shown
+from tracelib.findings.unseen import unseen
 from tracelib.findings.verdict import Thresholds, verdict
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def diagnose(
     A part that cannot be computed is None and stands in `abstained`; it is never 0. Texts from the traces are as recorded:
     whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
     """
-    outcomes = [rule(results) for rule in RULES]
+    outcomes = [rule(results) or unseen(rule.__name__, results) for rule in RULES]
     found = ordered(o for o in outcomes if isinstance(o, Finding))
     parts: dict[str, Any] = {
         "launches": _launches(results), "collectives": _collectives(results), "ipc": _ipc(results), "scheduling": _scheduling(results),

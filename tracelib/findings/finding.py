@@ -90,9 +90,12 @@ class Rule(Protocol):
     """What a file in `findings/rules/` holds.
 
     - It looks at frames only, and decides by numbers that the report shows too.
-    - It returns None where there is nothing to say, `Abstained` where the files cannot tell.
+    - It returns None where there is nothing to say, `Abstained` where the files cannot tell; where all that it looks at is
+      missing, :mod:`tracelib.findings.unseen` makes an `Abstained` of its None.
     - Its claim names an amount; lost GPU time only counts where a GPU was held up (hidden host time costs nothing).
     """
+
+    __name__: str
 
     def __call__(self, results: Results) -> Finding | Abstained | None:
         """Look at the run."""

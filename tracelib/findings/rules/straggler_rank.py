@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import Abstained, Evidence, Finding
+from tracelib.findings.finding import Evidence, Finding
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -18,20 +18,14 @@ WORTH_SAYING = 0.03
 UNFAIR = 1.5
 
 
-def straggler_rank(results: Results) -> Finding | Abstained | None:
+def straggler_rank(results: Results) -> Finding | None:
     """Report that one rank, more than the others, is the one that all wait for in collectives.
 
     Ranks that come late in turn are no stragglers: `launch_skew_amplified` and `rank_imbalance` say why they do.
     """
     met = results.collectives.filter("matched")
     if met.is_empty():
-        if results.collectives.is_empty():
-            return None
-        return Abstained(
-            "straggler_rank",
-            "collectives could not be matched across ranks",
-            "record all ranks at the same time, on tied clocks",
-        )
+        return None
     devices = results.gpu_time["gpu"].n_unique()
     waited = results.gpu_time.filter(pl.col("state") == "collective_wait")["ns"].sum()
     share = int(waited) / (results.window.duration_ns * devices)

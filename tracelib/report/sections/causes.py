@@ -27,7 +27,10 @@ _COLUMNS = (
         meaning="part of the loss in which that thread was ready and did not run: no CPU free, or a quota",
     ),
     Column(
-        "All host time", number=True, meaning="of this kind, hidden behind GPU work or not, threads summed"
+        "All host time",
+        number=True,
+        meaning="of this kind, hidden behind GPU work or not, threads summed; waiting for another process is not counted. Less than what is lost where "
+        "one thread held up several GPUs, each of which counts, or where messages were on their way and the device started up: that is no host time",
     ),
     Column("Mostly"),
 )
@@ -143,10 +146,13 @@ def abstained(findings: Findings) -> Section:
             '<p class="empty">Nothing: these files answer every question that this report asks.</p>',
             "nothing",
         )
+    asked: dict[tuple[str, str], list[str]] = {}  # what fails for one reason is one row
+    for row in rows:
+        asked.setdefault((row["reason"], row["record_with"]), []).append(str(row["id"]).replace("_", " "))
     cells = [
-        (str(row["id"]).replace("_", " "), row["reason"], Markup(f"<code>{esc(row['record_with'])}</code>" if row["record_with"] else ""))
-        for row in rows
-    ]  # fmt: skip
+        (", ".join(names), reason, Markup(f"<code>{esc(command)}</code>" if command else ""))
+        for (reason, command), names in asked.items()
+    ]
     columns = (Column("Question"), Column("Why not"), Column("Record it with"))
     return Section(
         table("What could not be known", columns, cells, quiet=True),

@@ -13,7 +13,7 @@ import pytest
 import tracelib
 from tests.conftest import ROOT
 from tracelib.sources import cache as module
-from tracelib.sources import files, torch_profiler
+from tracelib.sources import files, ftrace, nsys, perf, torch_profiler
 from tracelib.sources.cache import Cache
 from tracelib.trace import Trace
 
@@ -90,6 +90,35 @@ def test_a_change_of_the_reader_makes_entries_of_its_own(tmp_path, trace_file, m
     cache.read(trace_file, reader)
     assert reader.reads == 3
     module._reader_version.cache_clear()
+
+
+def _installed(folder, name, version, changed):
+    program = folder / name
+    program.write_text(f"#!/bin/sh\necho {name} {version}\n")
+    program.chmod(0o755)
+    os.utime(program, ns=(changed, changed))
+
+
+@pytest.mark.parametrize(
+    ("source", "program", "start"),
+    [(perf, "perf", b"PERFILE2"), (nsys, "nsys", b"NVIDIA Tegra Profiler Report"), (ftrace, "trace-cmd", b"\x17\x08\x44tracing")],
+)  # fmt: skip
+def test_another_version_of_the_converter_makes_entries_of_its_own(
+    tmp_path, monkeypatch, source, program, start
+):
+    recording, cache = tmp_path / "recording", Cache(tmp_path / "cache")
+    recording.write_bytes(start + bytes(100))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    keys = []
+    for version, changed in (("6.1", LONG_AGO), ("6.1", LONG_AGO), ("6.2", LONG_AGO)):
+        _installed(tmp_path, program, version, changed)
+        module._version.cache_clear()
+        keys.append(cache._key(recording, source))
+    module._version.cache_clear()
+    assert keys[0] == keys[1] != keys[2]
+    text = tmp_path / "text"
+    text.write_bytes(b"read by ourselves")
+    assert module._converter_version(text, source) == ""
 
 
 def test_content_is_hashed_again_only_when_the_file_may_have_changed(tmp_path, trace_file, monkeypatch):

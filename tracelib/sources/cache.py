@@ -1,7 +1,8 @@
 """A second load of the same file: its frames, kept as Parquet in the user's cache folder.
 
 An entry is named by all that decides what a reader returns: the file's content (SHA-256) and base name (which may tell
-the rank), and the source text of the reader, so that no one has to remember to raise a version. It appears whole, by a
+the rank), the source text of the reader, so that no one has to remember to raise a version, and the version of the
+program by way of which the reader gets at the content, if it needs one (perf, nsys, trace-cmd). It appears whole, by a
 rename, or not at all; the checksums in it are verified before Parquet is decoded, and a broken entry is replaced. The
 entries not used for longest are removed once all of them take more than `LIMIT` bytes.
 
@@ -17,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 import zlib
@@ -28,7 +30,7 @@ import platformdirs
 import polars as pl
 
 from tracelib.schema import FRAMES
-from tracelib.sources.files import GZIP, ZSTD, sha256
+from tracelib.sources.files import GZIP, ZSTD, head, sha256
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ LARGE, TYPICAL_RATIO = 1 << 30, 15
 RACY_NS = 2 * 10**9
 #: Unfinished entries and remembered hashes are removed after so many seconds without use.
 STALE_S = 30 * 86_400
+#: A program that has not told its version in so many seconds is known by its time of change alone.
+VERSION_S = 10
 VARIABLE = "TRACELIB_CACHE"
 OFF = ("off", "0", "no", "false")
 
@@ -120,6 +124,7 @@ class Cache:
             path.name,
             source.__name__,
             _reader_version(Path(source.__file__).parent),
+            _converter_version(path, source),
         )
         return hashlib.blake2b(
             "\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=20
@@ -177,6 +182,27 @@ def _reader_version(package: Path) -> str:
     for file in sorted([*package.rglob("*.py"), *package.rglob("*.toml"), *shared]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _converter_version(path: Path, source: Source) -> str:
+    """Return the version of the program by way of which `source` reads the file, "" if it needs none or it is not here."""
+    needed: Callable[[bytes], str | None] | None = getattr(source, "converter", None)
+    name = needed(head(path)) if needed else None
+    program = shutil.which(name) if name else None
+    return _version(program) if program else ""
+
+
+@functools.cache
+def _version(program: str) -> str:
+    """Return where a program is, when it was changed, and what it says of its version, if it says something."""
+    try:
+        done = subprocess.run(
+            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_S, check=False
+        )  # fmt: skip
+        said = (done.stdout + done.stderr).decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = type(error).__name__
+    return f"{program} {Path(program).stat().st_mtime_ns} {said}"
 
 
 def _written(place: Path, text: str) -> None:

@@ -5,7 +5,8 @@ README.md beside this file says what the format holds, how to record it, and wha
 
 from __future__ import annotations
 
+from tracelib.sources.ftrace.containers import converter
 from tracelib.sources.ftrace.reader import read
 from tracelib.sources.ftrace.recognise import sniff
 
-__all__ = ["read", "sniff"]
+__all__ = ["converter", "read", "sniff"]

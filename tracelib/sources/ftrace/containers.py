@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Atrace", "atrace_offset", "in_page", "is_ring_buffers", "is_trace_dat", "open_text"]
+__all__ = ["Atrace", "atrace_offset", "converter", "in_page", "is_ring_buffers", "is_trace_dat", "open_text"]
 
 TRACE_DAT = b"\x17\x08\x44tracing"
 #: `trace-cmd report` writes about 1 GB in this time; one that hangs ends.
@@ -30,6 +30,11 @@ REPORT = ("trace-cmd", "report", "-t", "-i")
 def is_trace_dat(start: bytes) -> bool:
     """Say whether a file begins as trace-cmd's binary does (Documentation/trace-cmd/trace-cmd.dat.v7.5.txt)."""
     return start.startswith(TRACE_DAT)
+
+
+def converter(start: bytes) -> str | None:
+    """Return the program by way of which a file that begins so is read, None if it needs none."""
+    return REPORT[0] if is_trace_dat(start) else None
 
 
 def is_ring_buffers(start: bytes) -> bool:

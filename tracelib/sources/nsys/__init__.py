@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
     from tracelib.trace import Trace
 
-__all__ = ["read", "sniff"]
+__all__ = ["converter", "read", "sniff"]
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
 _TABLES = (b"StringIds", b"TARGET_INFO_", b"META_DATA_EXPORT", b"EXPORT_META_DATA", b"CUPTI_ACTIVITY_KIND_")
@@ -33,6 +33,11 @@ def sniff(head: bytes, name: str) -> bool:
         elsewhere = head[100:101] == _DEFINITIONS_ELSEWHERE and _DEFINITION not in head
         return elsewhere or sum(table in head for table in _TABLES) >= 2
     return head.startswith((MAGIC, *_STATS_HEADERS)) or is_table_of_directory(head, name)
+
+
+def converter(head: bytes) -> str | None:
+    """Return the program by way of which a file that starts with `head` is read, None if it needs none."""
+    return "nsys" if head.startswith(MAGIC) else None
 
 
 def read(path: Path) -> Trace:

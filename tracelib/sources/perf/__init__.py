@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tracelib.trace import Trace
 
-__all__ = ["read", "sniff"]
+__all__ = ["converter", "read", "sniff"]
 
 #: The first bytes of perf.data: version 2 (either byte order), version 1.
 BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
@@ -34,6 +34,11 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
         return True
     chain = re.search(r"(?m)^\t *[0-9a-f]+ .*\)\r?$", text)
     return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines[:LOOKED_AT])
+
+
+def converter(head: bytes) -> str | None:
+    """Return the program by way of which a file that starts with `head` is read, None if it needs none."""
+    return "perf" if head.startswith(BINARY) else None
 
 
 def _is_json(head: bytes) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
+from tracelib.sources.files import keep_freed_memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -15,8 +17,9 @@ __all__ = ["CHUNK", "ahead", "chunks", "lines", "pieces"]
 
 Item = TypeVar("Item")
 
+#: Measured: with smaller pieces the threads wait for each other more often, larger ones take memory and give nothing.
 CHUNK = 16 << 20
-LONGEST = 8  # a piece without a cut grows to this many times its size, then it is handed out as it is
+LONGEST = 4  # a piece without a cut grows to this many times its size, then it is handed out as it is
 
 
 def pieces(
@@ -27,6 +30,7 @@ def pieces(
     `whole` returns how many of the `filled` bytes of `data` are whole lines or events, 0 if none. A piece of `longest`
     bytes in which there is no place to cut is handed out as it is: memory stays bounded whatever the input.
     """
+    keep_freed_memory()
     buffer, filled = bytearray(2 * size), 0
     while count := _fill(stream, memoryview(buffer)[filled : filled + size]):
         filled += count
@@ -76,7 +80,7 @@ def lines(chunk: bytes) -> tuple[pl.Series, int]:
         chunk = chunk.replace(b"\r\n", b"\n")
     damaged = 0
     try:
-        chunk.decode()
+        chunk.isascii() or chunk.decode()
     except UnicodeDecodeError:
         text = chunk.decode(errors="replace")
         damaged = text.count("\ufffd")

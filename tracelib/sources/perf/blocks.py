@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from tracelib.sources.text import pieces
+from tracelib.sources.text import CHUNK, pieces
 
 if TYPE_CHECKING:
     import io
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["blocks", "overlapped"]
 
-BLOCK = 4 << 20
-LONGEST = 8 * BLOCK  # a piece without a place to cut is cut anywhere: memory stays bounded whatever the input
+LONGEST = 2 * CHUNK  # a piece without a place to cut is cut anywhere: memory stays bounded whatever the input
 LOOK_BACK = 1 << 16
 #: A line end before a line that can only be the head of an event: neither blank nor indented like a frame.
 BEFORE_HEAD = re.compile(rb"\n(?=[ ]{0,16}[^\s])(?![ ]*[0-9a-f]+ )")
@@ -26,7 +25,7 @@ THREADS = 2
 Made = TypeVar("Made")
 
 
-def blocks(stream: io.RawIOBase, size: int = BLOCK) -> Iterator[bytes]:
+def blocks(stream: io.RawIOBase, size: int = CHUNK) -> Iterator[bytes]:
     """Yield the stream's bytes in pieces of about `size` that end between two events (the last: where the file ends)."""
     return pieces(stream, size, _between_events, LONGEST)
 

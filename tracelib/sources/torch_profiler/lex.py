@@ -108,6 +108,13 @@ def _running(bits: Words) -> Words:
     return result
 
 
+def _before(bits: Words) -> Words:
+    """Return the bits of the characters that stand before those that are marked."""
+    result = bits >> ONE
+    result[:-1] |= bits[1:] << TOP
+    return result
+
+
 def _quotes(text: Bytes, *, escapes: bool) -> Flags:
     """Return which characters are quotes that open or close a string."""
     marked: Flags = text == QUOTE
@@ -121,17 +128,17 @@ def _quotes(text: Bytes, *, escapes: bool) -> Flags:
 
 def _tokens(text: Bytes, *, escapes: bool) -> tuple[Integers, Words]:
     """Return the positions of the braces outside of strings and of the closing quotes of keys, and what is in strings."""
-    quotes = _quotes(text, escapes=escapes)
-    inside = _running(_bits(quotes))
+    quotes = _bits(_quotes(text, escapes=escapes))
+    inside = _running(quotes)
     if inside[-1] >> TOP:
         raise Refused("a string does not end")
-    quotes[:-1] &= text[1:] == COLON
-    keys = _bits(quotes)
+    keys = quotes & _before(_bits(text == COLON))
     if (
         keys & inside
     ).any():  # an opening quote before a colon: two stray quotes turn the text between them inside out
         raise Refused("a stray quote, or a string that starts with a colon")
-    braces = _bits(text - np.uint8(OPEN) <= 2)  # "{", "|" and "}" are neighbours
+    above = text - np.uint8(OPEN)
+    braces = _bits(np.less_equal(above, 2, out=above.view(np.bool_)))  # "{", "|" and "}" are neighbours
     return _places(keys | (braces & ~inside)), inside
 
 

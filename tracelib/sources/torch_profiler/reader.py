@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
-from tracelib.sources.files import open_stream, sha256
+from tracelib.sources.files import keep_freed_memory, open_stream, sha256
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.chunks import Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
@@ -32,9 +32,6 @@ LONGEST_TAIL = 16 << 20
 #: Only events have this key; in a text inside of a string its quotes are escaped.
 PHASE = re.compile(rb'(?<!\\)"ph"\s*:')
 THREADS = 2
-#: A block of this size, freed at once, makes glibc keep freed memory for the next piece instead of giving it back to the
-#: system after each (mallopt(3): the thresholds are dynamic). Fewer than half of the page faults are left.
-WARM = 31 << 20
 
 
 @dataclass
@@ -113,7 +110,7 @@ def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Conte
         It cannot be opened, or has no list of events.
 
     """
-    bytearray(WARM)
+    keep_freed_memory()
     with _open(path) as stream:
         cutter = Cutter(stream)
         batches, tail = _batches(cutter, take)

@@ -46,11 +46,12 @@ def _word(text: bytes) -> np.uint64:
 
 
 class Keys:
-    """The keys of all events at one depth."""
+    """The keys of all events at one depth, in the order of the text."""
 
     def __init__(self, lex: Lexed, depth: int) -> None:
         here = np.flatnonzero((lex.depth == depth) & (lex.kind == QUOTE))
         self.lex, self.close, self.event = lex, lex.tokens[here], lex.event[here]
+        self.at = skip_blanks(lex.text, self.close + 2)  # where the values begin
         self.words = {8: lex.words[self.close - 8]}  # number of characters -> those before the closing quote
         self.found: dict[bytes, Values] = {}
 
@@ -66,22 +67,25 @@ class Keys:
         return self.found[name]
 
     def _values(self, name: bytes) -> Values:
-        quoted = b'"' + name
+        quoted, count = b'"' + name, self.lex.starts.size
         found = np.flatnonzero(self._last(min(len(quoted), 8)) == _word(quoted[-8:]))
-        close = self.close[found]
-        if (
-            len(quoted) > 8 or self.lex.escapes
-        ):  # so far its last 8 characters agree, or its quote may be escaped
-            opening = close - len(quoted)
-            same = self.lex.text[opening - 1] != BACKSLASH
-            if len(quoted) > 8:
-                same &= self.lex.words[opening] == _word(quoted[:8])
-            found, close = found[same], close[same]
-        values = Values(np.zeros(self.lex.starts.size, np.int64), np.zeros(self.lex.starts.size, np.bool_))
+        if len(quoted) > 8 or self.lex.escapes:
+            found = found[self._same(self.close[found], quoted)]
         event = self.event[found]
-        values.at[event] = skip_blanks(self.lex.text, close + 2)
+        if event.size == count and (event[1:] > event[:-1]).all():  # the usual case: each event has it once
+            return Values(self.at[found], np.ones(count, np.bool_))
+        values = Values(np.zeros(count, np.int64), np.zeros(count, np.bool_))
+        values.at[event] = self.at[found]
         values.has[event] = True
         return values
+
+    def _same(self, close: Integers, quoted: bytes) -> Flags:
+        """Say which keys, of which the last 8 characters agree, are `quoted`: the quote that opens it may be escaped."""
+        opening = close - len(quoted)
+        same: Flags = self.lex.text[opening - 1] != BACKSLASH
+        if len(quoted) > 8:
+            same &= self.lex.words[opening] == _word(quoted[:8])
+        return same
 
 
 def integers(lex: Lexed, values: Values, rows: Integers) -> tuple[Integers, Flags]:

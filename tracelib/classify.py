@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
     from tracelib.rules import StackRule
 
-__all__ = ["CAUSES", "Rules", "load_rules", "sample_causes", "slice_causes", "slice_meanings", "stack_causes"]
+__all__ = [
+    "CAUSES",
+    "Rules",
+    "helper_threads",
+    "load_rules",
+    "sample_causes",
+    "slice_causes",
+    "slice_meanings",
+    "stack_causes",
+]
 
 NS_PER_MS = 1_000_000
 SLICE_MEANING = pl.Schema({
@@ -183,6 +192,20 @@ def sample_causes(
     return joined.select(
         *samples.columns, "role", cause=meant("cause"), sub_cause=meant("sub_cause"), tier="tier"
     )
+
+
+def helper_threads(threads: pl.DataFrame, rules: Rules | None = None) -> pl.Series:
+    """Return the threads for which nobody waits: those whose name a ``[[thread]]`` rule calls spinning or other work.
+
+    What a watchdog sleeps in, or asks the device every few milliseconds, says nothing of its process's work. One Int32 per
+    thread.
+    """
+    named = threads.select("thread", text=pl.col("name").fill_null(""))
+    first = _first_match(
+        {n: pl.col("text").str.contains(r.name) for n, r in enumerate((rules or load_rules()).threads)}
+    )
+    aside = [n for n, rule in enumerate((rules or load_rules()).threads) if rule.cause in ("spin", "other")]
+    return named.filter(first.is_in(aside))["thread"]
 
 
 def _matching(frames: pl.DataFrame, rules: Mapping[int, StackRule]) -> pl.DataFrame:

@@ -6,6 +6,7 @@ implementation of its own, in scheduling_frames.py). Samples are not followed: t
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tracelib.classify import slice_causes
+from tracelib.classify import load_rules, slice_causes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +160,10 @@ def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[i
     """Return (from, until, Doing) per thread: its innermost slice that has a meaning of its own."""
     meanings = {(r["name"], r["category"]): r for r in slice_causes(trace.slices).iter_rows(named=True)}
     threads: dict[int, list[Row]] = defaultdict(list)
+    aside = _helpers(trace)
     for n, row in enumerate(_on_threads(list(trace.slices.iter_rows(named=True)))):
+        if row["thread"] in aside:
+            continue
         end = row["ts_ns"] + row["dur_ns"]
         told = dict(meanings[row["name"], row["category"]])
         if told["long_ns"] is not None and row["dur_ns"] >= told["long_ns"]:
@@ -172,6 +176,16 @@ def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[i
     return {
         thread: _doing(rows, window, states.get(thread, []), ends[thread]) for thread, rows in threads.items()
     }
+
+
+def _helpers(trace: Trace) -> set[int]:
+    """Return the threads for which nobody waits: what they do says nothing of their process."""
+    aside = set()
+    for row in trace.threads.iter_rows(named=True):
+        rule = next((r for r in load_rules().threads if re.search(r.name, row["name"] or "")), None)
+        if rule and rule.cause in ("spin", "other"):
+            aside.add(row["thread"])
+    return aside
 
 
 def _ends(trace: Trace) -> dict[int, dict[str, list[int]]]:

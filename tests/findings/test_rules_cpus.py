@@ -8,6 +8,7 @@ import pytest
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.cpus import server_cpus
 from tracelib.analyses.instead import instead
+from tracelib.analyses.spinning import SPINNING, polls
 from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.findings.finding import Abstained
 from tracelib.findings.rules.busy_wait import busy_wait
@@ -193,6 +194,29 @@ def test_the_quota_that_polling_used_up_is_pollings():
     assert load["spinning_ns"] == 6 * 38 * MS
     assert found.exposed_ns == round(load["spinning_ns"] / load["running_ns"] * 6 * 40 * MS)
     assert found.confidence == "medium"
+    assert (
+        "Of 6 polls (threads polling for a message of another process) half stayed on a CPU for up to 38.0 ms"
+        in found.claim
+    )
+
+
+def test_how_long_polls_last_by_kind():
+    """Twenty polls of 1 to 20 ms, and one of another kind: nearest rank, of 0 to 19, is 9.5 and 18."""
+    rows = [(0, 100 * n * MS, n * MS, "poll") for n in range(1, 21)] + [(1, 0, 5 * MS, "openmp")]
+    told = polls(pl.DataFrame(rows, schema=SPINNING, orient="row"))
+    (first, other) = told.iter_rows(named=True)
+    assert first["p50_ns"] in (10 * MS, 11 * MS)
+    assert {**first, "p50_ns": None} == {
+        "kind": "poll", "count": 20, "p50_ns": None, "p95_ns": 19 * MS, "max_ns": 20 * MS, "total_ns": 210 * MS,
+    }  # fmt: skip
+    assert other == {
+        "kind": "openmp",
+        "count": 1,
+        "p50_ns": 5 * MS,
+        "p95_ns": 5 * MS,
+        "max_ns": 5 * MS,
+        "total_ns": 5 * MS,
+    }
 
 
 def test_a_quota_used_up_by_work_is_not_pollings():

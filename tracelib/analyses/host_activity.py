@@ -15,7 +15,7 @@ import polars as pl
 from tracelib.analyses.arrivals import waits_until
 from tracelib.analyses.demand import SERVER
 from tracelib.analyses.look_inside import LONG_NS, OUTLIER, look_inside
-from tracelib.classify import sample_causes, slice_meanings
+from tracelib.classify import helper_threads, sample_causes, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, innermost, overlay
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ def _with_meanings(trace: Trace, window: Window, rules: Rules) -> tuple[pl.DataF
     inside = (pl.col("ts_ns") < window.end_ns) & (end > window.start_ns)
     host = trace.slices.filter(inside & (pl.col("category") != "gpu_annotation"))
     host = _threads_of_overhead(host).select("thread", "ts_ns", "dur_ns", "name", "category")
+    helpers = helper_threads(trace.threads, rules)
+    if helpers.len():
+        host = host.filter(~pl.col("thread").is_in(helpers.implode()))
     number, meanings = slice_meanings(host, rules)
     words = pl.col("cause", "sub_cause", "waits_for", "may_wait_for").cast(pl.Categorical)
     return host.drop("category").with_columns(number.alias("meaning")), meanings.with_columns(words)

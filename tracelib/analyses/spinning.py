@@ -11,9 +11,13 @@ from tracelib.intervals import fill, merge_equal, overlay
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
 
-__all__ = ["SPINNING", "spinning"]
+__all__ = ["POLLS", "SPINNING", "polls", "spinning"]
 
 SPINNING = pl.Schema({"thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": pl.String()})
+
+POLLS = pl.Schema({
+    "kind": pl.String(), "count": pl.Int64(), "p50_ns": pl.Int64(), "p95_ns": pl.Int64(), "max_ns": pl.Int64(), "total_ns": pl.Int64(),
+})  # fmt: skip
 
 
 def spinning(
@@ -35,6 +39,23 @@ def spinning(
     added = overlay(free.drop("kind"), sampled, "thread").filter(pl.col("kind").is_not_null())
     rows = pl.concat([by_slice, added.select(by_slice.columns)]).sort("thread", "ts_ns")
     return merge_equal(rows, ["thread", "kind"]).select(list(SPINNING)).match_to_schema(SPINNING)
+
+
+def polls(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return how long polls last on a CPU at a time.
+
+    Takes the frame `spinning`; a poll ends when its thread leaves the CPU or has what it waits for. Of kinds that only samples
+    show, a length is a number of sampling periods.
+
+    One row per kind: `kind` (String), `count`, `p50_ns`, `p95_ns`, `max_ns` (nearest rank), `total_ns` (Int64). Sorted by
+    `total_ns`, largest first.
+    """
+    length = pl.col("dur_ns")
+    summed = stretches.group_by("kind").agg(
+        count=pl.len(), p50_ns=length.quantile(0.5, "nearest"), p95_ns=length.quantile(0.95, "nearest"), max_ns=length.max(), total_ns=length.sum()
+    )  # fmt: skip
+    told = summed.select(pl.col(name).cast(dtype) for name, dtype in POLLS.items())
+    return told.sort("total_ns", "kind", descending=[True, False])
 
 
 def _on_cpu_while_waiting(activity: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from tracelib.analyses.demand import demand_at
 from tracelib.analyses.launch_delays import launch_delays
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.spinning import polls
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
 from tracelib.findings.order import ordered, place
 from tracelib.findings.rules import RULES
@@ -219,6 +220,7 @@ def _ipc(results: Results) -> dict[str, Any] | None:
     return {
         "dequeue_ns": _quantiles(dequeue["dur_ns"]), "dequeue_over_step": over,
         "enqueue_ns": _quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]), "spin_cpu_ns": spin,
+        "polls": polls(results.spinning).to_dicts(),
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.spinning import polls
 from tracelib.findings.finding import Evidence, Finding, exposed, exposed_share, percent, spent, thread_name
 
 if TYPE_CHECKING:
@@ -45,13 +46,11 @@ def busy_wait(results: Results) -> Finding | None:
     share = exposed_share(results, pl.DataFrame({"dur_ns": [total]}))
     if share < WORTH_SAYING or not ran:
         return None
-    kinds = (
-        results.spinning.group_by("kind")
-        .agg(pl.col("dur_ns").sum())
-        .sort("dur_ns", "kind", descending=[True, False])
-    )
+    kinds = polls(results.spinning)
     named = ", ".join(
-        f"{KINDS.get(kind, kind)} {ns / 1e9:.2f} s" for kind, ns in kinds.iter_rows() if ns >= 0.05 * spun
+        f"{KINDS.get(kind, kind)} {ns / 1e9:.2f} s"
+        for kind, ns in kinds.select("kind", "total_ns").iter_rows()
+        if ns >= 0.05 * spun
     )
     order = [str(kind) for kind in kinds["kind"]]
     if spent(taken) > burnt * spent(stopped):  # who polled on the wanted CPUs decides what to change
@@ -63,7 +62,7 @@ def busy_wait(results: Results) -> Finding | None:
         order = [str(kind) for kind in ranked["kind"]]
     return Finding(
         id="busy_wait", cause=None,
-        claim=f"Polling burnt {percent(burnt)} of the server's CPU time ({named}); it held GPUs up for about {percent(share)} of the time{_how(results, taken, stopped)}.",
+        claim=f"Polling burnt {percent(burnt)} of the server's CPU time ({named}); it held GPUs up for about {percent(share)} of the time{_how(results, taken, stopped)}.{_lengths(kinds)}",
         exposed_ns=total, exposed_share=share, confidence="medium" if spent(stopped) else "high",
         why="the scheduler names the polling thread on the wanted CPU" if not spent(stopped)
         else "of the time stopped by the quota, the share of CPU time that polling used up is taken: an estimate",
@@ -73,6 +72,17 @@ def busy_wait(results: Results) -> Finding | None:
         verify=["Record again: the polling threads' CPU time and the launching threads' runnable or throttled time must fall together."],
         change="setting", gain_ns=total,
     )  # fmt: skip
+
+
+def _lengths(kinds: pl.DataFrame) -> str:
+    """Say how long the polls of the largest kind were on a CPU at a time."""
+    if kinds.is_empty():
+        return ""
+    most = kinds.row(0, named=True)
+    return (
+        f" Of {most['count']} polls ({KINDS.get(most['kind'], most['kind'])}) half stayed on a CPU for up to {most['p50_ns'] / 1e6:.1f} ms, "
+        f"95 % for up to {most['p95_ns'] / 1e6:.1f} ms."
+    )
 
 
 def _how(results: Results, taken: pl.DataFrame, stopped: pl.DataFrame) -> str:

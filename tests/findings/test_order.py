@@ -55,6 +55,24 @@ def test_each_says_why_it_stands_there():
     assert place(finding("idle", None, "none", 5, "No load."), 1) == "No load."
 
 
+def test_gains_of_a_run_that_the_recorders_slowed_down_say_so():
+    """20 of 102 ms in dispatch; in the first half of them the worker's samples lie in CUPTI, in the second in PyTorch."""
+    said = {}
+    for library in ("libcupti.so.13", "libtorch_cpu.so"):
+        sheet = Sheet()
+        sheet.kernel(0, 1)
+        for n in range(5):
+            sheet.doing(0, 20 + 4 * n, 24 + 4 * n, "aten::mm", "op")
+            sheet.sampled(0, 20 + 4 * n, 22 + 4 * n, ("[unknown]", f"/x/{library}"))
+            sheet.sampled(0, 22 + 4 * n, 24 + 4 * n, ("at::x", "/x/libtorch_cpu.so"))
+        sheet.kernel(101, 102)
+        said[library] = {f["id"]: f["place"] for f in diagnose(sheet.results())["findings"]}
+    cost = "The recorders cost the GPUs about 9.8 % of the time: part of this gain may be theirs."
+    assert said["libcupti.so.13"]["launch_bound"].endswith(cost)
+    assert cost not in said["libcupti.so.13"]["profiler_overhead"]  # it promises no gain
+    assert "recorders" not in said["libtorch_cpu.so"]["launch_bound"]
+
+
 def test_the_document_holds_gain_and_place():
     """20 of 102 ms in dispatch, for 15 of them without a CPU: cores give back 15, the launching itself 5.01."""
     sheet = Sheet()

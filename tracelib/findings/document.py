@@ -16,7 +16,7 @@ from tracelib.analyses.requests import PARTS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.spinning import polls
 from tracelib.findings.finding import Abstained, Finding, mean, quantile
-from tracelib.findings.order import ordered, place
+from tracelib.findings.order import ordered, place, reservation
 from tracelib.findings.rules import RULES
 from tracelib.findings.shown import Shown
 from tracelib.findings.unseen import unseen
@@ -75,18 +75,19 @@ def diagnose(
         "title": title, "ticket": ticket, "parameters": dict(parameters or {}), "sources": _sources(results),
         "window": {"start_ns": window.start_ns, "end_ns": window.end_ns, "duration_ns": window.duration_ns, "why": window.why},
         "verdict": Shown(dataclasses.asdict(verdict(results, thresholds)), window.start_ns), "devices": _devices(results), "host_time": _rows(results.host_time),
-        **parts, "capacity": _capacity(results), "findings": [_finding(results, f, n) for n, f in enumerate(found, 1)],
+        **parts, "capacity": _capacity(results), "findings": [_finding(results, f, n, reservation(found)) for n, f in enumerate(found, 1)],
         "abstained": [dataclasses.asdict(a) for a in abstained], "health": _health(results),
     }  # fmt: skip
     return Shown(document, window.start_ns)
 
 
-def _finding(results: Results, finding: Finding, number: int) -> Shown:
+def _finding(results: Results, finding: Finding, number: int, reserved: str) -> Shown:
     kept = dataclasses.asdict(finding)
     del kept["statement"], kept["leads"]
     whole = results.window.duration_ns * results.gpu_time["gpu"].n_unique()
     share = None if finding.gain_ns is None or not whole else finding.gain_ns / whole
-    whole_finding = {**kept, "gain_share": share, "place": place(finding, number)}
+    why = place(finding, number) + (reserved if finding.gain_ns is not None else "")
+    whole_finding = {**kept, "gain_share": share, "place": why}
     return Shown(whole_finding, results.window.start_ns)
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelib.findings.finding import percent
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracelib.findings.finding import Change, Finding
 
-__all__ = ["ordered", "place"]
+__all__ = ["ordered", "place", "reservation"]
 
 #: Cheap before dear.
 CHANGES: tuple[Change, ...] = ("machine", "setting", "code", "none")
@@ -62,3 +64,16 @@ def place(finding: Finding, number: int) -> str:
     if finding.statement:
         return finding.statement
     return _WORDS[finding.change if finding.gain_ns is not None else "none"][number > 1]
+
+
+def reservation(found: Iterable[Finding]) -> str:
+    """Return what must be said of every gain of a run whose recorders cost the GPUs something; empty where they did not.
+
+    How much of one gain is theirs is not known: they slow down what they record, each thing by another part.
+    """
+    cost = next((f.exposed_share for f in found if f.id == "profiler_overhead"), None)
+    return (
+        ""
+        if cost is None
+        else f" The recorders cost the GPUs about {percent(cost)} of the time: part of this gain may be theirs."
+    )

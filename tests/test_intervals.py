@@ -1,15 +1,16 @@
 """The interval algebra against its definition, nanosecond by nanosecond."""
 
 from collections import Counter
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracelib import intervals
-from tracelib.intervals import line
+from tracelib.intervals import cover, line, nesting
 
 SCHEMA = {"thread": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64}
 KEYS = range(3)
@@ -263,5 +264,24 @@ def test_working_in_parts_makes_no_difference(values, pieces):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line, "CHUNK", 1)
+        patch.setattr(nesting, "AT_ONCE", 1)  # each part takes over what is open, crossing intervals too
+        patch.setattr(cover, "AT_ONCE", 1)
         in_parts = made()
     assert all(a.equals(b) for a, b in zip(in_parts, made(), strict=True))
+
+
+@given(rows)
+def test_whole_keys_are_not_broken_apart(values):
+    keys = np.sort([key for key, _, _ in values])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "CHUNK", 2)
+        parts = [keys[a:b].tolist() for a, b in intervals.whole_keys(keys)]
+    assert list(chain.from_iterable(parts)) == keys.tolist()
+    assert all(a[-1] < b[0] for a, b in pairwise(parts))
+    assert all(len(part) <= 2 or len(set(part)) == 1 for part in parts)
+
+
+@given(st.lists(st.sampled_from([-3, 0, 2, 70_000]), max_size=8))
+def test_keys_come_in_order_and_equal_ones_keep_theirs(keys):
+    order = intervals.key_by_key(np.array(keys, np.int64))
+    assert order.tolist() == sorted(range(len(keys)), key=lambda n: keys[n])

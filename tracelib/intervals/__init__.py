@@ -7,15 +7,18 @@ intervals are disjoint and sorted per key.
 `overlay` is intersection (the parts that a row of the timeline covers), subtraction (the parts that none covers) and
 the state at a moment in one; summed up per row, `innermost` is the self time of nested slices.
 
-How it is fast: keys are laid one after the other on a single line (`line.on_line`), so that one sort and one binary search
-serve all of them; what stands in order already is not sorted again; NumPy does the work, and no Python loop runs per row.
+How it is fast: few keys are laid one after the other on a single line (`line.on_line`), so that one binary search serves all
+of them; what stands in order already is not sorted again; NumPy does the work, on some ten thousand rows at a time, since
+memory that was never used before costs more than what is done with it; and no Python loop runs per row.
 `tests/test_intervals.py` holds a brute-force oracle for each function, `benchmarks/intervals.py` the measurements.
 """
 
-from tracelib.intervals.cover import beneath, clip, fill, layered, merge_equal, overlay, union
-from tracelib.intervals.line import begin, end, in_order
+from tracelib.intervals.cover import clip, fill, merge_equal, overlay, union
+from tracelib.intervals.layers import beneath, layered, under
+from tracelib.intervals.line import begin, each, end, in_order, in_parts, key_by_key, order_of, whole_keys
 from tracelib.intervals.nesting import innermost
 
 __all__ = [
-    "begin", "beneath", "clip", "end", "fill", "in_order", "innermost", "layered", "merge_equal", "overlay", "union",
+    "begin", "beneath", "clip", "each", "end", "fill", "in_order", "in_parts", "innermost", "key_by_key", "layered",
+    "merge_equal", "order_of", "overlay", "under", "union", "whole_keys",
 ]  # fmt: skip

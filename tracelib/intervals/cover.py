@@ -1,22 +1,34 @@
-"""What intervals cover together, and what lies under them."""
+"""What intervals cover, alone and together."""
 
 from __future__ import annotations
 
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from tracelib.intervals.line import begin, each, end, in_order, ints, lines, on_line, span_of, with_length
+from tracelib.intervals.line import (
+    AT_ONCE,
+    begin,
+    each,
+    end,
+    ints,
+    lines,
+    on_line,
+    span_of,
+    with_length,
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Rows = NDArray[np.uint32]
 
-__all__ = ["beneath", "clip", "fill", "layered", "merge_equal", "overlay", "union"]
+__all__ = ["clip", "fill", "merge_equal", "overlay", "union", "whole"]
 
 
 def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
@@ -56,10 +68,10 @@ def fill(timeline: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, en
 
     After it, the intervals of each key in `keys` cover the stretch without gap or overlap. Sorted by `by`, `ts_ns`.
     """
-    return overlay(_whole(timeline, by, keys, start_ns, end_ns), timeline, by).select(timeline.columns)
+    return overlay(whole(timeline, by, keys, start_ns, end_ns), timeline, by).select(timeline.columns)
 
 
-def _whole(like: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
+def whole(like: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
     """Return the stretch `[start_ns, end_ns)` of each key."""
     return pl.DataFrame({by: sorted(keys)}, schema={by: like.schema[by]}).with_columns(
         ts_ns=pl.lit(start_ns, pl.Int64), dur_ns=pl.lit(end_ns - start_ns, pl.Int64)
@@ -85,29 +97,60 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     if timeline.is_empty() or left[on].null_count() == left.height:
         return left.with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
     numbered = left.select(on, "ts_ns", "dur_ns").with_row_index("_piece")
-    parts = each(lambda part: _cut(part, timeline, on), lines(numbered.filter(pl.col(on).is_not_null()), on))
+    line = timeline.select(on, "ts_ns", "dur_ns")
+    if line[on].null_count() == 0 and line[on].is_sorted():
+        line = line.with_columns(pl.col(on).set_sorted())
+    parts = each(lambda part: _cut(part, line, on), lines(numbered.filter(pl.col(on).is_not_null()), on))
     alone = numbered.filter(pl.col(on).is_null()).select(
         "_piece", "ts_ns", "dur_ns", _at=pl.lit(None, pl.UInt32)
     )
-    cut = pl.concat([*parts, alone], rechunk=True)
+    cut = pl.concat([*chain.from_iterable(parts), alone], rechunk=True)
     if not cut["_piece"].is_sorted():
-        cut = cut.sort("_piece", maintain_order=True)
+        cut = cut.select(pl.all().gather(np.argsort(cut["_piece"].to_numpy(), kind="stable")))
     told = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"])).with_columns(
         cut["ts_ns"], cut["dur_ns"]
     )
     return told.select(pieces.columns).with_columns(timeline[c].gather(cut["_at"]) for c in extra)
 
 
-def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFrame:
+def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> list[pl.DataFrame]:
     """Return the parts of `pieces`: `_piece`, `ts_ns`, `dur_ns`, `_at` (the timeline's row there; null = none)."""
     left, right, shift = on_line(pieces, on)
     start, stop, row = _same_line(timeline, pieces, on)
+    row = np.append(row, np.uint32(0))  # which -1, none, takes
     low = np.searchsorted(stop, left, side="right")
     count = np.searchsorted(start, right, side="left") - low
-    # The edges of each piece: its begin, begin and end of each row in it, its end.
+    made = []
+    for few in _few(2 * count + 2):
+        piece, begins, length, covering = _parts(left[few], right[few], low[few], count[few], start, stop)
+        piece += few.start
+        made.append(
+            pl.DataFrame({
+                "_piece": pieces["_piece"].gather(piece), "ts_ns": begins - shift[piece], "dur_ns": length,
+                "_at": pl.Series(row[covering]).set(pl.Series(covering < 0), None),
+            })
+        )  # fmt: skip
+    return made
+
+
+def _few(edges: Ints) -> Iterator[slice]:
+    """Yield stretches of pieces that have about `AT_ONCE` edges together."""
+    until = np.cumsum(edges)
+    cuts = np.unique(np.searchsorted(until, np.arange(0, until[-1], AT_ONCE))).tolist()
+    return (slice(a, b) for a, b in pairwise([*cuts, len(edges)]))
+
+
+def _parts(
+    left: Ints, right: Ints, low: Ints, count: Ints, start: Ints, stop: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return of each part its piece, begin, length, and the number of the interval that covers it, -1 = none does.
+
+    Each piece, from `left` to `right`, meets the `count` intervals from number `low` on.
+    """
+    # The edges of each piece: its begin, begin and end of each interval in it, its end.
     edges = 2 * count + 2
     place = np.cumsum(edges) - edges
-    piece = np.repeat(np.arange(len(left), dtype=np.int32), edges)
+    piece = np.repeat(np.arange(len(left)), edges)
     nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     inside = np.repeat(place + 1, count) + 2 * nth
     of, covering = piece[inside], np.repeat(low, count) + nth
@@ -116,91 +159,37 @@ def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFrame:
     edge[inside] = np.maximum(start[covering], left[of])
     edge[inside + 1] = np.minimum(stop[covering], right[of])
     at = np.full(len(piece), -1, np.int64)
-    at[inside] = row[covering]
+    at[inside] = covering
     length = np.diff(edge, append=0)
     length[place + edges - 1] = 0
     kept = np.flatnonzero(length > 0)
-    found = pl.Series(at[kept])
-    return pl.DataFrame({
-        "_piece": pieces["_piece"].gather(piece[kept]), "ts_ns": edge[kept] - shift[piece[kept]], "dur_ns": length[kept],
-        "_at": found.set(found < 0, None).cast(pl.UInt32),
-    })  # fmt: skip
+    return piece[kept], edge[kept], length[kept], at[kept]
 
 
-def _same_line(timeline: pl.DataFrame, pieces: pl.DataFrame, on: str) -> tuple[Ints, Ints, Ints]:
+def _same_line(timeline: pl.DataFrame, pieces: pl.DataFrame, on: str) -> tuple[Ints, Ints, Rows]:
     """Return begin, end and position of the timeline's rows that can meet `pieces`, on the line of these."""
-    first, span = begin(pieces), span_of(pieces)
     low, high = int(pieces[on].to_numpy().min()), int(pieces[on].to_numpy().max())
     after = 0
     if timeline[on].null_count() == 0 and timeline[on].is_sorted():
         after, until = np.searchsorted(timeline[on].to_numpy(), [low, high + 1])
         timeline = timeline.slice(after, until - after)
-    key = ints(timeline[on].fill_null(low - 1))
-    start = np.maximum(ints(timeline["ts_ns"]), first)
-    stop = np.minimum(ints(timeline["ts_ns"]) + ints(timeline["dur_ns"]), first + span)
-    row = np.flatnonzero((stop > start) & (key >= low) & (key <= high))
-    shift = (key[row] - low) * span - first
-    start, stop = start[row] + shift, stop[row] + shift
+    key, start = ints(timeline[on].fill_null(low - 1)), ints(timeline["ts_ns"])
+    stop = start + ints(timeline["dur_ns"])
+    meets = (stop > start) & (key >= low) & (key <= high)
+    if low < high:
+        first, span = begin(pieces), span_of(pieces)
+        shift = (key - low) * span - first
+        start, stop = np.maximum(start, first) + shift, np.minimum(stop, first + span) + shift
+        meets &= stop > start
+    row = np.arange(after, after + len(start), dtype=np.uint32)
+    if not meets.all():
+        start, stop, row = start[meets], stop[meets], row[meets]
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, stop, row = start[order], stop[order], row[order]
     if (start[1:] < stop[:-1]).any():
         raise ValueError(f"the timeline's intervals overlap on one {on}")
-    return start, stop, row + after
-
-
-def beneath(first: pl.DataFrame, second: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the timeline `first`, and the timeline `second` where `first` has nothing; both of the same columns.
-
-    Sorted by `by`, `ts_ns`.
-    """
-    if first.is_empty() or second.is_empty():
-        return in_order(first if second.is_empty() else second, by)
-    gaps = _gaps(in_order(first.select(by, "ts_ns", "dur_ns"), by), by, second)
-    told = second.with_columns(_seen=pl.lit(value=True))
-    added = overlay(gaps, told, by).filter(pl.col("_seen")).select(first.columns)
-    return in_order(pl.concat([first, added]), by)
-
-
-def _gaps(line: pl.DataFrame, by: str, around: pl.DataFrame) -> pl.DataFrame:
-    """Return where `line`, in order, has nothing between begin and end of the rows `around`, for the keys of these."""
-    low, high = begin(around), end(around)
-    edge = pl.DataFrame({by: around[by].drop_nulls().unique()}).with_columns(
-        ts_ns=pl.lit(high, pl.Int64), dur_ns=pl.lit(0, pl.Int64)
-    )
-    rows = in_order(pl.concat([line.filter(pl.col(by).is_not_null()), edge]), by)
-    first = pl.col(by) != pl.col(by).shift(1, fill_value=None)
-    before = (
-        pl.when(first.fill_null(value=True))
-        .then(low)
-        .otherwise((pl.col("ts_ns") + pl.col("dur_ns")).shift(1))
-    )
-    start, stop = pl.max_horizontal(before, pl.lit(low)), pl.min_horizontal("ts_ns", pl.lit(high))
-    return rows.select(by, ts_ns=start, dur_ns=stop - start).filter(pl.col("dur_ns") > 0)
-
-
-def layered(
-    layers: Sequence[tuple[str, pl.DataFrame]],
-    by: str,
-    keys: Sequence[int],
-    start_ns: int,
-    end_ns: int,
-    rest: str,
-) -> pl.DataFrame:
-    """Return one timeline in which an earlier layer hides the later ones, and `rest` is what no layer covers.
-
-    Each layer is a name and a frame with `by`, `ts_ns`, `dur_ns`. One row per stretch: `by`, `ts_ns`, `dur_ns`, `state`
-    (the layer's name); per key the rows cover `[start_ns, end_ns)` without gap or overlap.
-    """
-    open_ = _whole(layers[0][1], by, keys, start_ns, end_ns)
-    decided = [open_.clear().with_columns(state=pl.lit(None, pl.String))]
-    for name, frame in layers:
-        cover = union(clip(frame.select(by, "ts_ns", "dur_ns"), start_ns, end_ns), by)
-        cut = overlay(open_, cover.with_columns(state=pl.lit(name)), by)
-        decided.append(cut.filter(pl.col("state").is_not_null()))
-        open_ = cut.filter(pl.col("state").is_null()).drop("state")
-    decided.append(open_.with_columns(state=pl.lit(rest)))
-    return merge_equal(pl.concat(decided).sort(by, "ts_ns"), [by, "state"])
+    return start, stop, row
 
 
 def merge_equal(timeline: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:

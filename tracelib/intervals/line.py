@@ -15,14 +15,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Keys = NDArray[np.integer]
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")
 
-__all__ = ["begin", "each", "end", "in_order", "ints", "lines", "on_line", "span_of", "with_length"]
+__all__ = [
+    "AT_ONCE", "begin", "changes", "each", "end", "in_order", "in_parts", "ints", "key_by_key", "lines", "on_line", "order_of", "span_of", "whole_keys",
+    "with_length",
+]  # fmt: skip
 
 #: Rows that are worked on at a time, where the keys allow.
 CHUNK = 2**17
+#: Rows on one line that are worked on at a time: what is made of them stays in the processor's cache.
+AT_ONCE = 2**15
 #: More runs of one key than this, beside one per key, are sorted rather than picked one by one.
 MANY_RUNS = 10_000
 #: A line longer than this would not fit into 64 bits: then each key gets a line of its own.
@@ -49,33 +55,34 @@ def in_order(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return the rows of `frame` by key and begin; rows that stand so already, or in a few runs of such, cost little."""
     if frame.is_empty() or frame[by].null_count():
         return frame.sort(by, "ts_ns", maintain_order=True)
-    if _stands_in_order(frame, by):
-        return frame
-    runs: dict[int, list[pl.DataFrame]] = {}
-    for run in _runs(frame, by):
-        runs.setdefault(run[by][0], []).append(run)
-    parts = each(lambda key: _by_begin(pl.concat(runs[key])), sorted(runs))
-    return pl.concat(parts, rechunk=True)
+    order = order_of(frame[by].to_numpy(), ints(frame["ts_ns"]))
+    return frame if order is None else frame.select(pl.all().gather(order))
 
 
-def _stands_in_order(frame: pl.DataFrame, by: str) -> bool:
-    key, ts = frame[by].to_numpy(), ints(frame["ts_ns"])
-    return bool(((key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & (ts[1:] >= ts[:-1]))).all())
+def order_of(key: Keys, ts: Ints) -> NDArray[np.uint32] | None:
+    """Return the positions of rows by key and begin, of equal ones as they stand; None if they stand in order."""
+    if _stands_in_order(key, ts):
+        return None
+    runs: dict[int, list[tuple[int, int]]] = {}
+    for a, b in pairwise([0, *changes(key).tolist(), len(key)]):
+        runs.setdefault(int(key[a]), []).append((a, b))
+    if sum(map(len, runs.values())) > MANY_RUNS + len(runs):
+        return np.lexsort((ts, key)).astype(np.uint32)
+    return np.concatenate(each(lambda one: _by_begin(runs[one], ts), sorted(runs)))
 
 
-def _runs(frame: pl.DataFrame, by: str) -> list[pl.DataFrame]:
-    """Return stretches of rows of one key; the frame put in order by key first if these would be many."""
-    changes = np.flatnonzero(np.diff(frame[by].to_numpy())) + 1
-    if len(changes) > MANY_RUNS + frame[by].n_unique():
-        return _runs(frame.sort(by, maintain_order=True), by)
-    return [frame.slice(a, b - a) for a, b in pairwise([0, *changes.tolist(), frame.height])]
+def _stands_in_order(key: Keys, ts: Ints) -> bool:
+    for a in range(0, len(key), CHUNK):
+        k, t = key[a : a + CHUNK + 1], ts[a : a + CHUNK + 1]
+        if not ((k[1:] > k[:-1]) | ((k[1:] == k[:-1]) & (t[1:] >= t[:-1]))).all():
+            return False
+    return True
 
 
-def _by_begin(rows: pl.DataFrame) -> pl.DataFrame:
-    ts = ints(rows["ts_ns"])
-    if (ts[1:] >= ts[:-1]).all():
-        return rows
-    return rows[np.argsort(ts, kind="stable")]  # which finds the runs and merges them
+def _by_begin(runs: Sequence[tuple[int, int]], ts: Ints) -> NDArray[np.uint32]:
+    place = np.concatenate([np.arange(a, b, dtype=np.uint32) for a, b in runs])
+    begins = np.concatenate([ts[a:b] for a, b in runs])
+    return place[np.argsort(begins, kind="stable")]  # which finds the runs and merges them
 
 
 def each(function: Callable[[Part], Made], parts: Sequence[Part]) -> list[Made]:
@@ -86,30 +93,59 @@ def each(function: Callable[[Part], Made], parts: Sequence[Part]) -> list[Made]:
         return list(pool.map(function, parts))
 
 
+def in_parts(function: Callable[[pl.DataFrame], pl.DataFrame], rows: pl.DataFrame) -> pl.DataFrame:
+    """Return `function` of all rows, made of a few at a time: for what it makes along the way there is little new memory."""
+    if rows.height <= CHUNK:
+        return function(rows)
+    return pl.concat(each(function, list(rows.iter_slices(CHUNK))), rechunk=True)
+
+
 def with_length(rows: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the rows that have a key and take time."""
-    return rows.filter((pl.col("dur_ns") > 0) & pl.col(by).is_not_null())
+    """Return the rows that have a key and take time; `rows` themselves if all do."""
+    if rows[by].null_count():
+        rows = rows.filter(pl.col(by).is_not_null())
+    shortest = rows["dur_ns"].min()
+    return rows if shortest is None or shortest > 0 else rows.filter(pl.col("dur_ns") > 0)  # type: ignore[operator]
 
 
 def lines(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
     """Return `rows` in parts of whole keys that each fit on one line, no part if there are no rows.
 
-    Rows that stand key by key come in parts of about `CHUNK`, so that what is made of them stays in the processor's reach.
+    The parts have about `CHUNK` rows where the keys allow, so that what is made of them stays in the processor's reach.
     """
     if rows.is_empty():
         return []
     if not rows[by].is_sorted():
-        return [rows] if _fits(rows, by) else lines(rows.sort(by, maintain_order=True), by)
-    changes = np.flatnonzero(np.diff(rows[by].to_numpy())) + 1
-    bounds = [0, *changes.tolist(), rows.height]
+        rows = rows.select(pl.all().gather(key_by_key(rows[by].to_numpy())))
+    parts = [rows.slice(a, b - a) for a, b in whole_keys(rows[by].to_numpy())]
+    if all(_fits(part, by) for part in parts):
+        return parts
+    bounds = [0, *changes(rows[by].to_numpy()).tolist(), rows.height]
+    return [rows.slice(a, b - a) for a, b in pairwise(bounds)]
+
+
+def changes(values: Keys) -> Ints:
+    """Return the positions at which a value differs from the one before it."""
+    return np.flatnonzero(values[1:] != values[:-1]) + 1
+
+
+def whole_keys(keys: Keys) -> list[tuple[int, int]]:
+    """Return stretches (begin, end) of about `CHUNK` of the sorted `keys`, none of which breaks one key's rows apart."""
+    if not len(keys):
+        return []
+    bounds = [0, *changes(keys).tolist(), len(keys)]
     cuts = [0]
     for at, after in pairwise(bounds):
         if at > cuts[-1] and after - cuts[-1] > CHUNK:
             cuts.append(at)
-    parts = [rows.slice(a, b - a) for a, b in pairwise([*cuts, rows.height])]
-    if all(_fits(part, by) for part in parts):
-        return parts
-    return [rows.slice(a, b - a) for a, b in pairwise(bounds)]
+    return list(pairwise([*cuts, len(keys)]))
+
+
+def key_by_key(keys: Keys) -> Ints:
+    """Return the positions of `keys` in their order, equal ones as they stand; small keys are counted, not compared."""
+    if len(keys) and int(keys.max()) - int(keys.min()) < 2**16:
+        keys = (keys - keys.min()).astype(np.uint16)
+    return np.argsort(keys, kind="stable")
 
 
 def span_of(rows: pl.DataFrame) -> int:
@@ -126,9 +162,12 @@ def _fits(rows: pl.DataFrame, by: str) -> bool:
 
 def on_line(rows: pl.DataFrame, by: str) -> tuple[Ints, Ints, Ints]:
     """Return begin and end of each row on a line that holds key after key, and what was added to the row's times."""
-    shift = rows[by].to_numpy().astype(np.int64)
+    key, ts, dur = rows[by].to_numpy(), ints(rows["ts_ns"]), ints(rows["dur_ns"])
+    if key.min() == key.max():
+        return ts, ts + dur, np.broadcast_to(np.int64(0), len(ts))
+    shift = key.astype(np.int64)
     shift -= shift.min()
     shift *= span_of(rows)
     shift -= begin(rows)
-    start = ints(rows["ts_ns"]) + shift
-    return start, start + ints(rows["dur_ns"]), shift
+    start = ts + shift
+    return start, start + dur, shift

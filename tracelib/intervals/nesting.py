@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from tracelib.intervals.line import each, ints, lines, on_line, with_length
+from tracelib.intervals.line import AT_ONCE, each, ints, lines, on_line, with_length
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
@@ -29,18 +32,21 @@ def innermost(slices: pl.DataFrame, by: str) -> pl.DataFrame:
     """
     rows = with_length(slices.select(by, "ts_ns", "dur_ns").with_row_index("row"), by)
     empty = rows.select(by, "ts_ns", "dur_ns", "row").clear()
-    return pl.concat([empty, *each(lambda part: _innermost(part, by), lines(rows, by))], rechunk=True)
+    found = each(lambda part: _innermost(part, by), lines(rows, by))
+    return pl.concat([empty, *chain.from_iterable(found)], rechunk=True)
 
 
-def _innermost(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+def _innermost(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
     start, stop, shift = on_line(rows, by)
     order = _preorder(start, stop)
     if order is not None:
         rows, start, stop, shift = rows[order], start[order], stop[order], shift[order]
-    at, until, top = _tops(start, stop)
-    return pl.DataFrame({
-        by: rows[by].gather(top), "ts_ns": at - shift[top], "dur_ns": until - at, "row": rows["row"].gather(top),
-    })  # fmt: skip
+    return [
+        pl.DataFrame({
+            by: rows[by].gather(top), "ts_ns": at - shift[top], "dur_ns": until - at, "row": rows["row"].gather(top),
+        })
+        for at, until, top in _tops(start, stop)
+    ]  # fmt: skip
 
 
 def _preorder(start: Ints, stop: Ints) -> Ints | None:
@@ -53,10 +59,31 @@ def _preorder(start: Ints, stop: Ints) -> Ints | None:
     return ints(rows.select(order).to_series())
 
 
-def _tops(start: Ints, stop: Ints) -> tuple[Ints, Ints, Places]:
-    """Return begin, stop and position of the innermost interval over time, for intervals in preorder.
+def _tops(start: Ints, stop: Ints) -> Iterator[tuple[Ints, Ints, Places]]:
+    """Yield begin, stop and position of the innermost interval over time, for intervals in preorder, part by part.
 
-    It changes where one begins, to that one, and where one ends that nothing hides, to the last before it that goes on.
+    A part ends where an interval begins, which makes a new stretch begin there anyway; what goes on then is carried into the
+    next part, which is made large enough for that to cost little.
+    """
+    at, open_ = 0, np.empty(0, np.int32)
+    while at < len(start):
+        after = at + max(AT_ONCE, 2 * len(open_))
+        after = (
+            int(np.searchsorted(start, start[after - 1], side="right")) if after < len(start) else len(start)
+        )
+        until = start[after] if after < len(start) else np.iinfo(np.int64).max
+        place = np.concatenate([open_, np.arange(at, after, dtype=np.int32)])
+        ends = stop[place]
+        begin, end, top = _tops_of_part(np.maximum(start[place], start[at]), np.minimum(ends, until))
+        yield begin, end, place[top]
+        at, open_ = after, place[ends > until]
+
+
+def _tops_of_part(start: Ints, stop: Ints) -> tuple[Ints, Ints, Places]:
+    """Return the same of few intervals.
+
+    The innermost changes where one begins, to that one, and where one ends that nothing hides, to the last before it that
+    goes on.
     """
     after = np.searchsorted(start, stop, side="left")  # the first that begins when this one has ended
     depth = np.cumsum(1 - np.bincount(after, minlength=len(start) + 1)[:-1]) - 1  # begun before and going on

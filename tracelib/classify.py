@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.kinds import kind_numbers, kinds
 from tracelib.rules import CAUSES, TIERS, Rules, SliceRule, load_rules
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
 
     """
     chosen = (rules or load_rules()).slices
-    names = slices.group_by("name", "category").agg().sort("category", "name")
+    names = kinds(slices)
     text = names.select(pl.col("name").cast(pl.String).fill_null(""), pl.col("category").cast(pl.String))
     conditions = {n: _slice_condition(rule) for n, rule in enumerate(chosen)}
     rule = text.select(rule=_first_match(conditions)).to_series()
@@ -114,12 +115,11 @@ def slice_meanings(slices: pl.DataFrame, rules: Rules | None = None) -> tuple[pl
     long = causes.select(
         pl.col("long_cause").alias("cause"), pl.col("long_sub_cause").alias("sub_cause"), *usual.columns[2:]
     )
-    numbers = causes.select("name", "category", "long_ns", _at=pl.int_range(pl.len(), dtype=pl.UInt32))
-    lasts = (pl.col("dur_ns") >= pl.col("long_ns")).fill_null(value=False)
-    at = slices.select("name", "category", "dur_ns").join(
-        numbers, on=["name", "category"], how="left", maintain_order="left", nulls_equal=True
-    ).select(pl.col("_at") + lasts * pl.lit(causes.height, pl.UInt32))  # fmt: skip
-    return at.to_series(), pl.concat([usual, long])
+    number = pl.Series(kind_numbers(slices, causes))
+    varies = causes["long_ns"].is_not_null().gather(number)
+    lasts = slices["dur_ns"].filter(varies) >= causes["long_ns"].gather(number.filter(varies))
+    at = number.scatter(varies.arg_true().filter(lasts), number.filter(varies).filter(lasts) + causes.height)
+    return at, pl.concat([usual, long])
 
 
 def stack_causes(stacks: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.classify import sample_causes, slice_causes
+from tracelib.kinds import of_kinds
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -71,7 +72,7 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
 def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
     """Add `waiting`: the thread is inside a range that waits for another process."""
     meaning = slice_causes(trace.slices, rules).filter(pl.col("waits") & ~pl.col("weak"))
-    ranges = trace.slices.join(meaning.select("name", "category"), on=["name", "category"], how="semi")
+    ranges = of_kinds(trace.slices, meaning)
     begun = ranges.filter(pl.col("thread").is_not_null()).select(
         "thread", begin="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.classify import slice_causes
+from tracelib.kinds import of_kinds
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -29,7 +30,8 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     `ts_ns`, `thread`.
     """
     meaning = slice_causes(trace.slices, rules).filter(pl.col("direction").is_not_null() & ~pl.col("weak"))
-    found = trace.slices.join(meaning, on=["name", "category"], how="inner").filter(pl.col("dur_ns") > 0)
+    ranges = of_kinds(trace.slices, meaning).filter(pl.col("dur_ns") > 0)
+    found = ranges.join(meaning, on=["name", "category"], how="inner")
     inside = found.filter(
         (pl.col("ts_ns") < window.end_ns) & (pl.col("ts_ns") + pl.col("dur_ns") > window.start_ns)
     )

@@ -1,4 +1,4 @@
-"""What happened to each thread at the scheduler, from the source that saw most at each time.
+"""Scheduler events, from the source that saw most at each time.
 
 perf and ftrace may record the same switches: taking both would count them twice, so each stretch of time is left to one
 source per machine, the one with most events in it. Where none records, chains of events are cut (`segment`).
@@ -12,30 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.schema import IDLE
-
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
-__all__ = [
-    "END",
-    "IN",
-    "OUT",
-    "START",
-    "WAKE",
-    "acts",
-    "chosen_events",
-    "covers",
-    "sampling",
-    "thread_events",
-]
-
-#: Kinds of a thread's events: its segment begins, it is woken, comes to a CPU, leaves it, its segment ends.
-START, WAKE, IN, OUT, END = range(5)
-
-#: Room for the events' order `n` in a sorting key, which leaves 27 bits for the thread and segment.
-ROOM = 2**36
-LAST = ROOM - 2
+__all__ = ["acts", "chosen_events", "covers", "sampling"]
 
 TIMED_EVENT = "^(?:cpu|task)-clock"
 
@@ -112,7 +92,7 @@ def _densest(times: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]]) -> li
 def chosen_events(trace: Trace, cover: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `trace.sched` that `cover` selects, in the order of time.
 
-    Added: `segment` (Int32), `wakes` (Boolean: its source records wake-ups), `n` (Int64: the rows' order).
+    Added: `segment` (Int32), `wakes` (Boolean: its source records wake-ups).
     """
     parts = []
     for source, a, b, segment in cover.iter_rows():
@@ -123,84 +103,7 @@ def chosen_events(trace: Trace, cover: pl.DataFrame) -> pl.DataFrame:
         told = kept["event"].is_in(["wakeup", "waking"]).any()
         parts.append(kept.with_columns(segment=pl.lit(segment, pl.Int32), wakes=pl.lit(told)))
     none = trace.sched.clear().with_columns(segment=pl.lit(None, pl.Int32), wakes=pl.lit(None, pl.Boolean))
-    return pl.concat([*parts, none]).with_row_index("n").with_columns(pl.col("n").cast(pl.Int64))
-
-
-def thread_events(sched: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFrame:
-    """Return each thread's events in order, between a row that begins its segment and one that ends it.
-
-    One row per event of a thread: `thread`, `segment` (Int32), `ts_ns` (Int64), `kind` (UInt8: START, WAKE, IN, OUT, END),
-    `cpu` (Int32), `ready`, `asleep` (Boolean: it left in state R; in one that a wake-up ends), `broken` (Boolean: the CPU's neighbouring switch
-    tells of another thread, so an event was lost), `idle_since` (Int64: of an OUT, since when the CPU had been idle by the
-    switch before it: the thread's coming was not recorded; null = it was), `to_idle` (Boolean: an OUT to an idle CPU),
-    `other` (Int32: the thread that came as this one left, or left as it came; null = none).
-
-    Wake-ups of a thread that runs, that is ready, or that was woken before, change nothing and are dropped.
-    """
-    left, came = _switches(sched)
-    woken = sched.filter(
-        pl.col("event").is_in(["wakeup", "waking", "wakeup_new"]) & (pl.col("next") >= 0)
-    ).select("segment", "ts_ns", "n", "cpu", thread="next", kind=pl.lit(WAKE, pl.UInt8))
-    edges = _edges(left, came, woken, cover)
-    events = pl.concat([left, came, woken, edges], how="diagonal").sort(_in_order("thread"))
-    before = pl.col("kind").shift(1)
-    off = (before == START) | ((before == OUT) & ~pl.col("ready").shift(1))
-    return events.filter((pl.col("kind") != WAKE) | off)
-
-
-def _in_order(key: str) -> pl.Expr:
-    """Return one integer that sorts by `key`, `segment`, `n`: several times as fast as sorting by three columns."""
-    segments = pl.col("segment").max().cast(pl.Int64) + 1
-    return (pl.col(key).cast(pl.Int64) * segments + pl.col("segment")) * ROOM + pl.col("n") + 1
-
-
-def _switches(sched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return what switches say of the thread that left, and of the one that came.
-
-    A switch from nothing known to nothing known is a reader's mark that events of that CPU were lost before it: whoever
-    was there before it, and whoever is there after it, may have come and gone in between.
-    """
-    switch = sched.filter(pl.col("event") == "switch").sort(_in_order("cpu"))
-    same_before = (pl.col("cpu") == pl.col("cpu").shift(1)) & (
-        pl.col("segment") == pl.col("segment").shift(1)
-    )
-    same_after = (pl.col("cpu") == pl.col("cpu").shift(-1)) & (
-        pl.col("segment") == pl.col("segment").shift(-1)
-    )
-    mark = pl.col("prev").is_null() & pl.col("next").is_null()
-    switch = switch.with_columns(
-        cut_before=same_before & mark.shift(1),
-        cut_after=same_after & mark.shift(-1),
-        before=pl.when(same_before).then(pl.col("next").shift(1)),
-        since=pl.when(same_before).then(pl.col("ts_ns").shift(1)),
-        after=pl.when(same_after).then(pl.col("prev").shift(-1)),
-    )
-    from_idle = (pl.col("before") == IDLE).fill_null(value=False)
-    other = {c: pl.when(pl.col(c) >= 0).then(c) for c in ("prev", "next")}
-    left = switch.filter(pl.col("prev") >= 0).select(
-        "segment", "ts_ns", "n", "cpu", thread="prev", kind=pl.lit(OUT, pl.UInt8), ready=pl.col("prev_state").eq_missing("R"),
-        asleep=(~pl.col("prev_state").is_in(["R", "X", "Z"])).fill_null(value=False) & pl.col("wakes"), broken=(pl.col("cut_before") | (~from_idle & (pl.col("before") != pl.col("prev")))).fill_null(value=False),
-        idle_since=pl.when(from_idle).then("since"), to_idle=(pl.col("next") == IDLE).fill_null(value=False), other=other["next"],
-    )  # fmt: skip
-    came = switch.filter(pl.col("next") >= 0).select(
-        "segment", "ts_ns", "n", "cpu", thread="next", kind=pl.lit(IN, pl.UInt8),
-        broken=(pl.col("cut_after") | (pl.col("after") != pl.col("next"))).fill_null(value=False), other=other["prev"],
-    )  # fmt: skip
-    return left, came
-
-
-def _edges(left: pl.DataFrame, came: pl.DataFrame, woken: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFrame:
-    """Return a START and an END for each thread and segment that any event names."""
-    named = pl.concat([frame.select("thread", "segment") for frame in (left, came, woken)]).unique()
-    spans = cover.group_by("segment").agg(pl.col("from_ns").min(), pl.col("until_ns").max())
-    both = named.join(spans, on="segment")
-    begin = both.select(
-        "thread", "segment", ts_ns="from_ns", kind=pl.lit(START, pl.UInt8), n=pl.lit(-1, pl.Int64)
-    )
-    end = both.select(
-        "thread", "segment", ts_ns="until_ns", kind=pl.lit(END, pl.UInt8), n=pl.lit(LAST, pl.Int64)
-    )
-    return pl.concat([begin, end])
+    return pl.concat([*parts, none], rechunk=True)
 
 
 def acts(trace: Trace, sched: pl.DataFrame) -> pl.DataFrame:

@@ -21,20 +21,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.scheduler_events import (
-    END,
-    IN,
-    OUT,
-    START,
-    WAKE,
-    acts,
-    chosen_events,
-    covers,
-    sampling,
-    thread_events,
-)  # fmt: skip
+from tracelib.analyses.scheduler_events import acts, chosen_events, covers, sampling
+from tracelib.analyses.thread_events import END, IN, OUT, START, WAKE, event_keys, events_of, with_neighbours
 from tracelib.analyses.throttling import throttled
-from tracelib.intervals import clip, fill
+from tracelib.intervals import clip, each, fill, in_order
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -66,26 +56,36 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     sched = chosen_events(trace, cover)
     if sched.is_empty():
         return pl.DataFrame(schema=THREAD_STATES)
-    events = thread_events(sched, cover)
+    rows = with_neighbours(sched)
+    told = each(lambda keys: _told(events_of(keys, rows, cover), window), event_keys(sched))
+    if not told:
+        return pl.DataFrame(schema=THREAD_STATES)
+    recorded, off_idle, incomplete, edges = (pl.concat(frames) for frames in zip(*told, strict=True))
+    missing = _with_first_act(incomplete, acts(trace, sched))
+    stopped = throttled(pl.concat([off_idle, _rebuilt(missing, sampling(trace))])).select(list(THREAD_STATES))
+    others = clip(stopped, window.start_ns, window.end_ns)
+    whole = pl.concat([recorded, others, _not_covered(edges, window)]).match_to_schema(THREAD_STATES)
+    return in_order(whole, "thread")
+
+
+def _told(
+    events: pl.DataFrame, window: Window
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return what is recorded of some threads in the window; what is, of waits on an idle CPU; pairs that miss a coming; edges."""
     pairs = _pairs(events)
-    missing = _with_first_act(pairs.filter(pl.col("gap") | pl.col("open")), acts(trace, sched))
-    pieces = throttled(pl.concat([_recorded(pairs), _rebuilt(missing, sampling(trace))]))
-    rows = clip(pieces.select(list(THREAD_STATES)), window.start_ns, window.end_ns)
-    whole = pl.concat([rows, _not_covered(events, window)]).match_to_schema(THREAD_STATES)
-    return whole.sort(
-        pl.col("thread").cast(pl.Int64) * (window.duration_ns + 1) + (pl.col("ts_ns") - window.start_ns)
+    recorded = _recorded(pairs)
+    sure = recorded.filter(~pl.col("to_idle")).select(list(THREAD_STATES))
+    return (
+        clip(sure, window.start_ns, window.end_ns),
+        recorded.filter("to_idle"),
+        pairs.filter(pl.col("gap") | pl.col("open")),
+        events.filter(pl.col("kind").is_in([START, END])).select("thread", "ts_ns", "kind"),
     )
 
 
-def _not_covered(events: pl.DataFrame, window: Window) -> pl.DataFrame:
+def _not_covered(edges: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Return the parts of the window that no recording of the thread's machine covers."""
-    spans = events.filter(pl.col("kind").is_in([START, END])).select(
-        "thread",
-        "ts_ns",
-        dur_ns=pl.col("ts_ns").shift(-1) - pl.col("ts_ns"),
-        kind="kind",
-        seen=pl.lit(value=True),
-    )
+    spans = edges.with_columns(dur_ns=pl.col("ts_ns").shift(-1) - pl.col("ts_ns"), seen=pl.lit(value=True))
     recorded = spans.filter(pl.col("kind") == START).drop("kind")
     threads = recorded["thread"].unique().to_list()
     holes = fill(recorded, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("seen").is_null())

@@ -4,7 +4,8 @@ import polars as pl
 
 from tests.analyses.scheduling_frames import IDLE, switch, trace, wakeup, window
 from tracelib import schema
-from tracelib.analyses.host_activity import clock_stretches, host_activity
+from tracelib.analyses.clock_stretches import clock_stretches
+from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.thread_states import thread_states
 from tracelib.classify import load_rules
 

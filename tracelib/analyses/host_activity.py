@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from tracelib.analyses.arrivals import waits_until
 from tracelib.analyses.demand import SERVER
 from tracelib.analyses.look_inside import LONG_NS, OUTLIER, look_inside
-from tracelib.classify import helper_threads, sample_causes, slice_meanings
-from tracelib.intervals import beneath, clip, in_order, innermost, overlay
+from tracelib.classify import helper_threads, slice_meanings
+from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.classify import Rules
     from tracelib.trace import Trace
 
-__all__ = ["HOST_ACTIVITY", "clock_stretches", "host_activity"]
+__all__ = ["HOST_ACTIVITY", "host_activity"]
 
 HOST_ACTIVITY = pl.Schema({
     "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.Categorical(), "cause": pl.Categorical(),
@@ -36,7 +37,7 @@ def host_activity(
 ) -> pl.DataFrame:
     """Return what each thread did over time.
 
-    Takes the frames `thread_states` and :func:`clock_stretches`.
+    Takes the frames `thread_states` and :func:`tracelib.analyses.clock_stretches.clock_stretches`.
 
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name; null for a
     sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this thread waits for,
@@ -46,65 +47,104 @@ def host_activity(
     Source of the definitions: ATTRIBUTION.md, Ledger 2; the rules are data (`tracelib/rules.toml`).
     """
     slices, meanings = _with_meanings(trace, window, rules)
-    strong, weak = (_timeline(slices, meanings, flag, trace, window, thread_states) for flag in _TIERS)
-    strong = _covered(strong, slices, meanings)
+    strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _TIERS)
+    line = innermost(strong, "thread")
+    plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
+    apart = _in_words(line.filter(~plain), strong, meanings, window)
+    apart = _covered(_decided(apart, trace, thread_states), covering, meanings)
     sampled = _awake(_sampled(stretches), thread_states)
-    told = beneath(strong, beneath(weak, sampled, "thread"), "thread")
-    del slices, strong, weak  # the largest frames of all
+    hidden = _decided(_in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states)
+    others = pl.concat([apart, under(line, beneath(hidden, sampled, "thread"), "thread")])
+    told = _together(line, plain, strong, meanings, others)
+    del slices, line, strong  # the largest frames of all
     told = look_inside(told, sampled, stretches, _compilers(trace, sampled), thread_states)
     return told.match_to_schema(HOST_ACTIVITY)
 
 
-#: Slices whose meaning counts, and those whose meaning counts only where no enclosing slice has one.
-_TIERS = (~pl.col("weak"), pl.col("weak"))
+SLICE = pl.lit("slice").cast(pl.Categorical)
+#: Slices whose meaning counts; those whose meaning counts only where no enclosing slice has one; those that cover all inside.
+_TIERS = (~pl.col("weak"), pl.col("weak"), pl.col("covers"))
 
 
 def _with_meanings(trace: Trace, window: Window, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the host slices that overlap the window (thread, ts_ns, dur_ns, name, meaning), and the table of meanings.
+    """Return the slices (thread, ts_ns, dur_ns, name, category, meaning), and the table of meanings.
 
     `meaning` is the row of that table: a number instead of the words of it, for there may be tens of millions of slices.
     """
-    end = pl.col("ts_ns") + pl.col("dur_ns")
-    inside = (pl.col("ts_ns") < window.end_ns) & (end > window.start_ns)
-    host = trace.slices.filter(inside & (pl.col("category") != "gpu_annotation"))
-    host = _threads_of_overhead(host).select("thread", "ts_ns", "dur_ns", "name", "category")
+    host = _threads_of_overhead(trace.slices, window)
     helpers = helper_threads(trace.threads, rules)
     if helpers.len():
         host = host.filter(~pl.col("thread").is_in(helpers.implode()))
     number, meanings = slice_meanings(host, rules)
     words = pl.col("cause", "sub_cause", "waits_for", "may_wait_for").cast(pl.Categorical)
-    return host.drop("category").with_columns(number.alias("meaning")), meanings.with_columns(words)
+    slices = host.select("thread", "ts_ns", "dur_ns", "name", "category", number.alias("meaning"))
+    return slices, meanings.with_columns(words)
 
 
-def _having(slices: pl.DataFrame, meanings: pl.DataFrame, flag: pl.Expr) -> pl.DataFrame:
-    """Return the slices that have a cause and whose meaning is `flag`."""
+def _having(slices: pl.DataFrame, meanings: pl.DataFrame, flag: pl.Expr, window: Window) -> pl.DataFrame:
+    """Return the host slices that overlap the window, have a cause, and whose meaning is `flag`."""
     kept = meanings.select(flag & pl.col("cause").is_not_null()).to_series()
-    return slices.filter(kept.gather(slices["meaning"]))
+
+    def chosen(part: pl.DataFrame) -> pl.DataFrame:
+        return part.filter(kept.gather(part["meaning"]) & _of_host(window))
+
+    return in_parts(chosen, slices).drop("category") if kept.any() else slices.clear().drop("category")
 
 
-def _timeline(
-    slices: pl.DataFrame,
-    meanings: pl.DataFrame,
-    flag: pl.Expr,
-    trace: Trace,
-    window: Window,
-    thread_states: pl.DataFrame,
+def _plain(
+    line: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFrame, covered: pl.Series, window: Window
+) -> pl.Series:
+    """Say which stretches of innermost slices mean what the slice means: most of them, so they are put into words last, and once.
+
+    The others lie over the window's edge, on a thread with a covering slice, or their slice may have waited.
+    """
+    may_wait = meanings["may_wait_for"].is_not_null()
+    inside = (pl.col("ts_ns") >= window.start_ns) & (pl.col("ts_ns") + pl.col("dur_ns") <= window.end_ns)
+
+    def plain(part: pl.DataFrame) -> pl.DataFrame:
+        waits = may_wait.gather(slices["meaning"].gather(part["row"]))
+        return part.select(plain=inside & ~waits & ~pl.col("thread").is_in(covered.implode()))
+
+    return in_parts(plain, line)["plain"]
+
+
+def _in_words(
+    line: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFrame, window: Window
 ) -> pl.DataFrame:
-    """Return what the innermost slices of those kinds say over time, in the columns of `HOST_ACTIVITY`."""
-    chosen = _having(slices, meanings, flag)
-    at = clip(innermost(chosen, "thread"), window.start_ns, window.end_ns)
-    at = at.with_columns(chosen[c].gather(at["row"]) for c in ("name", "meaning"))
-    told = at.with_columns(
-        *(meanings[c].gather(at["meaning"]) for c in ("cause", "sub_cause", "waits_for")), seen_by=pl.lit("slice").cast(pl.Categorical)
-    )  # fmt: skip
-    may_wait = meanings["may_wait_for"].gather(at["meaning"])
-    if may_wait.null_count() == may_wait.len():
-        return told.select(list(HOST_ACTIVITY))
-    whole = {"whole_ts": chosen["ts_ns"].gather(at["row"]), "whole_ns": chosen["dur_ns"].gather(at["row"])}
-    maybe = told.with_columns(may_wait, **whole).filter(may_wait.is_not_null())
-    decided = _waits(maybe, trace, thread_states)
-    kept = [frame.select(list(HOST_ACTIVITY)) for frame in (told.filter(may_wait.is_null()), decided)]
-    return in_order(pl.concat(kept), "thread")
+    """Return what innermost slices say in the window: `HOST_ACTIVITY`, `may_wait_for`, and the slice's `whole_ts`, `whole_ns`."""
+    at = clip(line, window.start_ns, window.end_ns)
+    own = slices.select("name", "meaning", whole_ts="ts_ns", whole_ns="dur_ns").select(
+        pl.all().gather(at["row"])
+    )
+    words = meanings.select(pl.col("cause", "sub_cause", "waits_for", "may_wait_for").gather(own["meaning"]))
+    return pl.concat([at, own, words], how="horizontal").with_columns(seen_by=SLICE)
+
+
+def _together(
+    line: pl.DataFrame, plain: pl.Series, slices: pl.DataFrame, meanings: pl.DataFrame, others: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the `plain` stretches of innermost slices in words, and `others` among them, in order."""
+    words = ["cause", "sub_cause", "waits_for", "seen_by"]
+    numbered = others.select(
+        "thread", "ts_ns", "dur_ns", row=pl.int_range(pl.len(), dtype=pl.UInt32) + slices.height
+    )
+    rows = pl.concat([line, in_order(numbered, "thread")])
+    kept = np.append(plain.arg_true().to_numpy(), np.arange(line.height, rows.height, dtype=np.uint32))
+    order = order_of(rows["thread"].gather(kept).to_numpy(), rows["ts_ns"].gather(kept).to_numpy())
+    at = rows.select(pl.all().gather(kept if order is None else kept[order]))
+    meaning = pl.int_range(pl.len(), dtype=pl.UInt32) + meanings.height
+    what = pl.concat([slices.select("name", "meaning"), others.select("name", meaning=meaning)])
+    own = what.select(pl.all().gather(at["row"]))
+    said = pl.concat([meanings.with_columns(seen_by=SLICE).select(words), others.select(words)])
+    told = said.select(pl.all().gather(own["meaning"]))
+    return pl.concat([at, own, told], how="horizontal").select(list(HOST_ACTIVITY))
+
+
+def _decided(told: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows in the columns of `HOST_ACTIVITY`, those that may have waited cut into waiting and not."""
+    sure = pl.col("may_wait_for").is_null()
+    maybe = _waits(told.filter(~sure), trace, thread_states)
+    return pl.concat([frame.select(list(HOST_ACTIVITY)) for frame in (told.filter(sure), maybe)])
 
 
 def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -137,9 +177,8 @@ def _cut_at_arrival(doubtful: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame,
     return before.filter(long).drop("_came"), after.filter(long).drop("_came")
 
 
-def _covered(timeline: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFrame) -> pl.DataFrame:
-    """Give what lies inside a covering slice that slice's cause."""
-    covering = _having(slices, meanings, pl.col("covers"))
+def _covered(timeline: pl.DataFrame, covering: pl.DataFrame, meanings: pl.DataFrame) -> pl.DataFrame:
+    """Give what lies inside a covering slice that slice's cause; in no order."""
     if covering.is_empty():
         return timeline
     at = innermost(covering, "thread")
@@ -154,7 +193,7 @@ def _covered(timeline: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFram
         sub_cause=pl.when(inside).then("_sub_cause").otherwise("sub_cause"),
         waits_for=pl.when(~inside).then("waits_for"),
     )  # fmt: skip
-    return in_order(pl.concat([timeline.filter(~touched), cut.select(timeline.columns)]), "thread")
+    return pl.concat([timeline.filter(~touched), cut.select(timeline.columns)])
 
 
 def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
@@ -164,12 +203,19 @@ def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
     return sampled.filter(compiles).select("ts_ns", "dur_ns")
 
 
-def _threads_of_overhead(host: pl.DataFrame) -> pl.DataFrame:
+def _of_host(window: Window) -> pl.Expr:
+    """Say which slices lie on host threads and overlap the window."""
+    inside = (pl.col("ts_ns") < window.end_ns) & (pl.col("ts_ns") + pl.col("dur_ns") > window.start_ns)
+    return inside & (pl.col("category") != "gpu_annotation")
+
+
+def _threads_of_overhead(slices: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Return the slices; the recorder's own overhead, which names no thread, goes to the call that it delays."""
-    adrift = host.filter(pl.col("thread").is_null())
+    adrift = slices.filter(pl.col("thread").is_null()).filter(_of_host(window))
     if adrift.is_empty():
-        return host
-    calls = host.filter(pl.col("category").is_in(["runtime", "driver"]) & pl.col("thread").is_not_null())
+        return slices
+    known = slices.filter(pl.col("thread").is_not_null())
+    calls = known.filter(pl.col("category").is_in(["runtime", "driver"]) & _of_host(window))
     found = (
         adrift.drop("thread")
         .sort("ts_ns")
@@ -178,26 +224,9 @@ def _threads_of_overhead(host: pl.DataFrame) -> pl.DataFrame:
             on="ts_ns", by="source", strategy="backward", check_sortedness=False,
         )
         .filter(pl.col("call_end") > pl.col("ts_ns"))
-        .select(host.columns)
+        .select(slices.columns)
     )  # fmt: skip
-    return pl.concat([host.filter(pl.col("thread").is_not_null()), found])
-
-
-def clock_stretches(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
-    """Return the samples of time-based events as the stretches that they stand for.
-
-    One row per sample: the columns of `samples`, `role`, `cause`, `sub_cause`, `tier` as of
-    :func:`tracelib.classify.sample_causes`; `ts_ns`, `dur_ns` = the time since the thread's sample before it, one period at
-    most, cut to the window. Sorted by `thread`, `ts_ns`.
-    """
-    by_clock = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
-    told = sample_causes(trace.samples.filter(by_clock), trace.threads, trace.stacks, rules).sort(
-        "thread", "ts_ns"
-    )
-    before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
-    start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("period"))
-    stretches = told.with_columns(ts_ns=start, dur_ns=pl.col("ts_ns") - start)
-    return clip(stretches, window.start_ns, window.end_ns)
+    return pl.concat([known, found])
 
 
 def _sampled(stretches: pl.DataFrame) -> pl.DataFrame:

@@ -31,9 +31,12 @@ NEARLY_ALL, ENOUGH_NS = 0.75, 5_000_000
 
 def outlasting(activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
     """Return which rows `among` the rows last far longer than the median of the rows of the same thread and name."""
-    rows = activity.select("thread", "name", "dur_ns").with_row_index("at")
-    long = rows.filter(activity.select(among & (pl.col("dur_ns") >= LONG_NS)).to_series())
+    lasts = (activity["dur_ns"] >= LONG_NS).arg_true()
+    long = activity.select(pl.all().gather(lasts)).with_columns(lasts.alias("at")).filter(among)
+    if long.is_empty():
+        return pl.repeat(value=False, n=activity.height, eager=True)
     key = ["thread", "name"]
+    rows = activity.select(*key, "dur_ns").with_row_index("at")
     siblings = rows.join(long.select(key).unique(), on=key, how="semi", nulls_equal=True)
     typical = siblings.group_by(key).agg(median=pl.col("dur_ns").median(), count=pl.len())
     unusual = (pl.col("dur_ns") > OUTLIER * pl.col("median")) | (pl.col("count") < SIBLINGS)
@@ -52,7 +55,7 @@ def look_inside(
 
     `activity` and `sampled` have the columns of :data:`tracelib.analyses.host_activity.HOST_ACTIVITY`, one from slices (and
     from samples where there are none), one from samples; `stretches` is the frame of
-    :func:`tracelib.analyses.host_activity.clock_stretches`; `compilers` (`ts_ns`, `dur_ns`) is when a run-time compiler ran as
+    :func:`tracelib.analyses.clock_stretches.clock_stretches`; `compilers` (`ts_ns`, `dur_ns`) is when a run-time compiler ran as
     a process of its own.
 
     One row per stretch, as in `activity`, whose time it covers to the nanosecond; a replaced one has `seen_by` = sample.
@@ -67,9 +70,9 @@ def look_inside(
     if sampled.is_empty() and compilers.is_empty():
         return activity
     outlasts = outlasting(activity, open_)
-    long, rest = activity.filter(outlasts), activity.filter(~outlasts)
-    if long.is_empty():
+    if not outlasts.any():
         return activity
+    long, rest = activity.filter(outlasts), activity.filter(~outlasts)
     numbered = long.with_row_index("_stretch")
     named = _asleep(_by_samples(numbered, sampled, thread_states), stretches, compilers, thread_states)
     looked = _rest(named, stretches)
@@ -94,7 +97,7 @@ def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.Dat
         .filter(named | pl.col("cause").is_in(OTHER))
         .select("thread", "ts_ns", "dur_ns", "_agree", _cause="cause", _sub="sub_cause")
     )
-    states = thread_states.select("thread", "ts_ns", "dur_ns", _state=pl.col("state").cast(pl.String))
+    states = thread_states.select("thread", "ts_ns", "dur_ns", _state="state")
     ran = overlay(exact.filter(~pl.col("_agree")), states, "thread").filter(
         pl.col("_state").fill_null("unknown").is_in(["running", "unknown"])
     )
@@ -111,7 +114,7 @@ def _asleep(
     """
     if compilers.is_empty() or thread_states.is_empty():
         return long
-    states = thread_states.select("thread", "ts_ns", "dur_ns", _state=pl.col("state").cast(pl.String))
+    states = thread_states.select("thread", "ts_ns", "dur_ns", _state="state")
     awake = union(stretches, "thread").with_columns(_awake=pl.lit(value=True))
     crossed = overlay(overlay(long, states, "thread"), awake, "thread").with_columns(_one=pl.lit(0, pl.Int32))
     running = union(compilers.with_columns(_one=pl.lit(0, pl.Int32)), "_one").with_columns(

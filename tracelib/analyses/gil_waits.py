@@ -38,7 +38,7 @@ def gil_waits(trace: Trace, lost: pl.DataFrame, stretches: pl.DataFrame) -> pl.D
     process = trace.threads.select("thread", _process=pl.struct("host", "pid").rank("dense").cast(pl.Int32))
     told = lost.filter(pl.col("cause") == "gil").select(list(GIL_WAITS))
     asleep = lost.filter(
-        (pl.col("cpu_state").cast(pl.String) == "blocked")
+        (pl.col("cpu_state") == "blocked")
         & ((pl.col("sub_cause") == "dispatch") | (pl.col("cause") == "unattributed")).fill_null(value=False)
     ).select(list(GIL_WAITS))
     inside = trace.stacks.filter(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelib.intervals import merge_equal, union
+from tracelib.intervals import each, merge_equal, union
 
 __all__ = ["HOST_TIME", "host_time"]
 
 HOST_TIME = pl.Schema({
     "cause": pl.String(), "sub_cause": pl.String(), "total_ns": pl.Int64(), "union_ns": pl.Int64(), "exposed_ns": pl.Int64(), "count": pl.Int64(),
 })  # fmt: skip
+
+#: Rows that are looked at at a time.
+PART = 2**17
 
 
 def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
@@ -25,11 +28,12 @@ def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
     host columns. Sorted by `exposed_ns`, largest first.
     """
     key = ["cause", "sub_cause"]
-    told = activity.filter(pl.col("cause").is_not_null() & pl.col("waits_for").is_null())
-    total = told.group_by(key).agg(total_ns=pl.col("dur_ns").sum(), count=pl.len().cast(pl.Int64))
+    parts = each(lambda part: _worked(part, key), list(activity.iter_slices(PART)) or [activity])
+    total = pl.concat([summed for summed, _ in parts]).group_by(key).agg(pl.col("total_ns", "count").sum())
     numbers = total.select(*key, _key=pl.int_range(pl.len(), dtype=pl.Int32))
-    # Neighbours of one cause are one interval here, which leaves far fewer to put in order.
-    named = merge_equal(told, ["thread", *key]).join(numbers, on=key, nulls_equal=True)
+    named = pl.concat([
+        stretches.join(numbers, on=key, nulls_equal=True).select("_key", "ts_ns", "dur_ns") for _, stretches in parts
+    ])  # fmt: skip
     covered = union(named, "_key").group_by("_key").agg(union_ns=pl.col("dur_ns").sum())
     total = (
         total.join(numbers.join(covered, on="_key"), on=key, nulls_equal=True)
@@ -46,3 +50,10 @@ def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
     return filled.sort(
         "exposed_ns", "total_ns", "cause", "sub_cause", descending=[True, True, False, False], nulls_last=True
     )
+
+
+def _worked(activity: pl.DataFrame, key: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what was nobody's waiting, summed up, and as stretches: neighbours of one cause are one, which leaves far fewer."""
+    told = activity.filter(pl.col("cause").is_not_null() & pl.col("waits_for").is_null())
+    summed = told.group_by(key).agg(total_ns=pl.col("dur_ns").sum(), count=pl.len().cast(pl.Int64))
+    return summed, merge_equal(told, ["thread", *key])

@@ -13,6 +13,9 @@ INSTEAD = pl.Schema({
     "by_role": pl.String(), "doing": pl.String(), "kind": pl.String(),
 })  # fmt: skip
 
+#: More CPUs than a machine has.
+CPUS = 2**16
+
 
 def instead(
     lost: pl.DataFrame,
@@ -30,14 +33,11 @@ def instead(
     `spin` if it polled; null = nothing recorded), `kind` (String: the sub-cause, or how it polled). Adds up to the runnable
     part of `lost`. Sorted by `gpu`, `ts_ns`.
     """
-    short = lost.filter(pl.col("cpu_state").cast(pl.String) == "runnable").select(
-        "gpu", "ts_ns", "dur_ns", "thread", "cause"
-    )
-    states = _with_place(thread_states, threads)
-    waited = states.filter(pl.col("state").cast(pl.String) == "runnable").select(
-        "thread", "ts_ns", "dur_ns", "_place"
-    )
-    known = overlay(overlay(short, waited, "thread"), _on_each_cpu(states), "_place")
+    short = lost.filter(pl.col("cpu_state") == "runnable").select("gpu", "ts_ns", "dur_ns", "thread", "cause")
+    waits = (pl.col("state") == "runnable") & pl.col("thread").is_in(short["thread"].unique().implode())
+    waited = _with_place(thread_states.filter(waits), threads).select("thread", "ts_ns", "dur_ns", "_place")
+    ran = _with_place(thread_states.filter(pl.col("state") == "running"), threads)
+    known = overlay(overlay(short, waited, "thread"), _on_each_cpu(ran), "_place")
     polls = _of(known, spinning.rename({"kind": "_polls"}))
     works = _of(polls, activity.select("thread", "ts_ns", "dur_ns", _does="cause", _sub="sub_cause"))
     polled = pl.col("_polls").is_not_null()
@@ -48,21 +48,20 @@ def instead(
     return told.select(list(INSTEAD)).match_to_schema(INSTEAD).sort("gpu", "ts_ns")
 
 
-def _with_place(thread_states: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+def _with_place(states: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     """Add `_place`, a number per CPU and host; null where the CPU is not known."""
-    hosts = thread_states.join(
-        threads.select("thread", "host"), on="thread", how="left", maintain_order="left"
+    host = pl.col("host").fill_null("").rank("dense").cast(pl.Int32)
+    placed = states.select("thread", "ts_ns", "dur_ns", "cpu").join(
+        threads.select("thread", _host=host), on="thread", how="left", maintain_order="left"
     )
-    place = pl.struct("host", "cpu").rank("dense").cast(pl.Int32)
-    return hosts.with_columns(_place=pl.when(pl.col("cpu").is_not_null()).then(place))
+    return placed.with_columns(_place=pl.col("_host") * CPUS + pl.col("cpu"))
 
 
-def _on_each_cpu(states: pl.DataFrame) -> pl.DataFrame:
+def _on_each_cpu(running: pl.DataFrame) -> pl.DataFrame:
     """Return who ran on each CPU over time: _place, ts_ns, dur_ns, by."""
-    running = states.filter((pl.col("state").cast(pl.String) == "running") & pl.col("_place").is_not_null())
-    at = innermost(running, "_place")  # rebuilt stretches may overlap: the one that began last had the CPU
-    by = running.select(by="thread").select(pl.all().gather(at["row"]))
-    return pl.concat([at.drop("row"), by], how="horizontal")
+    placed = running.filter(pl.col("_place").is_not_null())
+    at = innermost(placed, "_place")  # rebuilt stretches may overlap: the one that began last had the CPU
+    return at.select("_place", "ts_ns", "dur_ns", by=placed["thread"].gather(at["row"]))
 
 
 def _of(pieces: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from tracelib.intervals import union
+from tracelib.trace import ordered
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -31,21 +32,14 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
     `return_to_start_ns` = start - call's return, negative values kept; `late` (Boolean): the GPU was idle when the call
     began. Sorted by `gpu`, `ts_ns`, `stream`.
     """
-    calls = _calls(trace)
     ops = trace.gpu_ops.select(
-        "source",
-        "pid",
-        "correlation",
-        "gpu",
-        "stream",
-        "ts_ns",
-        "dur_ns",
-        "name",
-        "kind",
-        "graph",
-        "collective",
+        *KEY, "gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective"
     )
-    joined = ops.join(calls, on=KEY, how="left", maintain_order="left").drop(KEY)
+    calls = _calls(trace)
+    joined = ops.join(calls, on=KEY, how="left", maintain_order="left")
+    if joined.height > ops.height:  # several calls have one id
+        joined = ops.join(_outermost(calls), on=KEY, how="left", maintain_order="left")
+    joined = joined.drop(KEY)
     begin, returned = pl.col("call_ts_ns"), pl.col("call_ts_ns") + pl.col("call_dur_ns")
     timed = joined.with_columns(
         api_ns=pl.col("call_dur_ns"),
@@ -53,7 +47,7 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
         return_to_start_ns=pl.col("ts_ns") - returned,
     )
     inside = timed.filter(pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left"))
-    return _with_late(inside, trace.gpu_ops).sort("gpu", "ts_ns", "stream")
+    return ordered("gpu_ops", _with_late(inside, trace.gpu_ops))
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
@@ -61,11 +55,16 @@ def _calls(trace: Trace) -> pl.DataFrame:
     api = trace.slices.filter(
         pl.col("correlation").is_not_null() & pl.col("category").is_in(["runtime", "driver"])
     )
-    named = api.join(
+    return api.join(
         trace.threads.select("thread", "pid"), on="thread", how="left", maintain_order="left"
     ).select(*KEY, call_thread="thread", call_ts_ns="ts_ns", call_dur_ns="dur_ns", call_name="name")
-    outermost = named.sort("call_ts_ns", "call_dur_ns", descending=[False, True])
-    return outermost.unique(KEY, keep="first", maintain_order=True)
+
+
+def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return of the calls of one id the first, of those the longest."""
+    return calls.sort("call_ts_ns", "call_dur_ns", descending=[False, True]).unique(
+        KEY, keep="first", maintain_order=True
+    )
 
 
 def _with_late(ops: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_states import USEFUL
-from tracelib.intervals import overlay
+from tracelib.intervals import in_order, overlay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,11 +53,9 @@ def lost(
     pieces = pl.concat([
         idle.with_columns(lost=pl.lit("idle", LOST_KIND)), waiting.with_columns(lost=pl.lit("collective_wait", LOST_KIND)),
     ])  # fmt: skip
-    cpu = thread_states.select(
-        "thread", "ts_ns", "dur_ns", cpu_state=pl.col("state").cast(pl.String).cast(CPU_STATE)
-    )
+    cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state=pl.col("state").cast(CPU_STATE))
     crossed = overlay(pieces, cpu, "thread").with_columns(pl.col("cpu_state").fill_null("unknown"))
-    return crossed.select(list(LOST_FRAME)).match_to_schema(LOST_FRAME).sort("gpu", "ts_ns")
+    return in_order(crossed.select(list(LOST_FRAME)).match_to_schema(LOST_FRAME), "gpu")
 
 
 def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> pl.DataFrame:
@@ -67,12 +65,13 @@ def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> p
     ended = gaps.join(
         launches.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", g1="ts_ns", op=pl.lit(1)),
         on=["gpu", "g1"],
-        how="left",
-    )
-    # Several operations may start together at the gap's end: the one launched first had the gap to itself.
-    ended = ended.sort("gpu", "g1", "call_ts_ns", nulls_last=True).unique(
-        ["gpu", "g1"], keep="first", maintain_order=True
-    )
+        how="left", maintain_order="left",
+    )  # fmt: skip
+    if ended.height > gaps.height:
+        # Several operations start together at a gap's end: the one launched first had the gap to itself.
+        ended = ended.sort("gpu", "g1", "call_ts_ns", nulls_last=True).unique(
+            ["gpu", "g1"], keep="first", maintain_order=True
+        )
     main = _main_thread(launches)
     edge = ended.filter(pl.col("op").is_null()).join(main, on="gpu", how="left").with_columns(thread="main")
     launched = ended.filter(pl.col("call_ts_ns").is_not_null()).with_columns(thread="call_thread")
@@ -132,7 +131,7 @@ def _collective_wait(states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.D
     pieces = overlay(waits, _disjoint(whose), "gpu").rename({"gpu": "waiter", "straggler": "gpu"})
     asked = overlay(pieces, states.select("gpu", "ts_ns", "dur_ns", "state"), "gpu")
     at_idle = asked.filter(pl.col("state") == "idle").drop("state")
-    told = overlay(at_idle, idle.select("gpu", "ts_ns", "dur_ns", *_TOLD).sort("gpu", "ts_ns"), "gpu")
+    told = overlay(at_idle, in_order(idle.select("gpu", "ts_ns", "dur_ns", *_TOLD), "gpu"), "gpu")
     busy = asked.filter(pl.col("state").is_in([*USEFUL, "collective"])).with_columns(
         thread=pl.lit(None, pl.Int32)
     )

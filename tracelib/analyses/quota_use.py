@@ -36,7 +36,7 @@ def quota_use(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.D
     (Int64: time of which the scheduler events do not tell whether they ran), `throttled_ns` (Int64, threads summed), `cpus`
     (Float64: `ran_ns` / `dur_ns`, an estimate of the quota in CPUs). Sorted by `ts_ns`. Empty where no quota was seen.
     """
-    stopped = thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
+    stopped = thread_states.filter(pl.col("state") == "throttled")
     found = grid((stopped["ts_ns"] + stopped["dur_ns"]).to_numpy())
     if found is None:
         return pl.DataFrame(schema=QUOTA_USE)

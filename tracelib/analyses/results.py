@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracelib.analyses.clock_stretches import clock_stretches
 from tracelib.analyses.collectives import collectives, in_window
 from tracelib.analyses.cpu_time import cpu_time
 from tracelib.analyses.demand import demand
 from tracelib.analyses.gil_waits import GIL_WAITS, gil_waits
 from tracelib.analyses.gpu_states import gpu_states, gpu_time
-from tracelib.analyses.host_activity import clock_stretches, host_activity
+from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.host_time import host_time
 from tracelib.analyses.instead import INSTEAD, instead
 from tracelib.analyses.ipc import ipc
@@ -33,8 +34,10 @@ from tracelib.analyses.utilisation_steps import UTILISATION_STEPS, utilisation_s
 from tracelib.analyses.window import Window, window
 from tracelib.analyses.worker_steps import worker_steps
 from tracelib.classify import load_rules
+from tracelib.intervals import each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tracelib.trace import Trace
@@ -115,25 +118,26 @@ def analyse(
     rules = load_rules(rules_path)
     recorded, trace = trace, on_timeline(trace)
     over = window(trace, window_seconds, window_of)
-    met = collectives(trace, over)
-    states = gpu_states(trace, over, met)
-    launched = launches(trace, over)
-    running = thread_states(trace, over)
-    sampled = clock_stretches(trace, over, rules)
+    (met, states, launched), (running, sampled), queues = _at_once(
+        lambda: _gpu_side(trace, over),
+        lambda: (thread_states(trace, over), clock_stretches(trace, over, rules)),
+        lambda: ipc(trace, over, rules),
+    )
     activity = host_activity(trace, over, rules, running, sampled)
     pieces = lost(states, launched, met, Upstream(trace, activity, running), running)
     polls = spinning(over, activity, running, sampled)
-    queues = ipc(trace, over, rules)
-    steps = worker_steps(queues, launched, trace.threads)
-    frames = {
-        "gpu_states": states, "gpu_time": gpu_time(states), "launches": launched, "collectives": in_window(met, over),
-        "host_activity": activity, "lost": pieces, "causes": causes(pieces), "host_time": host_time(activity, pieces),
-        "thread_states": running, "scheduling": scheduling(trace, running), "cpu_time": cpu_time(trace, over, running, rules),
-        "demand": demand(trace, over, running), "ipc": queues, "requests": requests(requests_log, over, states, steps),
-        "spinning": polls, "instead": instead(pieces, running, activity, polls, trace.threads), "thread_load": thread_load(trace, running, polls),
-        "quota_use": quota_use(trace, over, running),
-        "utilisation_steps": utilisation_steps(states, over), "gil_waits": gil_waits(trace, pieces, sampled),
-        "step_tokens": step_tokens(trace, over, rules),
+    asked = launched.clear() if requests_log is None else launched  # who asks when steps ended: requests only
+    rest: dict[str, Callable[[], pl.DataFrame]] = {
+        "instead": lambda: instead(pieces, running, activity, polls, trace.threads), "host_time": lambda: host_time(activity, pieces),
+        "cpu_time": lambda: cpu_time(trace, over, running, rules), "utilisation_steps": lambda: utilisation_steps(states, over),
+        "step_tokens": lambda: step_tokens(trace, over, rules), "scheduling": lambda: scheduling(trace, running), "causes": lambda: causes(pieces),
+        "demand": lambda: demand(trace, over, running), "quota_use": lambda: quota_use(trace, over, running),
+        "gil_waits": lambda: gil_waits(trace, pieces, sampled), "thread_load": lambda: thread_load(trace, running, polls),
+        "gpu_time": lambda: gpu_time(states), "requests": lambda: requests(requests_log, over, states, worker_steps(queues, asked, trace.threads)),
+    }  # fmt: skip
+    frames: dict[str, pl.DataFrame] = {
+        "gpu_states": states, "launches": launched, "collectives": in_window(met, over), "host_activity": activity, "lost": pieces,
+        "thread_states": running, "spinning": polls, "ipc": queues, **dict(zip(rest, _at_once(*rest.values()), strict=True)),
     }  # fmt: skip
     missing = {
         name: _untied(name, recorded, trace) or reason
@@ -152,6 +156,16 @@ def analyse(
     return Results(
         trace=trace, recorded=recorded, window=over, missing=missing, supply=given, requests_outside=outside, **frames
     )  # fmt: skip
+
+
+def _at_once(*makes: Callable[[], Any]) -> list[Any]:
+    """Return what each makes, several at a time, since most of them leave a processor idle now and then; none needs another's."""
+    return each(lambda make: make(), makes)
+
+
+def _gpu_side(trace: Trace, over: Window) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    met = collectives(trace, over)
+    return met, gpu_states(trace, over, met), launches(trace, over)
 
 
 def _outside(log: pl.DataFrame, over: Window) -> str:

@@ -64,5 +64,5 @@ def _on_cpu_while_waiting(activity: pl.DataFrame, thread_states: pl.DataFrame) -
         "thread", "ts_ns", "dur_ns", kind=pl.when(waits).then(pl.lit("poll")).otherwise(pl.lit("device_wait"))
     )
     states = thread_states.select("thread", "ts_ns", "dur_ns", "state")
-    running = overlay(waiting, states, "thread").filter(pl.col("state").cast(pl.String) == "running")
+    running = overlay(waiting, states, "thread").filter(pl.col("state") == "running")
     return running.drop("state").sort("thread", "ts_ns")

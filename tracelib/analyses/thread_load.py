@@ -30,7 +30,7 @@ def thread_load(trace: Trace, thread_states: pl.DataFrame, spinning: pl.DataFram
     """
     server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
     own = thread_states.filter(pl.col("thread").is_in(server.implode())).select(
-        "thread", "ts_ns", "dur_ns", state=pl.col("state").cast(pl.String)
+        "thread", "ts_ns", "dur_ns", "state"
     )
     ran = own.filter(pl.col("state") == "running")
     polled = overlay(ran, spinning, "thread").filter(pl.col("kind").is_not_null())

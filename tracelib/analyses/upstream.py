@@ -52,7 +52,7 @@ class Upstream:
         """Cut `pieces` (`thread`, `ts_ns`, `dur_ns` and others) by what their thread did, and say the cause of each.
 
         Returns the columns of `pieces` and `cause`, `sub_cause` (String), `what` (Categorical); `thread` becomes the
-        thread that is blamed. Adds up to the time of `pieces`.
+        thread that is blamed. Adds up to the time of `pieces`; in no order.
         """
         keep = [column for column in pieces.columns if column != "thread"]
         told = _in_words(overlay(pieces, self.activity, "thread"))
@@ -67,9 +67,7 @@ class Upstream:
         if asking.height:  # everybody waits for everybody: a message is on its way
             done.append(asking.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit("wait")))
         columns = [*keep, "thread", "cause", "sub_cause", "what"]
-        return pl.concat([frame.select(columns) for frame in done]).sort(
-            *[c for c in ("gpu", "ts_ns") if c in columns]
-        )
+        return pl.concat([frame.select(columns) for frame in done])
 
     def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Say what a launch call spent its time on: `api`, or a more exact sub-cause of kernel_launch or profiler."""

@@ -45,7 +45,7 @@ def utilisation_steps(gpu_states: pl.DataFrame, window: Window, bins: int = BINS
         .sort("gpu", "ts_ns")
     )
     cut = overlay(whole, gpu_states.select("gpu", "ts_ns", "dur_ns", "state"), "gpu")
-    useful = pl.col("dur_ns").filter(pl.col("state").cast(pl.String).is_in(USEFUL)).sum()
+    useful = pl.col("dur_ns").filter(pl.col("state").is_in(USEFUL)).sum()
     part = cut.group_by("gpu", "_bin").agg(share=useful / pl.col("dur_ns").sum())
     level = (
         pl.when(pl.col("share") >= BURST)

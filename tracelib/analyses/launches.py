@@ -32,22 +32,21 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
     `return_to_start_ns` = start - call's return, negative values kept; `late` (Boolean): the GPU was idle when the call
     began. Sorted by `gpu`, `ts_ns`, `stream`.
     """
-    ops = trace.gpu_ops.select(
+    starts = pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left")
+    ops = trace.gpu_ops.lazy().filter(starts).select(
         *KEY, "gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective"
-    )
+    ).collect()  # fmt: skip
     calls = _calls(trace)
     joined = ops.join(calls, on=KEY, how="left", maintain_order="left")
     if joined.height > ops.height:  # several calls have one id
         joined = ops.join(_outermost(calls), on=KEY, how="left", maintain_order="left")
-    joined = joined.drop(KEY)
     begin, returned = pl.col("call_ts_ns"), pl.col("call_ts_ns") + pl.col("call_dur_ns")
-    timed = joined.with_columns(
+    timed = joined.drop(KEY).with_columns(
         api_ns=pl.col("call_dur_ns"),
         launch_to_start_ns=pl.col("ts_ns") - begin,
         return_to_start_ns=pl.col("ts_ns") - returned,
     )
-    inside = timed.filter(pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left"))
-    return ordered("gpu_ops", _with_late(inside, trace.gpu_ops))
+    return ordered("gpu_ops", _with_late(timed, trace.gpu_ops))
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
@@ -68,13 +67,11 @@ def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_late(ops: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
-    busy = union(every, "gpu")
-    out: list[pl.DataFrame] = []
-    for (gpu,), rows in ops.group_by("gpu", maintain_order=True):
-        spans = busy.filter(pl.col("gpu") == gpu)
-        at = rows["call_ts_ns"].fill_null(0).to_numpy()
-        before = np.searchsorted(spans["ts_ns"].to_numpy(), at, side="right") - 1
-        ends = np.concatenate([(spans["ts_ns"] + spans["dur_ns"]).to_numpy(), [np.iinfo(np.int64).min]])
-        idle = pl.Series("late", ends[before] <= at)
-        out.append(rows.with_columns(late=pl.when(pl.col("call_ts_ns").is_not_null()).then(idle)))
-    return pl.concat(out) if out else ops.with_columns(late=pl.lit(None, pl.Boolean))
+    gpus, call = ops["gpu"].to_numpy(), ops["call_ts_ns"].fill_null(0).to_numpy()
+    idle = np.ones(ops.height, bool)
+    for (gpu,), spans in union(every, "gpu").group_by("gpu"):
+        own = np.flatnonzero(gpus == gpu)
+        before = np.searchsorted(spans["ts_ns"].to_numpy(), call[own], side="right") - 1
+        ends = np.append((spans["ts_ns"] + spans["dur_ns"]).to_numpy(), np.iinfo(np.int64).min)
+        idle[own] = ends[before] <= call[own]
+    return ops.with_columns(late=pl.when(pl.col("call_ts_ns").is_not_null()).then(pl.Series(idle)))

@@ -27,9 +27,15 @@ NAMES = (
     ("shm_broadcast.enqueue", "annotation"), ("cudaMalloc", "runtime"), ("cudaStreamSynchronize", "runtime"), ("read", "os"),
 )  # fmt: skip
 LENGTH = 2_000
+#: Call chains, innermost first, with each kind of meaning; of the last one no rule knows anything.
+CHAINS = (
+    ("tokenizers::encode", "/x/tokenizers.abi3.so"), ("gc_collect_main", "/x/python3"), ("nvrtcCompileProgram", "/x/libnvrtc.so.13"), ("sched_yield", "/x/libc.so.6"),
+    ("cuStreamSynchronize", "/x/libcuda.so.1"), ("do_epoll_wait", "[kernel.kallsyms]"), ("at::mm", "/x/libtorch_cpu.so"), ("f", "/x/libomp.so"), ("f", "/x/other"),
+)  # fmt: skip
+PERIOD = 40
 
 
-def random_server(seed: int, slices: int = 60, ops: int = 20, switches: int = 40) -> Trace:
+def random_server(seed: int, slices: int = 60, ops: int = 20, switches: int = 40, samples: int = 0) -> Trace:
     """Return a server of about so many rows of each kind over [0, 2000) ns."""
     rng = random.Random(seed)
     gpu_ops, calls = _gpu_work(rng, ops)
@@ -39,6 +45,8 @@ def random_server(seed: int, slices: int = 60, ops: int = 20, switches: int = 40
     ]  # fmt: skip
     return Trace.of({
         "slices": frame("slices", list(spans.values())), "gpu_ops": frame("gpu_ops", gpu_ops), "sched": frame("sched", _switches(rng, switches)),
+        "samples": frame("samples", _samples(rng, samples)),
+        "stacks": frame("stacks", [{"stack": n, "depth": 0, "symbol": s, "library": lib} for n, (s, lib) in enumerate(CHAINS)] if samples else []),
         "threads": frame("threads", threads), "gpus": frame("gpus", [{"gpu": g, "host": "h", "device": g, "rank": g} for g in (0, 1)]),
         "sources": frame("sources", [{"source": 0, "file": "t", "format": "torch_profiler", "tied_by": "declared", "lost_detected": 0}]),
     })  # fmt: skip
@@ -70,6 +78,15 @@ def _host_work(rng: random.Random, count: int) -> list[Row]:
     return rows + [
         {**loads, "ts_ns": rng.randrange(LENGTH), "dur_ns": rng.randrange(1, 30)} for _ in range(count // 20)
     ]
+
+
+def _samples(rng: random.Random, count: int) -> list[Row]:
+    """Return samples of a clock, each thread at most once at a moment."""
+    moments = {(rng.choice([0, 0, 1, 1, 2, 3, 4]), rng.randrange(LENGTH)) for _ in range(count)}
+    return [
+        {"source": 0, "thread": thread, "ts_ns": at, "cpu": 0, "event": "cpu-clock", "period": PERIOD, "stack": rng.randrange(len(CHAINS))}
+        for thread, at in sorted(moments, key=lambda moment: moment[::-1])
+    ]  # fmt: skip
 
 
 def _gpu_work(rng: random.Random, count: int) -> tuple[list[Row], list[Row]]:

@@ -1,7 +1,8 @@
 """A second, slow, obvious implementation of Ledgers 1 and 2: loops over sorted lists, written from ATTRIBUTION.md.
 
 It shares with tracelib the table of what a name means (that is data) and the frame of thread states (which has a second
-implementation of its own, in scheduling_frames.py). Samples are not followed: traces given to it have none.
+implementation of its own, in scheduling_frames.py). Samples tell what a thread did where no slice covers it; slices that
+outlast their siblings by milliseconds, into which tracelib looks with samples, are not followed here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tracelib.classify import load_rules, slice_causes
+from tracelib.classify import load_rules, sample_causes, slice_causes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +154,7 @@ class Doing:
     cause: str
     sub: str | None
     waits_for: str | None
-    which: int  # the slice
+    which: int  # the slice; of a sample, a negative number
 
 
 def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[int, list[Span]]:
@@ -173,9 +174,40 @@ def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[i
                 {**told, "begin": row["ts_ns"], "end": end, "n": n, "name": row["name"]}
             )
     ends = _ends(trace)
-    return {
+    told = {
         thread: _doing(rows, window, states.get(thread, []), ends[thread]) for thread, rows in threads.items()
     }
+    for thread, spans in _sampled(trace, window).items():
+        awake = [
+            (x, y, what)
+            for a, b, what in spans
+            for x, y, s in cut(states.get(thread, []), a, b)
+            if s != "blocked"
+        ]
+        line = told.get(thread, [])
+        free = [(x, y, what) for a, b, what in awake for x, y, covered in cut(line, a, b) if covered is None]
+        told[thread] = merged(line + free)
+    return told
+
+
+def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
+    """Return what samples say per thread: each for the time since the one before it, at most one period."""
+    spinning = {"yield": ("ipc", "wait"), "device_wait": ("sync", None)}
+    before: dict[int, int] = {}
+    out: dict[int, list[Span]] = defaultdict(list)
+    rows = sample_causes(trace.samples, trace.threads, trace.stacks).sort("ts_ns", maintain_order=True)
+    for n, row in enumerate(rows.iter_rows(named=True)):
+        thread, at = row["thread"], row["ts_ns"]
+        begin = max(before.get(thread, at - row["period"]), at - row["period"], window.start_ns)
+        before[thread] = at
+        cause, sub = (
+            (row["cause"], row["sub_cause"])
+            if row["cause"] != "spin"
+            else spinning.get(row["sub_cause"], (None, None))
+        )
+        if cause not in (None, "other") and begin < min(at, window.end_ns):
+            out[thread].append((begin, min(at, window.end_ns), Doing(cause, sub, None, -1 - n)))
+    return out
 
 
 def _helpers(trace: Trace) -> set[int]:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from decimal import Decimal
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from tests.sources.torch_profiler.agreement import assert_same, chunks, chunks_o
 from tracelib.sources.files import open_stream
 from tracelib.sources.torch_profiler.fast import fast_batch
 from tracelib.sources.torch_profiler.plain import nanoseconds
+from tracelib.sources.torch_profiler.reader import plain_batch
 
 FOLDERS = (
     "kineto",
@@ -214,3 +216,24 @@ def test_gzip_members_make_no_difference(captures, tmp_path):
     path = tmp_path / "members.json"
     path.write_bytes(b"".join(gzip.compress(text[k : k + 10_000]) for k in range(0, len(text), 10_000)))
     assert_same(plain_whole(chunks(open_stream(path))), plain_whole(chunks_of(text)))
+
+
+#: Damage outside of the values that are used, at the end of an event: the plain decoder can repair the first, not the others.
+REPAIRABLE = (', "args": {"x": NaN}', ', "args": {"x": -Infinity}', ', "args": {"x": 1,}', ",", r', "args": {"x": "\q"}',
+              ', "args": {"x": "a\x01b"}', r', "args": {"x": "\ud800"}')  # fmt: skip
+LOST = (', "args": {"x": 012}', ', "args": {"x": }', ', "args": {"x": abc}', ', "args": {"x": 1} stray', ', "y": 1 2',
+        ', , "args": {"x": 1}', ' "args": {"x": 1}', ', "args": {"x": [1, 2}', ', "args": {stray "x": 1}')  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [*REPAIRABLE, *LOST])
+def test_damage_outside_of_the_values_used_is_all_in_which_they_differ(damage):
+    event = '{"ph": "X", "cat": "cpu_op", "name": "%s", "pid": 7, "tid": 8, "ts": %d.5, "dur": 3%s}'
+    events = [event % (f"op{n}", 10 * n, damage if n == 4 else "") for n in range(9)]
+    (chunk,) = chunks_of(('{"traceEvents": [' + ", ".join(events) + "]}").encode())
+    (fast, _), (plain, _) = fast_batch(chunk), plain_batch(chunk)
+    whole = [(f"op{n}", 10_000 * n + 500, 3000) for n in range(9)]
+    assert fast.spans.select(pl.col("name").cast(pl.String), "ts", "dur").rows() == whole
+    assert not fast.remarks
+    kept = [row for n, row in enumerate(whole) if n != 4 or damage in REPAIRABLE]
+    assert plain.spans.select(pl.col("name").cast(pl.String), "ts", "dur").rows() == kept
+    assert plain.remarks == {"repaired: invalid JSON" if damage in REPAIRABLE else "lost: not readable": 1}

@@ -14,6 +14,7 @@ import polars as pl
 
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 from tracelib.sources.torch_profiler import plain
+from tracelib.sources.torch_profiler.collectives import canonical
 from tracelib.sources.torch_profiler.events import (
     NO_COUNTERS,
     NO_GPU,
@@ -42,6 +43,8 @@ __all__ = ["fast_batch"]
 
 #: A row of nothing, for the columns that ordinary GPU ops have not.
 NULL_GPU = NO_GPU.clear(1)
+#: What is larger is not taken for a number of ranks.
+LARGEST_GROUP = 2**31
 #: Categories whose correlation joins them to GPU ops.
 CALLS = ("runtime", "driver", "sync")
 
@@ -77,6 +80,27 @@ def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     return _frame(NO_SPANS, columns, ~scan.slow[rows])
 
 
+def _collectives(scan: Scan) -> dict[str, Column]:
+    """Return the columns of :func:`collectives.of_args`, none if no event has such arguments."""
+    rows = scan.device
+    among = scan.collectives(rows)
+    if not among.any():
+        return {}
+    called, collective = scan.strings("Collective name", rows, among)
+    groups, group = scan.strings("Process Group Name", rows, among)
+    size, sized = scan.optional("Group size", rows, among)
+    scan.slow[rows[size >= LARGEST_GROUP]] = True
+    (sent, sends), (received, receives) = (
+        scan.optional(f"{way} msg nelems", rows, among) for way in ("In", "Out")
+    )
+    return {
+        "collective": (pl.Series([*map(canonical, called), None], dtype=pl.Categorical()), collective),
+        "group": (pl.Series([*(name or None for name in groups), None], dtype=pl.Categorical()), group),
+        "group_size": (size, sized), "sequence": scan.optional("Seq", rows, among),
+        "elements": (np.maximum(sent, received), sends | receives),
+    }  # fmt: skip
+
+
 def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     rows = scan.device
     meant = [gpu_kind(category) for category in scan.categories]
@@ -84,7 +108,7 @@ def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
         "kind": (pl.Series(meant, dtype=GPU_OP_KIND), scan.category[rows]), "name": name,
         "device": scan.arguments("device", rows), "stream": scan.arguments("stream", rows),
         "ts": scan.starts(rows), "dur": scan.durations(rows), "correlation": scan.correlations(rows),
-        "graph": scan.optional("graph id", rows), "bytes": scan.optional("bytes", rows),
+        "graph": scan.optional("graph id", rows), "bytes": scan.optional("bytes", rows), **_collectives(scan),
     }  # fmt: skip
     return _frame(NO_GPU, columns, ~scan.slow[rows])
 

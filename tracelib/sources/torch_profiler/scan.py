@@ -1,7 +1,7 @@
 """The ordinary events of a chunk: which they are, and the values of their keys.
 
 An event is ordinary if it is an interval, an instant or a flow with plain numbers. The others (metadata, counters,
-begins and ends, ids as texts, collectives, odd numbers) are marked as slow: the plain decoder knows their rules.
+begins and ends, ids as texts, collectives without arguments, odd numbers) are marked as slow: the plain decoder knows their rules.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Scan:
             raise Refused("most events are the plain decoder's business")
         self.categories, self.category = self._categories()
         gpu = (self.phase == INTERVAL) & self.of_categories(lambda name: gpu_kind(name) is not None)
-        self.slow |= self.of_categories(lambda name: name == "Trace") | (gpu & self._collectives())
+        self.slow |= self.of_categories(lambda name: name == "Trace") | (gpu & self._nameless_collectives())
         self.host, self.device = (np.flatnonzero(spans & ~self.slow & those) for those in (~gpu, gpu))
 
     def _odd_args(self) -> Flags:
@@ -70,22 +70,28 @@ class Scan:
 
     def _categories(self) -> tuple[list[str | None], Integers]:
         """Return the categories that occur, None first for "has none", and which of them each event has."""
-        values = self.outer.find(b"cat")
-        rows = np.flatnonzero(values.has)
-        found, which = texts(self.lex, values, rows)
+        found, code = self._plain(self.outer.find(b"cat"), np.arange(self.slow.size))
+        return [None, *found], code + 1
+
+    def _plain(
+        self, values: Values, rows: Integers, among: Flags | None = None
+    ) -> tuple[list[str], Integers]:
+        """Return the distinct texts in the events `rows`, and which each has, -1 for none; odd ones make events slow."""
+        some = np.flatnonzero(values.has[rows] if among is None else values.has[rows] & among)
+        found, which = texts(self.lex, values, rows[some])
         odd = [
             *(bool(ODD.search(text)) for text in found),
             True,
         ]  # the last one is for -1, which is no string
-        self.slow[rows[np.array(odd)[which]]] = True
-        code = np.zeros(values.has.size, np.int64)
-        code[rows] = which + 1
-        return [None, *found], code
+        self.slow[rows[some[np.array(odd)[which]]]] = True
+        code = np.full(rows.size, -1)
+        code[some] = which
+        return found, code
 
-    def _collectives(self) -> Flags:
-        """Events that may be collectives: their group and sizes are the plain decoder's business."""
+    def _nameless_collectives(self) -> Flags:
+        """Events that are collectives by name alone: what the name says is the plain decoder's business."""
         start = self.lex.words[self.name.at + 1] & np.uint64(0xFFFFFFFF)
-        return self.inner.find(b"Collective name").has | np.isin(start, np.array(XCCL, np.uint64))
+        return ~self.inner.find(b"Collective name").has & np.isin(start, np.array(XCCL, np.uint64))
 
     def of_categories(self, chosen: Callable[[str | None], bool]) -> Flags:
         """Return which events have one of the `chosen` categories."""
@@ -126,6 +132,14 @@ class Scan:
         value[some], sound = integers(self.lex, values, rows[some])
         self.slow[rows[some[~sound]]] = True
         return value, has
+
+    def strings(self, name: str, rows: Integers, among: Flags) -> tuple[list[str], Integers]:
+        """Return the distinct texts `name` that args of the events `rows` may have, `among` them, and which each has."""
+        return self._plain(self.inner.find(name.encode()), rows, among)
+
+    def collectives(self, rows: Integers) -> Flags:
+        """Return which of the events `rows` have the arguments of a collective."""
+        return self.inner.find(b"Collective name").has[rows]
 
     def correlations(self, rows: Integers, among: Flags | None = None) -> tuple[Integers, Flags]:
         """Return the correlation ids that the events `rows` may have, and which have; 0 means "none"."""

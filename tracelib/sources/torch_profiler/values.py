@@ -61,7 +61,7 @@ class Keys:
         return self.words[count]
 
     def find(self, name: bytes) -> Values:
-        """Return the last value of the key `name`, of up to 15 characters, in each event."""
+        """Return the last value of the key `name` in each event."""
         if name not in self.found:
             self.found[name] = self._values(name)
         return self.found[name]
@@ -83,8 +83,8 @@ class Keys:
         """Say which keys, of which the last 8 characters agree, are `quoted`: the quote that opens it may be escaped."""
         opening = close - len(quoted)
         same: Flags = self.lex.text[opening - 1] != BACKSLASH
-        if len(quoted) > 8:
-            same &= self.lex.words[opening] == _word(quoted[:8])
+        for start in range(0, len(quoted) - 8, 8):
+            same &= self.lex.words[opening + start] == _word(quoted[start : start + 8])
         return same
 
 

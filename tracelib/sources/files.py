@@ -12,7 +12,9 @@ import functools
 import hashlib
 import io
 import os
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Stream", "head", "keep_freed_memory", "open_stream", "sha256", "watched"]
+__all__ = ["Stream", "hashed", "head", "keep_freed_memory", "open_stream", "sha256", "watched"]
 
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 BLOCK = 1 << 20
@@ -30,6 +32,7 @@ PACKED_BLOCK = 1 << 16
 #: What the next piece of a file can use again; 32 MiB is the most that glibc takes for this threshold.
 REUSED = 31 << 20
 
+_hashing = threading.Lock()
 _watchers: list[Callable[[Path, float], None]] = []
 
 
@@ -175,7 +178,16 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of the file as it lies on disk, in hex."""
     status = path.stat()
-    return _sha256(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    with _hashing:  # who asks for what is being found out waits for it
+        return _sha256(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@contextlib.contextmanager
+def hashed(path: Path) -> Iterator[None]:
+    """Find out :func:`sha256` of the file in another thread meanwhile: what it is then asked for is known or under way."""
+    with ThreadPoolExecutor(1, thread_name_prefix="hash") as worker:
+        worker.submit(sha256, path)
+        yield
 
 
 @functools.lru_cache

@@ -39,7 +39,10 @@ class Codes:
     def of(self, strings: pl.Series) -> pl.Series:
         """Return each string's code (UInt32), null for null."""
         codes = strings.cast(pl.Categorical(self._categories)).to_physical()
-        self._used.append(codes.drop_nulls().unique())
+        known = codes.drop_nulls().to_numpy()
+        used = np.zeros(int(known.max(initial=0)) + 1, np.bool_)
+        used[known] = True
+        self._used.append(pl.Series(np.flatnonzero(used), dtype=codes.dtype))
         return codes
 
     def strings(self) -> pl.Series:
@@ -80,9 +83,10 @@ class Scan:
 def scan(block: bytes, tables: Tables) -> Scan:
     """Return the events of `block`, which must hold whole events."""
     line, damaged = lines(block)
-    long = line.str.len_bytes() > LONGEST_LINE
+    size = line.str.len_bytes()
+    long = size > LONGEST_LINE
     indented = line.str.starts_with("\t") & ~long
-    empty = line.str.len_bytes() == 0
+    empty = size == 0
     comment = line.str.starts_with("# ") | (line == "#")
     rest = (~(indented | empty | comment | long)).arg_true()
     fast, careful = _cut(line, rest)
@@ -180,8 +184,10 @@ def _owners(
 
     A head that could not be read thus takes its frames with it, in place of leaving them to the event before.
     """
-    owner = np.searchsorted(head, frame) - 1
+    heads = np.zeros(len(empty), np.int64)
+    heads[head] = 1
+    owner = np.cumsum(heads)[frame] - 1
     if not len(frame) or not len(head):
         return owner, np.zeros(len(frame), dtype=bool)
     paragraph = np.cumsum(empty, dtype=np.uint32)
-    return owner, (owner >= 0) & (paragraph[head[np.maximum(owner, 0)]] == paragraph[frame])
+    return owner, (owner >= 0) & (paragraph[head][np.maximum(owner, 0)] == paragraph[frame])

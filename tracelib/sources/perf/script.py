@@ -9,7 +9,7 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.schema import SAMPLES, SCHED, SOURCES
-from tracelib.sources.files import sha256
+from tracelib.sources.files import hashed, sha256
 from tracelib.sources.perf import frames, scheduler, switch_records, syscalls
 from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.joined import Text, joined
@@ -39,6 +39,12 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
     text = joined(path)
     if text.events.is_empty():
         raise _nothing(path, text)
+    with hashed(original or path):  # what follows leaves a core idle
+        return _made(text, original or path)
+
+
+def _made(text: Text, path: Path) -> Trace:
+    """Return the trace in `text`; `path` is the file that `sources` names."""
     remarks = PerfRemarks()
     lost = _remark_on_text(remarks, text)
     seen = _seen(text)
@@ -60,7 +66,7 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
     detected = remarks.missing_switches(missing, system_wide=wide) + unread
     timed = events.filter(~pl.col("kind").is_in(["record", *unused]))["ts_ns"]
     source = {
-        "file": (original or path).name, "sha256": sha256(original or path), "bytes": (original or path).stat().st_size,
+        "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size,
         "format": "perf", "recorder": text.header.recorder, "host": text.header.host, "cpus": text.header.cpus,
         "clock": text.header.clock, "wall_offset_ns": text.header.wall_offset_ns,
         "first_ns": timed.min(), "last_ns": timed.max(), "lost_declared": lost, "lost_detected": detected,

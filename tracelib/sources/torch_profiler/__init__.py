@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelib.sources.files import hashed
 from tracelib.sources.torch_profiler.assembly import Assembly
 from tracelib.sources.torch_profiler.events import NO_GPU, NO_SPANS
 from tracelib.sources.torch_profiler.pairs import with_pairs
@@ -17,6 +18,8 @@ from tracelib.trace import Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tracelib.sources.torch_profiler.reader import Content
 
 __all__ = ["read", "sniff", "stream"]
 
@@ -51,6 +54,11 @@ def read(path: Path) -> Trace:
 
     """
     found = content(path)
+    with hashed(path):  # what follows leaves a core idle
+        return _made(path, found)
+
+
+def _made(path: Path, found: Content) -> Trace:
     spans, gpu = [with_pairs(found.batch)], [found.batch.gpu]
     whole = Assembly(path, found, spans, gpu)
     found.batch.spans, found.batch.gpu = NO_SPANS, NO_GPU  # each copy goes as soon as the next is made

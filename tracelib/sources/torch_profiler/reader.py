@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
-from tracelib.sources.files import keep_freed_memory, open_stream, sha256
+from tracelib.sources.files import keep_freed_memory, open_stream
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.chunks import Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
@@ -69,9 +69,6 @@ def _decoded(cutter: Cutter) -> Iterator[tuple[Chunk, Batch, bytes | None]]:
     """Decode chunks on two threads while this one reads on; numpy and Polars let go of the interpreter's lock."""
     waiting: deque[tuple[Chunk, Future[tuple[Batch, bytes | None]]]] = deque()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as pool:
-        pool.submit(
-            sha256, cutter.stream.path
-        )  # `sources` will hold it; remembered, so that it is made beside the rest
         for chunk in cutter:
             waiting.append((chunk, pool.submit(_batch, chunk)))
             if len(waiting) > THREADS:

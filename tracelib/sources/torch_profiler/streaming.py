@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import SORT, empty
+from tracelib.sources.files import hashed
 from tracelib.sources.torch_profiler.assembly import Assembly
 from tracelib.sources.torch_profiler.events import NO_GPU, NO_SPANS
 from tracelib.sources.torch_profiler.pairs import with_pairs
@@ -121,7 +122,8 @@ def stream(path: Path, folder: Path) -> None:
                 parts.add(getattr(batch, key))
                 setattr(batch, key, parts.none)
 
-        found = content(path, take)
+        with hashed(path):
+            found = content(path, take)
         spans.add(with_pairs(found.batch))
         spans.flush()
         gpu.flush()

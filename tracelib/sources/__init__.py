@@ -3,6 +3,9 @@
 `sniff` gets the first 64 KiB (decompressed) and the file's name, and decides by content; the name may only break ties.
 `read` returns a :class:`tracelib.Trace` of that one file: source 0, thread and gpu ids counted from 0, times in the
 file's own clock (`sources.clock` names it, `sources.wall_offset_ns` ties it to wall time where the file declares that).
+
+A format that is read by way of another program has `converter(head) -> str | None`, too: the program's name, or None for
+files that need none. The cache's key holds its version.
 """
 
 from __future__ import annotations

@@ -86,11 +86,12 @@ def _gpu(findings: Findings) -> Figure:
             share(busy),
             "as monitoring shows it; useful work cannot be told from waiting in collectives",
         )
-    return (
-        "GPU doing useful work",
-        share(useful),
-        f"monitoring shows {share(busy)} busy: it counts waiting for a late rank",
+    seen = (
+        f"monitoring shows {share(busy)} busy: it counts waiting for a late rank"
+        if busy > useful
+        else "as busy as monitoring shows it: no GPU waited for a late rank"
     )
+    return "GPU doing useful work", share(useful), seen
 
 
 def _third(findings: Findings) -> Figure:

@@ -20,7 +20,7 @@ from tracelib.report.ticket import escaped
 PAGE = Path(__file__).parent
 ROOT = PAGE.parent.parent
 RENDERED = ROOT / "reports" / "gallery"
-SIZE = {"width": 1000, "height": 1150}
+SIZE = {"width": 1000, "height": 1300}
 #: Notebook -> the question that it answers, and the sample on which it is shown.
 EXAMPLES = {
     "root_cause": ("Why is this server slow? (The report.)", "starved"),

@@ -9,12 +9,13 @@ import pytest
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
+import tracelib
 from tests.conftest import ROOT
 from tests.cut import cut
 from tracelib.charts.drawn import CAPTION
 from tracelib.report.exporter import TraceReport
 from tracelib.report.notebooks import notebook, notebooks
-from tracelib.report.run import run_notebook
+from tracelib.report.run import parameter_names, run_notebook
 from tracelib.report.sections.chart import PLOTLY
 
 NAMES = sorted(set(notebooks()) - {"root_cause"})
@@ -46,19 +47,25 @@ def host_only(tmp_path_factory, server):
 
 
 def parameters(name, folder):
-    return (
-        {"runs": {"once": str(folder), "again": str(folder)}}
-        if name == "compare"
-        else {"traces": [str(folder)]}
+    log = folder / "requests.jsonl"  # of the captures whose perf ties its clock
+    logged = log.exists() and (folder / "perf.txt.gz").exists()
+    if name == "compare":
+        runs = {"once": str(folder), "again": str(folder)}
+        return {"runs": runs} | (
+            {"requests": dict.fromkeys(runs, str(log)), "requests_clock": "monotonic"} if logged else {}
+        )
+    takes_a_log = logged and "requests" in parameter_names(notebook(name))
+    return {"traces": [str(folder)]} | (
+        {"requests": str(log), "requests_clock": "monotonic"} if takes_a_log else {}
     )
 
 
-def all_run(folder, scratch):
+def all_run(folder, scratch, names=NAMES):
     """Return each notebook's cells after papermill ran them all, one after the other in one kernel that forgets between."""
     together = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     )
-    for name in NAMES:
+    for name in names:
         node = parameterize_notebook(load_notebook_node(str(notebook(name))), parameters(name, folder))
         for number, cell in enumerate([nbformat.v4.new_code_cell("%reset -f"), *node.cells]):
             cell["id"], cell.metadata["notebook"] = f"{name}-{number}", name
@@ -66,7 +73,7 @@ def all_run(folder, scratch):
     nbformat.write(together, scratch / "together.ipynb")
     done = run_notebook(scratch / "together.ipynb", scratch / "done.ipynb", {}, working_directory=scratch)
     assert done.failure is None, done.failure
-    return {name: [c for c in done.notebook.cells if c.metadata.get("notebook") == name] for name in NAMES}
+    return {name: [c for c in done.notebook.cells if c.metadata.get("notebook") == name] for name in names}
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +84,27 @@ def on_server(server, tmp_path_factory):
 @pytest.fixture(scope="session")
 def on_host(host_only, tmp_path_factory):
     return all_run(host_only, tmp_path_factory.mktemp("host"))
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "capture", ["healthy", "starved", "throttled", "graph", "nsys_healthy", "nsys_starved"]
+)
+def test_each_notebook_runs_on_each_capture_and_says_what_it_lacks(capture, captures, tmp_path):
+    done = all_run(captures / capture, tmp_path, sorted(notebooks()))
+    said = {}
+    for name, cells in done.items():
+        drawn = sum(PLOTLY in output.get("data", {}) for output in outputs(cells))
+        calls = sum(cell.source.count("charts.draw(") for cell in cells if cell.cell_type == "code")
+        said[name] = set(re.findall(r"No chart of ([\w ]+): ", text(cells)))
+        assert text(cells).count("No chart of") == calls - drawn
+    logged = capture in ("healthy", "starved", "throttled")
+    assert all(("requests" in said[name]) != logged for name in ("root_cause", "requests", "tokenization"))
+    assert ("first tokens" in said["compare"]) != logged
+    assert all(
+        ("demand" in said[name]) == (capture in ("graph", "nsys_healthy", "nsys_starved"))
+        for name in ("root_cause", "capacity", "cpu_scheduling")
+    )
 
 
 def outputs(cells):
@@ -116,6 +144,15 @@ def test_what_was_not_recorded_is_said_in_the_place_of_its_chart(name, on_host):
     assert drawn == WITHOUT_GPU.get(name, 0)
     assert text(cells).count("No chart of") == calls - drawn
     assert "100 %" not in text(cells)  # nothing recorded is no share
+
+
+def test_a_run_shows_itself_and_its_names_complete(server):
+    run = tracelib.load(server)
+    shown = run.show()
+    assert "<svg" in shown._repr_html_()
+    assert shown.text.startswith("In the window of ")
+    assert {"slices", "gpu_ops", "threads", "show"} <= {name for name in dir(run) if not name.startswith("_")}
+    assert {"load", "analyse", "open_in_perfetto"} <= set(dir(tracelib))
 
 
 def test_a_run_differs_from_itself_by_noise_alone(on_server):

@@ -41,7 +41,8 @@ def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
     had = _had(known)
     if had is not None:
         figure.add_vline(x=had, line={"dash": "dash", "color": "#767676", "width": 2})
-        figure.add_annotation(x=had, y=0, yref="paper", text=f" had {had:g}", xanchor="left", yanchor="bottom", showarrow=False)  # fmt: skip
+        # In the legend, where no bar lies over it.
+        figure.add_scatter(x=[None], y=[None], mode="lines", name=f"the server had {had:g}", line={"dash": "dash", "color": "#767676", "width": 2})  # fmt: skip
     figure.update_xaxes(title_text="cores (or threads that want one)", rangemode="tozero")
     figure.update_yaxes(
         categoryorder="array", categoryarray=[safe(n) for n in bars["estimate"]][::-1], showgrid=False

@@ -124,9 +124,8 @@ def manifest(traces: str | Sequence[str]) -> Manifest:
 
 def heading(title: str, results: Results | Mapping[str, Results]) -> Section:
     """Return a notebook's title, and which window of which files it is about; `results` of one run or of several by label."""
-    runs = results if isinstance(results, Mapping) else {"": results}
-    lines = "".join(f"<p>{esc(_about(label, each))}</p>" for label, each in runs.items())
-    return Section(f'<header class="heading"><h1>{esc(title)}</h1>{lines}</header>', title)
+    about = _several(results) if isinstance(results, Mapping) else _about(results)
+    return Section(f'<header class="heading"><h1>{esc(title)}</h1><p>{esc(about)}</p></header>', title)
 
 
 def shown(run: Trace) -> Section:
@@ -137,8 +136,12 @@ def shown(run: Trace) -> Section:
     return picture(overview_svg(results), timeline_sentence(results))
 
 
-def _about(label: str, results: Results) -> str:
+def _about(results: Results) -> str:
     files = results.trace.sources["file"].to_list()
     names = ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
-    length = duration(results.window.duration_ns)
-    return f"{label + ': ' if label else ''}{length} of {names} ({results.window.why})."
+    return f"{duration(results.window.duration_ns)} of {names} ({results.window.why})."
+
+
+def _several(runs: Mapping[str, Results]) -> str:
+    windows = "; ".join(f"{label}: {duration(results.window.duration_ns)}" for label, results in runs.items())
+    return f"{len(runs)} runs, each with the window in which all its GPUs worked or that was asked for. {windows}."

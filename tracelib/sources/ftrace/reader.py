@@ -18,7 +18,7 @@ from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
 from tracelib.sources.ftrace.remarks import of_lines, shown
 from tracelib.sources.remarks import Remarks, counted
-from tracelib.sources.text import CHUNK, ahead, chunks, lines
+from tracelib.sources.text import ahead, chunks, lines
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Text", "collect", "read"]
 
+#: Measured: pieces of 16 MiB are no quicker here and take a tenth more memory, smaller ones cost more calls.
+CHUNK = 8 << 20
 #: In the JavaScript string of old systrace pages, every line ends so.
 IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.

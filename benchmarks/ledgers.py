@@ -4,7 +4,7 @@ A made-up server of eight GPUs: an API server whose threads tokenize, an engine 
 that launch 2 M kernels out of 10 M nested slices (at size 10), an all-reduce after every seventh kernel, and 5 M scheduler
 events on 64 CPUs, and half a million CPU samples. The server is made in a process of its own; each size is then analysed in
 a fresh process with two worker threads: CPU and wall seconds of `analyse`, and the process's highest memory, the trace's own frames
-included. `--profile` adds the seconds of each analysis.
+included. `--profile` adds the seconds of each analysis; some run side by side, and CPU seconds are those of the whole process.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 file's own clock (`sources.clock` names it, `sources.wall_offset_ns` ties it to wall time where the file declares that).
 
 A format that is read by way of another program has `converter(head) -> str | None`, too: the program's name, or None for
-files that need none. The cache's key holds its version.
+files that need none. The cache's key holds its version. A format of which one file stands for several has `files(path) ->
+list[Path]`, all of them: the cache's key holds the content of each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A second load of the same file: its frames, kept as Parquet in the user's cache folder.
 
-An entry is named by all that decides what a reader returns: the file's content (SHA-256) and base name (which may tell
-the rank), the source text of the reader, so that no one has to remember to raise a version, and the version of the
+An entry is named by all that decides what a reader returns: the content (SHA-256) and base name (which may tell the rank)
+of the file, and of those that are read with it, the source text of the reader, so that no one has to remember to raise a version, and the version of the
 program by way of which the reader gets at the content, if it needs one (perf, nsys, trace-cmd). It appears whole, by a
 rename, or not at all; the checksums in it are verified before Parquet is decoded, and a broken entry is replaced. The
 entries not used for longest are removed once all of them take more than `LIMIT` bytes.
@@ -93,7 +93,7 @@ class Cache:
             As `source.read`; then nothing is kept.
 
         """
-        if path.stat().st_size < SMALLEST:
+        if sum(file.stat().st_size for file in _files(path, source)) < SMALLEST:
             return source.read(path)
         try:
             entry = self.folder / "frames" / self._key(path, source)
@@ -120,7 +120,7 @@ class Cache:
 
     def _key(self, path: Path, source: Source) -> str:
         parts = (
-            self._content(path),
+            *(f"{file.name} {self._content(file)}" for file in _files(path, source)),
             path.name,
             source.__name__,
             _reader_version(Path(source.__file__).parent),
@@ -182,6 +182,12 @@ def _reader_version(package: Path) -> str:
     for file in sorted([*package.rglob("*.py"), *package.rglob("*.toml"), *shared]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _files(path: Path, source: Source) -> list[Path]:
+    """Return the files that `source` reads when it is given `path`: most formats only that one."""
+    listed: Callable[[Path], list[Path]] | None = getattr(source, "files", None)
+    return listed(path) if listed else [path]
 
 
 def _converter_version(path: Path, source: Source) -> str:

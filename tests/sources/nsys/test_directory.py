@@ -6,7 +6,7 @@ import sqlite3
 import polars as pl
 import pytest
 
-from tracelib.sources import trace_files
+from tracelib.sources import cache, nsys, trace_files
 from tracelib.sources.nsys import read
 
 
@@ -40,6 +40,22 @@ def test_same_frames_as_from_sqlite(corpus, tmp_path, name, kind):
             assert found.frames()[frame].equals(rows), frame
     assert found.sources["first_ns"].equals(expected.sources["first_ns"])
     assert found.sources["bytes"].item() == sum(file.stat().st_size for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_the_cache_knows_a_changed_table_though_the_file_that_stands_for_all_is_the_same(
+    export, process, tmp_path, monkeypatch, kind
+):
+    monkeypatch.setattr(cache, "SMALLEST", 0)
+    rows = {"CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)]}
+    folder = converted(export(rows), tmp_path / "dir", kind)
+    entry, kept = folder / f"StringIds.{kind}", cache.Cache(tmp_path / "cache")
+    assert kept.read(entry, nsys).slices["dur_ns"].to_list() == [5]
+    table = folder / f"CUPTI_ACTIVITY_KIND_RUNTIME.{kind}"
+    frame = pl.read_parquet(table) if kind == "parquet" else pl.read_ipc(table.read_bytes())
+    longer = frame.with_columns(pl.col("end") + 4)
+    longer.write_parquet(table) if kind == "parquet" else longer.write_ipc(table)
+    assert kept.read(entry, nsys).slices["dur_ns"].to_list() == [9]
 
 
 def test_a_damaged_table_costs_itself(export, process, tmp_path):

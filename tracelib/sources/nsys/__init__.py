@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head as first_bytes
 from tracelib.sources.nsys.database import SQLITE, open_database
-from tracelib.sources.nsys.directory import ARROW, PARQUET, Directory, is_table_of_directory
+from tracelib.sources.nsys.directory import (
+    ARROW,
+    PARQUET,
+    Directory,
+    is_table_of_directory,
+    tables_beside,
+)
 from tracelib.sources.nsys.reader import trace_of
 from tracelib.sources.nsys.report import MAGIC, exported_report
 
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
     from tracelib.trace import Trace
 
-__all__ = ["converter", "read", "sniff"]
+__all__ = ["converter", "files", "read", "sniff"]
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
 _TABLES = (b"StringIds", b"TARGET_INFO_", b"META_DATA_EXPORT", b"EXPORT_META_DATA", b"CUPTI_ACTIVITY_KIND_")
@@ -38,6 +44,11 @@ def sniff(head: bytes, name: str) -> bool:
 def converter(head: bytes) -> str | None:
     """Return the program by way of which a file that starts with `head` is read, None if it needs none."""
     return "nsys" if head.startswith(MAGIC) else None
+
+
+def files(path: Path) -> list[Path]:
+    """Return all files that are read with the one at `path`: a directory's tables."""
+    return tables_beside(path) if is_table_of_directory(first_bytes(path), path.name) else [path]
 
 
 def read(path: Path) -> Trace:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["ARROW", "PARQUET", "Directory", "is_table_of_directory"]
+__all__ = ["ARROW", "PARQUET", "Directory", "is_table_of_directory", "tables_beside"]
 
 PARQUET, ARROW = b"PAR1", b"ARROW1"
 #: First bytes of an Arrow stream, which has no magic: a continuation marker, before the length of its schema.
@@ -30,11 +30,16 @@ def is_table_of_directory(head: bytes, name: str) -> bool:
     return name in _ENTRIES and head.startswith((PARQUET, ARROW, _ARROW_STREAM))
 
 
+def tables_beside(entry: Path) -> list[Path]:
+    """Return the files of the export in which the file `entry` lies, itself among them."""
+    return sorted(file for file in entry.parent.glob(f"*{entry.suffix}") if file.is_file())
+
+
 class Directory:
     """The tables of the export in which the file `entry` lies; see :class:`tracelib.sources.nsys.tables.Tables`."""
 
     def __init__(self, entry: Path) -> None:
-        self.files = sorted(file for file in entry.parent.glob(f"*{entry.suffix}") if file.is_file())
+        self.files = tables_beside(entry)
         self.damage: list[str] = []
         self.lost_bytes = 0
         self._of = {file.stem: file for file in self.files}

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.report import trivial
 from tests.report.example import findings
-from tracelib import cli
+from tracelib import cli, report
 from tracelib.report import pipeline
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import parameter_names
@@ -153,6 +153,15 @@ def test_findings_that_contradict_themselves_are_not_written(tmp_path, monkeypat
 def test_fail_on_turns_a_verdict_into_a_status(tmp_path, monkeypatch, failing, status):
     out = notebook_that(tmp_path, monkeypatch, carrying())
     assert cli.main(["report", SAMPLE, "-o", str(out), "--fail-on", failing]) == status
+
+
+def test_a_picture_that_is_not_drawn_is_told_of(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "write_report", lambda folder, *_, **__: pipeline.Report(folder, findings()))
+    assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
+    assert "overview.png" not in capsys.readouterr().err
+    monkeypatch.setattr(pipeline, "can_draw", lambda: False)
+    assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
+    assert "no overview.png beside it: that takes the package resvg-py" in capsys.readouterr().err
 
 
 def test_terminal_escapes_in_names_are_neutralised(tmp_path, monkeypatch, capsys):

@@ -238,6 +238,7 @@ def _add_notebooks(commands: Any) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     from tracelib.report import name_of, write_report
+    from tracelib.report.pipeline import can_draw
     from tracelib.sources import trace_files
 
     failing = listed(options.fail_on, "--fail-on", VERDICTS)
@@ -251,6 +252,8 @@ def _report(options: argparse.Namespace) -> int:
         verdict = report.findings["verdict"]
         print(f"{verdict['state']} ({verdict['confidence']} confidence): {one_line(verdict['sentence'])}")
     print(f"report: {(folder / 'report.html').resolve()}")
+    if not can_draw():
+        print("tracelib: no overview.png beside it: that takes the package resvg-py (pip install resvg-py)", file=sys.stderr)  # fmt: skip
     if report.failure is not None:
         print(f"tracelib: a part failed: {one_line(report.failure.one_line())}", file=sys.stderr)
         return PART_FAILED

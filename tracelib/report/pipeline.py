@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tracelib.analyses.results import Results
 
-__all__ = ["OUTCOME", "Report", "record", "record_picture", "removed", "write_report"]
+__all__ = ["OUTCOME", "Report", "can_draw", "record", "record_picture", "removed", "write_report"]
 
 #: Under this type a report notebook carries its findings and its picture, for whoever renders it.
 OUTCOME = "application/vnd.tracelib.outcome+json"
@@ -72,11 +72,16 @@ def record(findings: dict[str, Any]) -> Outcome:
     return Outcome({"findings": findings})
 
 
+def can_draw() -> bool:
+    """Say whether the package that draws `overview.png` is installed (the extra `image`)."""
+    return importlib.util.find_spec("resvg_py") is not None
+
+
 def record_picture(results: Results) -> Outcome:
     """Return what makes the notebook's cell carry the overview as PNG; nothing where the drawing package is absent."""
     from tracelib.charts.overview import overview_png  # noqa: PLC0415 (charts import plotly)
 
-    if importlib.util.find_spec("resvg_py") is None:
+    if not can_draw():
         return Outcome({})
     return Outcome({"overview_png": base64.b64encode(overview_png(results)).decode("ascii")})
 

@@ -265,7 +265,7 @@ def _profiled() -> None:
 def main() -> None:
     """Print one row per size, each measured in a new process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("millions", nargs="*", type=float, default=[1, 2, 4, 8])
+    parser.add_argument("millions", nargs="*", type=float, default=[1, 2, 4, 8, 10])
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)

@@ -19,9 +19,10 @@ from tracelib.report.run import parameter_names, run_notebook
 from tracelib.report.sections.chart import PLOTLY
 
 NAMES = sorted(set(notebooks()) - {"root_cause"})
-#: Charts that a full recording of two ranks gives each notebook; without a request log, and on a fifth of a second.
+#: Charts that a full recording of two ranks gives each notebook; without a request log, on a fifth of a second, and with
+#: names of steps that tell no tokens.
 CHARTS = {
-    "capacity": 3, "collectives": 5, "compare": 4, "cpu_scheduling": 7, "explore": 5, "ipc": 5, "kernel_launch": 6, "requests": 3,
+    "capacity": 3, "collectives": 5, "compare": 2, "cpu_scheduling": 7, "explore": 5, "ipc": 5, "kernel_launch": 6, "requests": 3,
     "tokenization": 5,
 }  # fmt: skip
 #: Charts that are left where only the API server's and the engine's threads were recorded: what host threads did.

@@ -7,6 +7,7 @@ that HTA_PYTHON names, if it does: some cannot share an environment with traceli
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Run", "Way", "child", "compared", "table"]
+__all__ = ["Run", "Way", "child", "compared", "options", "table"]
 
 ROOT = Path(__file__).resolve().parent.parent
 #: A way that takes longer runs once; one that takes this much longer is stopped.
@@ -59,6 +60,15 @@ class Run:
     cpu: float
     megabytes: float  # peak resident memory
     found: list[int]
+
+
+def options(about: str | None, sample: Path) -> argparse.Namespace:
+    """Return the options of a script that repeats one sample up to one size."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("capture", type=Path, nargs="?", default=sample)
+    parser.add_argument("--megabytes", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
 
 
 def child(ways: dict[str, Way]) -> bool:

@@ -9,13 +9,12 @@ find the same number of events and the same last time to the microsecond.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
 from pathlib import Path
 
-from compared import ROOT, Way, child, compared, table
+from compared import ROOT, Way, child, compared, options, table
 
 SAMPLE = ROOT / "sample_traces" / "starved" / "ftrace.txt.gz"
 TIME = re.compile(rb"(\[\d{3}\] \S+ +)(\d+)\.(\d{6}): ")
@@ -101,13 +100,7 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     if child(WAYS):
         return
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("capture", type=Path, nargs="?", default=SAMPLE)
-    options.add_argument("--megabytes", type=int, default=300)
-    options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
+    given = options(__doc__, SAMPLE)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.txt"
         generate(given.capture, path, given.megabytes * 10**6)

@@ -9,7 +9,6 @@ and scheduler events.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import re
@@ -17,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compared import ROOT, Way, child, compared, table
+from compared import ROOT, Way, child, compared, options, table
 
 SAMPLE = ROOT / "sample_traces" / "starved" / "perf.txt.gz"
 HEAD = r"^(\S.*?) +(?:(-?\d+)/)?(-?\d+) +(?:\[(\d+)\] +)?(\d+)\.(\d+): +(?:(\d+) +)?(\S+): ?(.*)$"
@@ -108,13 +107,7 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     if child(WAYS):
         return
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("capture", type=Path, nargs="?", default=SAMPLE)
-    options.add_argument("--megabytes", type=int, default=300)
-    options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
+    given = options(__doc__, SAMPLE)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "perf.txt"
         make(given.capture, given.megabytes * 10**6, path)

@@ -16,6 +16,7 @@ from tracelib.findings.verdict import NOT_HOST, NOT_RECORDED
 
 __all__ = [
     "CauseRow", "cause_rows", "cpu_shortage_ns", "exposed_host_shares", "known_cpu_state_ns", "lost_shares", "median_of",
+    "throttled_ns",
 ]  # fmt: skip
 
 Findings = dict[str, Any]
@@ -64,6 +65,13 @@ def lost_shares(findings: Findings) -> list[float]:
 def cpu_shortage_ns(findings: Findings) -> int:
     """Return the GPU time lost to the host, over all devices, while the thread to blame wanted a CPU and had none."""
     return sum(row["ns"] for row in _causes(findings) if row["cpu_state"] in SHORTAGE and accuses_host(row))
+
+
+def throttled_ns(findings: Findings) -> int:
+    """Return the part of :func:`cpu_shortage_ns` in which a quota stopped the thread."""
+    return sum(
+        row["ns"] for row in _causes(findings) if row["cpu_state"] == "throttled" and accuses_host(row)
+    )
 
 
 def known_cpu_state_ns(findings: Findings) -> int:

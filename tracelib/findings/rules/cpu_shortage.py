@@ -50,9 +50,9 @@ def cpu_shortage(results: Results) -> Finding | Abstained | None:
         evidence=evidence_of_lost(results, lost),
         disproof="If more CPUs leave the runnable time of the launching threads as it is, something else keeps them off the CPU (affinity, priority, a quota).",
         advice=[
-            "Give the server more CPU cores; GPUs + 2 runnable processes is the floor, 4 to 8 cores per GPU the usual band.",
+            f"Give the server more CPU cores{_confined(results)}; GPUs + 2 runnable processes is the floor, 4 to 8 cores per GPU the usual band.",
             "Pin the launching threads of the workers to cores of their own (taskset, numactl), apart from tokenizer threads.",
-            "Cap tokenizer and OpenMP thread pools at what the machine has (TOKENIZERS_PARALLELISM, RAYON_NUM_THREADS, OMP_NUM_THREADS).",
+            "Cap tokenizer and OpenMP thread pools at what the server may use (TOKENIZERS_PARALLELISM, RAYON_NUM_THREADS, OMP_NUM_THREADS).",
         ],
         verify=["Record again: runnable time of the launching threads, and this share, must fall.", "tracelib report before/ after/ and compare the CPU state column."],
         change="machine", gain_ns=int(lost["dur_ns"].sum()),
@@ -74,6 +74,14 @@ def _supply(results: Results) -> str:
     return (
         f" The server ran on {seen}{of} CPUs; in 95 % of the time at most {most} of its threads wanted one."
     )
+
+
+def _confined(results: Results) -> str:
+    """Name what may keep the server on a part of the host's CPUs, where it was seen on a part only."""
+    seen, host = server_cpus(results)
+    if seen is None or host is None or seen >= host:
+        return ""
+    return f" (it ran on {seen} of {host}: look for taskset, cpuset.cpus, Kubernetes' static CPU manager)"
 
 
 def _instead(results: Results) -> str:

@@ -47,7 +47,7 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
         evidence=[Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "runnable while its CPU was idle") for r in worst.iter_rows(named=True)],
         disproof="If cpu.stat of the container shows nr_throttled standing still during the run, it was not the quota.",
         advice=[
-            "Raise or remove the CPU limit of the container (Kubernetes: resources.limits.cpu; Docker: --cpus); a request without a limit keeps the share without the stops.",
+            "Raise or remove the CPU limit of the container (Kubernetes: resources.limits.cpu; Docker: --cpus); in Kubernetes resources.requests.cpu alone keeps the container's share and never stops it.",
             "Size thread pools to the quota, not to the host's CPU count (OMP_NUM_THREADS, RAYON_NUM_THREADS, tokenizer workers).",
         ],
         change="machine", gain_ns=int(lost["dur_ns"].sum()),

@@ -10,13 +10,15 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracelib.findings.verdict import NOT_HOST, NOT_RECORDED
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 __all__ = [
     "CauseRow", "cause_rows", "cpu_shortage_ns", "exposed_host_shares", "known_cpu_state_ns", "lost_shares", "median_of",
-    "throttled_ns",
 ]  # fmt: skip
 
 Findings = dict[str, Any]
@@ -62,16 +64,12 @@ def lost_shares(findings: Findings) -> list[float]:
     return [d["lost_ns"] / window for d in findings["devices"] or () if d["lost_ns"] is not None and window]
 
 
-def cpu_shortage_ns(findings: Findings) -> int:
-    """Return the GPU time lost to the host, over all devices, while the thread to blame wanted a CPU and had none."""
-    return sum(row["ns"] for row in _causes(findings) if row["cpu_state"] in SHORTAGE and accuses_host(row))
+def cpu_shortage_ns(findings: Findings, states: Collection[str] = SHORTAGE) -> int:
+    """Return the GPU time lost to the host, over all devices, while the thread to blame wanted a CPU and had none.
 
-
-def throttled_ns(findings: Findings) -> int:
-    """Return the part of :func:`cpu_shortage_ns` in which a quota stopped the thread."""
-    return sum(
-        row["ns"] for row in _causes(findings) if row["cpu_state"] == "throttled" and accuses_host(row)
-    )
+    `states` chooses one of the reasons: `throttled` (a quota) or `runnable` (no CPU free).
+    """
+    return sum(row["ns"] for row in _causes(findings) if row["cpu_state"] in states and accuses_host(row))
 
 
 def known_cpu_state_ns(findings: Findings) -> int:

@@ -101,7 +101,7 @@ def _third(findings: Findings) -> Figure:
     aside = "" if first_token is None else f"; time to first token p50 {duration(first_token)}"
     if numbers.known_cpu_state_ns(findings):
         gpu_time = findings["window"]["duration_ns"] * len(numbers.devices(findings))
-        short, stopped = numbers.cpu_shortage_ns(findings), numbers.throttled_ns(findings)
+        short, stopped = numbers.cpu_shortage_ns(findings), numbers.cpu_shortage_ns(findings, {"throttled"})
         split = f"no CPU free {share((short - stopped) / gpu_time)}, stopped by a quota {share(stopped / gpu_time)}"
         meaning = f"of the window, all GPUs: lost while the thread to blame was ready and did not run ({split}){aside}"
         return "CPU shortage", share(short / gpu_time), meaning

@@ -71,6 +71,8 @@ def test_compressions_whatever_the_name(trace_of, packed, name):
 
 
 FIELDS = {
+    "base as a float": ({"baseTimeNanoseconds": float(BASE)}, {}),
+    "base as the text of a float": ({"baseTimeNanoseconds": f"{BASE}.0"}, {}),
     "base before the events": ({"baseTimeNanoseconds": BASE}, {}),
     "base after the events": ({"displayTimeUnit": "ms"}, {"baseTimeNanoseconds": BASE}),
     "base among much else": ({"a": {"baseTimeNanoseconds": 3, "b": [1, {"c": 2}]}, "baseTimeNanoseconds": BASE}, {"d": "]}"}),
@@ -101,6 +103,24 @@ def test_a_bare_list_and_every_layout(trace_of):
         assert_rows(trace_of("\ufeff" + text.replace("\n", "\r\n")))
 
 
+def test_a_bare_list_begins_with_anything(trace_of):
+    """The arguments first (sorted keys, braces in a text), or an empty object."""
+    odd = {"z": {"text": 'a "}" b'}, "External id": 1}
+    first = {"args": odd, **{key: value for key, value in EVENTS[0].items() if key != "args"}}
+    assert_rows(trace_of(json.dumps([first, *EVENTS[1:]])), base=0)
+    trace = trace_of("[{}," + json.dumps(EVENTS)[1:-1] + ", {}]")
+    assert_rows(trace, base=0)
+    assert trace.sources["lost_detected"][0] == 0
+
+
+def test_a_list_behind_much_else_is_found(trace_of):
+    """Chrome's own keys may come first, and be longer than what is looked at to tell the format."""
+    frames = {str(n): {"name": "a function of some library", "category": "c"} for n in range(2000)}
+    text = json.dumps({"stackFrames": frames, "baseTimeNanoseconds": BASE, "traceEvents": EVENTS})
+    assert text.index("traceEvents") > 1 << 16
+    assert_rows(trace_of(text))
+
+
 def shifted(events, change):
     return [event if event["ph"] == "M" else {**event, "ts": change(event["ts"])} for event in events]
 
@@ -125,6 +145,35 @@ def test_absolute_times_decimal_integer_and_as_texts(trace_of):
             assert trace.sources["clock"][0] == "realtime"
     whole = trace_of(json.dumps({"traceEvents": shifted(EVENTS, lambda ts: ABSOLUTE + int(ts))}))
     assert (whole.slices["ts_ns"] - ABSOLUTE * 1000).to_list() == [10_000, 11_000, 12_000]
+
+
+def test_a_base_beside_times_since_the_epoch_is_not_added(trace_of):
+    trace = trace_of(document(shifted(EVENTS, lambda ts: ABSOLUTE + int(ts))))
+    assert (trace.slices["ts_ns"] - ABSOLUTE * 1000).to_list() == [10_000, 11_000, 12_000]
+    assert trace.health["message"].str.contains("it was not added").any()
+
+
+@pytest.mark.parametrize("base", [-5, "x", 2**63, True, "9" * 5000, [1]])
+def test_a_base_that_is_none_is_told(trace_of, base):
+    trace = trace_of(document(before={"baseTimeNanoseconds": base}))
+    assert_rows(trace, base=0)
+    assert trace.sources["clock"][0] == "unknown"
+    assert trace.health["message"].str.contains("baseTimeNanoseconds is no number").any()
+
+
+def test_ids_of_every_type_keep_threads_apart(trace_of):
+    """Integers and texts of them are one thread; what is no integer is a thread of its own, called what the file calls it."""
+    ids = [7, "7", 7.0, "-7", -7, 7.5, "9" * 5000, True, [7], None]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": f"op{n}", "pid": 1, "tid": tid, "ts": n, "dur": 1}
+        for n, tid in enumerate(ids)
+    ]
+    trace = trace_of(document(events))
+    found = trace.slices.join(trace.threads.select("thread", "tid", called="name"), on="thread").sort("ts_ns")
+    tids, called = found["tid"].to_list(), found["called"].to_list()
+    assert tids[:5] == [7, 7, 7, -7, -7]
+    assert len(set(tids)) == 7
+    assert called == [*[None] * 5, "7.5", "9" * 5000, "True", "[7]", None]
 
 
 def test_ids_that_are_texts(trace_of):
@@ -168,6 +217,61 @@ def test_begins_and_ends(trace_of):
     said = " ".join(trace.health["message"])
     assert "1 events: an end without a begin" in said
     assert "1 events: a begin without an end" in said
+
+
+def test_ids_of_asynchronous_intervals_are_valid_where_they_say(trace_of):
+    """Local ids in their process, global ones in the file; equal ids of two scopes are two intervals."""
+
+    def mark(ph, ts, pid, name, **ident):
+        return {"ph": ph, "cat": "req", "name": name, "pid": pid, "tid": 2, "ts": ts, **ident}
+
+    local, far = {"id2": {"local": "0x1"}}, {"id2": {"global": "0x1"}}
+    one, two = {"id": 1, "scope": "one"}, {"id": 1, "scope": "two"}
+    events = [
+        mark("b", 0, 1, "l1", **local), mark("b", 1, 9, "l9", **local), mark("b", 2, 1, "far", **far),
+        mark("b", 3, 1, "one", **one), mark("b", 4, 1, "two", **two),
+        mark("e", 10, 1, None, **local), mark("e", 30, 9, None, **local), mark("e", 32, 9, None, **far),
+        mark("e", 43, 1, None, **one), mark("e", 54, 1, None, **two),
+    ]  # fmt: skip
+    trace = trace_of(document(events))
+    assert dict(trace.slices.select(pl.col("name").cast(pl.String), "dur_ns").rows()) == {
+        "l1": 10_000, "l9": 29_000, "far": 30_000, "one": 40_000, "two": 50_000
+    }  # fmt: skip
+
+
+def test_many_open_begins_cost_no_more_than_as_many_ended_ones(trace_of):
+    """50,000 begins of one thread left open, and 50,000 ends by other names: each end closes the innermost."""
+    count = 50_000
+    events = [{"ph": "B", "name": f"b{n}", "pid": 1, "tid": 2, "ts": n} for n in range(2 * count)]
+    events += [{"ph": "E", "name": f"e{n}", "pid": 1, "tid": 2, "ts": 2 * count + n} for n in range(count)]
+    trace = trace_of(document(events))
+    longest = trace.slices.sort("dur_ns")["name"].cast(pl.String)
+    assert (longest[-1], trace.slices["dur_ns"].max()) == ("b50000", (3 * count - 1 - count) * 1000)
+    assert "50000 events: a begin without an end" in " ".join(trace.health["message"])
+
+
+def test_counters_of_every_form(trace_of):
+    readings = [
+        {"": 5},
+        {"v": "2.5"},
+        {"a": 1, "b": 2.5},
+        {"v": True},
+        {},
+        {"v": "high"},
+        {"v": {"deep": 1}},
+        {"v": None},
+    ]
+    events = [
+        EVENTS[0],
+        *({"ph": "C", "name": f"c{n}", "pid": 1, "ts": n, "args": args} for n, args in enumerate(readings)),
+    ]
+    events += [{"ph": "C", "name": "each", "id": n, "pid": 1, "ts": 9, "args": {"v": n}} for n in (4, 5)]
+    trace = trace_of(document(events))
+    assert dict(trace.counters.select(pl.col("name").cast(pl.String), "value").rows()) == {
+        "c0": 5, "c1": 2.5, "c2: a": 1, "c2: b": 2.5, "c3": 1, "each[4]": 4, "each[5]": 5
+    }  # fmt: skip
+    assert "4 events: a counter without a number: left out" in " ".join(trace.health["message"])
+    assert trace.sources["lost_detected"][0] == 4
 
 
 #: What the runtimes of other devices call things, and what they are here.
@@ -234,6 +338,30 @@ def test_graph_launches_and_collectives(trace_of):
         (0, "all_gather", "tp", 2, 11, 128),
         (0, "reduce_scatter", *nothing[1:]),
     ]
+
+
+#: A kernel's arguments as Kineto wrote them from October 2023 on, and group, size and elements that they tell.
+KERNEL_ARGS = {
+    "2023-10": ({"In msg size": 64, "Out msg size": 128, "Group size": 2, "dtype": "Float"}, (None, 2, 128)),
+    "2023-12": ({"In msg nelems": 64, "Out msg nelems": 128, "Group size": 2, "dtype": "Float"}, (None, 2, 128)),
+    "2024-03": ({"In msg nelems": 64, "Out msg nelems": 128, "Group size": 2, "dtype": "Float", "Process Group ID": 7,
+                 "Process Group Ranks": "[0, 1]"}, ("7", 2, 128)),
+    "2024-04": ({"Collective name": "allgather_into_tensor_coalesced", "In msg nelems": 64, "Out msg nelems": 128, "Group size": 2,
+                 "dtype": "Float", "Process Group Name": "tp", "Process Group Description": "x"}, ("tp", 2, 128)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("since", KERNEL_ARGS)
+def test_collectives_of_every_kineto(trace_of, since):
+    args, told = KERNEL_ARGS[since]
+    kernel = {
+        "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL(x)", "pid": 0, "tid": 7, "ts": 5, "dur": 1,
+        "args": {"device": 0, "stream": 7, "correlation": 4, **args},
+    }  # fmt: skip
+    old = kernel | {"name": "ncclAllGatherRingLLKernel_sum_f16(ncclColl)", "args": {"device": 0, "stream": 7}}
+    trace = trace_of(document([kernel, old]))
+    rows = trace.gpu_ops.sort("group_size").select("collective", "group", "group_size", "elements").rows()
+    assert rows == [("all_gather", None, None, None), ("all_gather", *told)]
 
 
 ANNOTATIONS = [

@@ -5,6 +5,7 @@ README.md says what is in them, how to record them well, and what is lost at wor
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["read", "sniff", "stream"]
 
 _BARE_LIST = re.compile(rb'\[\s*\{[^{}]*?"ph"\s*:\s*"')
-_KINETO_KEYS = re.compile(rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|displayTimeUnit)"\s*:')
+#: What stands before the first event of a list that holds something: empty objects, with which some writers begin.
+_BEGIN = re.compile(rb"\[\s*(?:\{\s*\}\s*,\s*)*(?=\{)")
+_decoder = json.JSONDecoder(strict=False)
+#: Keys of the document that no other format has, of a trace whose list of events begins further on than was looked.
+_KEYS = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|displayTimeUnit|distributedInfo|stackFrames|systemTraceEvents|'
+    rb'otherData|record_shapes|with_stack|trace_id|cupti_version|cuda_runtime_version|hip_runtime_version)"\s*:'
+)
 
 
 def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides)
@@ -32,13 +40,24 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
 
     >>> sniff(b'{"schemaVersion": 1, "traceEvents": [', "x"), sniff(b'[{"name": "a", "ph": "X"', "x")
     (True, True)
+    >>> sniff(b'[{}, {"args": {"x": 1}, "ph": "X"}', "x")
+    True
     >>> sniff(b'{"nodes": []}', "trace.json"), sniff(b"[[1, 2]]", "x.json"), sniff(b"", "trace.json")
     (False, False, False)
     """
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"{"):
-        return b'"traceEvents"' in text or (len(head) >= 1 << 16 and bool(_KINETO_KEYS.search(text)))
-    return bool(_BARE_LIST.match(text))
+        return b'"traceEvents"' in text or (len(head) >= 1 << 16 and bool(_KEYS.search(text)))
+    return bool(_BARE_LIST.match(text)) or _begins_with_event(text)
+
+
+def _begins_with_event(text: bytes) -> bool:
+    begin = _BEGIN.match(text)
+    try:
+        event = _decoder.raw_decode(text[begin.end() :].decode("utf-8", "replace"))[0] if begin else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(event, dict) and isinstance(event.get("ph"), str)
 
 
 def read(path: Path) -> Trace:

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from tracelib.sources.torch_profiler.document import Document
     from tracelib.sources.torch_profiler.reader import Content
 
 __all__ = ["Assembly"]
 
 #: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or a start of its own.
 EPOCH_LIKE_NS = 10**18
+#: So many of the first times tell whether a base is to be added to them.
+SAMPLED = 1000
 
 
 class Assembly:
@@ -43,7 +46,7 @@ class Assembly:
     ) -> None:
         _check(path, found)
         self.path, self.found = path, found
-        self.base = found.document.integer("baseTimeNanoseconds") or 0
+        self.base = _base(found.document, spans, gpu)
         self.wall = self.base > 0 or _epoch_like(spans) or _epoch_like(gpu)
         self.rank, self.rank_from = rank_of(found.document, path.name)
         self.called = frames.launches(pl.concat(frames.calls(part) for part in spans))
@@ -123,6 +126,20 @@ def _check(path: Path, found: Content) -> None:
         path, "torch_profiler", "the list of traceEvents", found.damage or reason,
         advice="Record again, and wait for the profiler to finish writing.",
     )  # fmt: skip
+
+
+def _base(doc: Document, spans: Iterable[pl.DataFrame], gpu: Iterable[pl.DataFrame]) -> int:
+    """Return from when the times of the file count in ns since the epoch, 0 if that is not said or not to be believed."""
+    base = doc.integer("baseTimeNanoseconds")
+    if base is None and doc.fields.get("baseTimeNanoseconds") is not None:
+        doc.notes.append("baseTimeNanoseconds is no number of nanoseconds: it was not used")
+    first = (part["ts"].head(SAMPLED) for parts in (spans, gpu) for part in parts if part.height)
+    if base and _epoch_like([pl.DataFrame({"ts": next(first, [])}, schema={"ts": pl.Int64})]):
+        doc.notes.append(
+            "the times count from the epoch although a baseTimeNanoseconds is given: it was not added"
+        )
+        return 0
+    return base or 0
 
 
 def _epoch_like(parts: Iterable[pl.DataFrame]) -> bool:

@@ -16,24 +16,32 @@ from tracelib.sources.torch_profiler.salvage import UNDECODABLE, repaired
 
 __all__ = ["Document", "document", "rank_of"]
 
-_NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version)"\s*:\s*(\d+)')
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
+_NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version)"\s*:\s*"?(\d{1,19})(?!\d)')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,19})(?!\d)')
+#: The text of an integer, as some writers have numbers; not of thousands of digits, which Python refuses to convert.
+_INTEGER = re.compile(r"([0-9]{1,19})(?:\.0*)?")
 _FILE_RANKS = (r"rank[-_ ]?(\d+)", r"(?:^|[^a-z])tp[-_]?(\d+)", r"worker[-_]?(?:tp)?(\d+)")
 
 
 @dataclass
 class Document:
-    """The fields of a trace other than its events; `damaged` if some of them had to be fished out of invalid JSON."""
+    """The fields of a trace other than its events; `damaged` if some of them had to be fished out of invalid JSON.
+
+    `notes` say which of them were not believed.
+    """
 
     fields: dict[str, Any] = field(default_factory=dict)
     damaged: bool = False
+    notes: list[str] = field(default_factory=list)
 
     def integer(self, *path: str) -> int | None:
-        """Return the integer at `path`, None if there is none that is below 2**62."""
+        """Return the integer at `path`, also of a text or a float that holds one; None if there is none below 2**62."""
         value: Any = self.fields
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, str) and value.isdecimal():
+        if isinstance(value, str) and (found := _INTEGER.fullmatch(value)):
+            value = int(found[1])
+        elif isinstance(value, float) and value.is_integer():
             value = int(value)
         return value if type(value) is int and 0 <= value < 2**62 else None
 

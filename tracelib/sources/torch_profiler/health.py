@@ -45,6 +45,8 @@ def _losses(found: Content) -> Iterator[Row]:
             "none of its events is an interval, an instant or a counter: only flows, names and the like",
             "",
         )
+    for note in found.document.notes:
+        yield "warning", note, ""
     if found.document.damaged:
         yield (
             "warning",

@@ -5,6 +5,8 @@ Times are taken from the text, never through a float: half a microsecond of 2**5
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tracelib.sources.torch_profiler.collectives import of_args, of_name
+from tracelib.sources.torch_profiler.collectives import of_args
 from tracelib.sources.torch_profiler.events import (
     NO_COUNTERS,
     NO_GPU,
@@ -24,6 +26,7 @@ from tracelib.sources.torch_profiler.events import (
     stable_id,
     wrapped,
 )
+from tracelib.sources.torch_profiler.pairs import pairing
 
 __all__ = ["Event", "batch", "decode", "nanoseconds"]
 
@@ -31,6 +34,8 @@ _Raw = msgspec.Raw
 LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63
 #: Spans and instants that describe the recording itself, not the program.
 RECORDER_PIDS = ("Spans", "Traces", "")
+#: Texts that are ids of up to 64 bits; longer ones are names, and Python refuses to make numbers of very long ones.
+_ID = re.compile(r"-?[0-9]{1,20}")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -45,9 +50,12 @@ class Event(msgspec.Struct, gc=False):
     dur: _Raw = _Raw(b"")
     id: Any = None
     id2: Any = None
+    scope: Any = None
     args: _Raw = _Raw(b"")
 
 
+#: What some writers end a list with, because a comma stands behind each of their events: `{}`.
+NOTHING = Event()
 #: Raises msgspec.DecodeError or RecursionError if the text is not a list of objects.
 decode = msgspec.json.Decoder(list[Event]).decode
 _args = msgspec.json.Decoder(dict[str, Any]).decode
@@ -76,9 +84,18 @@ def _integer(value: object) -> int | None:
         return wrapped(value)
     if type(value) is float and value.is_integer():
         return wrapped(int(value))
-    if type(value) is str and value.isdecimal():
+    if type(value) is str and _ID.fullmatch(value):
         return wrapped(int(value))
     return None
+
+
+def _reading(value: object) -> float | None:
+    """Return a counter's value, None if it is no finite number nor the text of one."""
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 class _Rows:
@@ -98,9 +115,10 @@ class _Rows:
     def ident(self, value: object) -> int | None:
         """Return the id that stands for a pid or tid as written."""
         number = _integer(value)
-        if number is None and isinstance(value, str):
-            number = stable_id(value)
-            self.texts[number] = value
+        if number is None and value is not None:
+            text = str(value)
+            number = stable_id(text)
+            self.texts[number] = text
         return number
 
     def args(self, event: Event) -> dict[str, Any]:
@@ -123,9 +141,8 @@ class _Rows:
             self.remarks["no duration: taken as 0"] += 1
             return 0
         if not 0 <= dur <= LARGEST:
-            self.remarks[
-                "negative duration: taken as 0" if dur < 0 else "impossible duration: taken as 0"
-            ] += 1
+            kind = "negative" if dur < 0 else "impossible"
+            self.remarks[f"{kind} duration: taken as 0"] += 1
             return 0
         return dur
 
@@ -144,7 +161,7 @@ class _Rows:
             self.metadata(event)
         elif ph == "C":
             self.counter(event)
-        elif not ph:
+        elif not ph and event != NOTHING:
             self.remarks["no phase (ph): left out"] += 1
 
     def complete(self, event: Event, category: str | None) -> None:
@@ -173,7 +190,7 @@ class _Rows:
         if stream is None:
             stream = _integer(event.tid.rpartition(" ")[2] if isinstance(event.tid, str) else event.tid)
         name = _text(event.name)
-        comm = of_args(args) if "Collective name" in args else of_name(name or "")
+        comm = of_args(args, name or "")
         return (
             kind, name, self.ident(event.pid) if device is None else device, stream, ts, dur,
             _integer(args.get("correlation")) or None, _integer(args.get("graph id")), _integer(args.get("bytes")), *comm,
@@ -188,8 +205,7 @@ class _Rows:
         ts = self.time(event)
         if ts is None:
             return
-        ident = event.id if event.id is not None else event.id2
-        key = "" if ph in "BE" else f"{category}\0{ident}" + (f"\0{event.name}" if ph in "SF" else "")
+        key = "" if ph in "BE" else pairing(event, ph, category)
         pid, tid = self.ident(event.pid), self.ident(event.tid)
         self.marks.append((ph, slice_category(category), _text(event.name), pid, tid, ts, key))
 
@@ -206,10 +222,14 @@ class _Rows:
         if ts is None:
             return
         args, name = self.args(event), _text(event.name) or ""
-        for key, value in args.items():
-            if isinstance(value, (int, float)):
-                reading = f"{name}: {key}" if key and len(args) > 1 else name
-                self.counters.append((reading, self.ident(event.pid), ts, float(value)))
+        if event.id is not None:  # counters of one name, told apart by their ids
+            name = f"{name}[{event.id}]"
+        readings = [(key, value) for key, given in args.items() if (value := _reading(given)) is not None]
+        for key, value in readings:
+            reading = f"{name}: {key}" if key and len(args) > 1 else name
+            self.counters.append((reading, self.ident(event.pid), ts, value))
+        if not readings:
+            self.remarks["a counter without a number: left out"] += 1
 
 
 def _text(value: object) -> str | None:

@@ -89,6 +89,47 @@ def test_what_is_none_is_refused(tmp_path, text):
         read(path)
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda text: text.replace('"timestamp": 20', f'"timestamp": {2**63}'),
+        lambda text: text.replace('"timestamp": 20', '"timestamp": "20"'),
+        lambda text: text.replace('"timestamp": 20', '"timestamp": 20,,'),
+        lambda text: text.replace('"comm": "two"', '"comm": "two'),
+        lambda text: text.replace('"comm": "two"', '"comm": ' + "[" * 100_000),
+    ],
+)
+def test_a_sample_that_is_none_costs_itself(tmp_path, damaged):
+    path = _write(tmp_path, [_sample(10), _sample(20, comm="two"), _sample(30)])
+    path.write_text(damaged(path.read_text()))
+    trace = read(path)
+    assert trace.samples["ts_ns"].to_list() == [10, 30]
+    assert trace.sources["host"].item() == "h"
+    assert trace.sources["skipped_bytes"].item() > 100
+    assert "1 part of it (" in " ".join(trace.health.filter(pl.col("level") == "error")["message"])
+
+
+@pytest.mark.parametrize(
+    "wrong", ["\x01", "\xff", '", "nrcpus-online": "many', '"}, "headers": null, "more": {"a": "']
+)
+def test_what_no_sample_needs_costs_no_sample(tmp_path, wrong):
+    path = _write(tmp_path, [_sample(10, comm="two"), _sample(20)])
+    data = path.read_bytes().replace(b'"hostname": "h', b'"hostname": "h' + wrong.encode("latin-1"), 1)
+    path.write_bytes(data)
+    trace = read(path)
+    assert trace.samples["ts_ns"].to_list() == [10, 20]
+    assert trace.sources["skipped_bytes"].item() == 0
+
+
+def test_messages_behind_the_file_are_counted(tmp_path):
+    path = _write(tmp_path, [_sample(10)])
+    path.write_text("\ufeff" + path.read_text() + "\nwrote 1 sample")
+    assert sniff(path.read_bytes(), path.name)
+    trace = read(path)
+    assert trace.samples["ts_ns"].to_list() == [10]
+    assert trace.sources["skipped_bytes"].item() == len("wrote 1 sample")
+
+
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
 def test_text_and_json_of_one_recording_agree(corpus, tmp_path, plain):
     recording = next(corpus.glob("perf_data/*perf.data.callgraph.next"))

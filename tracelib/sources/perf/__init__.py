@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import TYPE_CHECKING
 
-from tracelib.sources.perf.patterns import HEAD, NO_TIME_HEAD
+from tracelib.sources.perf.patterns import HEAD, NO_THREAD_HEAD, NO_TIME_HEAD, VIRTUAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +29,11 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     if "# perf version :" in text or "# captured on    :" in text:
         return True
     lines = [
-        line.rstrip("\r") for line in text.split("\n") if line.strip() and not line.startswith(("#", "\t"))
+        re.sub(VIRTUAL, "", line.rstrip("\r"))
+        for line in text.split("\n")
+        if line.strip() and not line.startswith(("#", "\t"))
     ]
-    if any(re.match(HEAD, line) for line in lines[:LOOKED_AT]):
+    if any(re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line) for line in lines[:LOOKED_AT]):
         return True
     chain = re.search(r"(?m)^\t *[0-9a-f]+ .*\)\r?$", text)
     return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines[:LOOKED_AT])
@@ -42,7 +45,7 @@ def converter(head: bytes) -> str | None:
 
 
 def _is_json(head: bytes) -> bool:
-    return head.lstrip().startswith(b"{") and JSON_MARK in head[:1024]
+    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and JSON_MARK in head[:1024]
 
 
 def read(path: Path) -> Trace:

@@ -6,18 +6,19 @@ strings; a switch is told by them, a wake-up cannot be told from its kin.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import msgspec
 import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.schema import SAMPLES, SCHED, SOURCES, STACKS
 from tracelib.sources.files import open_stream, sha256
 from tracelib.sources.perf import frames, scheduler
+from tracelib.sources.perf.decoded import Recording, Sample, decoded
 from tracelib.sources.perf.header import clock_of_command
 from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.threads import number_of, threads
+from tracelib.sources.remarks import counted
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -26,52 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["read_json"]
 
 FORMAT = "perf JSON"
-SAMPLE_END = b"\n\t\t}"
-
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-class Frame(msgspec.Struct):
-    """One frame of a call chain, innermost first."""
-
-    ip: str = ""
-    symbol: str | None = None
-    dso: str | None = None
-
-
-class Sample(msgspec.Struct):
-    """One sample; the kernel fields of a switch or a wake-up where there are any."""
-
-    timestamp: Int64 | None = None
-    pid: Int64 | str | None = None
-    tid: Int64 | None = None
-    cpu: Int32 | None = None
-    comm: str | None = None
-    callchain: list[Frame] = []
-    prev_pid: str | None = None
-    next_pid: str | None = None
-    prev_state: str | None = None
-    prev_comm: str | None = None
-    next_comm: str | None = None
-    target_cpu: str | None = None
-
-
-class Headers(msgspec.Struct, rename="kebab"):
-    """What the recording says of itself."""
-
-    hostname: str | None = None
-    nrcpus_online: Int32 | None = None
-    perf_version: str | None = None
-    cmdline: list[str] = []
-
-
-class Recording(msgspec.Struct):
-    """The whole file."""
-
-    headers: Headers = msgspec.field(default_factory=Headers)
-    samples: list[Sample] = []
+EXCERPT = 80
 
 
 def read_json(path: Path) -> Trace:
@@ -123,24 +79,19 @@ def read_json(path: Path) -> Trace:
 
 
 def _decoded(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
-    """Return the recording and how many bytes of it could not be read: the cut-off end of the list of samples."""
+    """Return the recording and how many bytes of it could not be read."""
     with open_stream(path) as stream:
         data = stream.readall()
         damage = stream.damage
-    try:
-        return msgspec.json.decode(data, type=Recording), 0
-    except UNREADABLE as error:
-        whole = data.rfind(SAMPLE_END) + len(SAMPLE_END)
-        repaired = data[:whole].decode(errors="replace") + "\n\t]\n}"
-        try:
-            recording = msgspec.json.decode(repaired, type=Recording)
-        except UNREADABLE:
-            raise BadTrace(
-                path, FORMAT, "", str(error), "", "Convert it again: perf data convert --to-json"
-            ) from error
-    skipped = len(data) - whole
-    remarks.add("error", f"the file ends early; {skipped:,} bytes at its end are left out" + (f" ({damage})" if damage else ""),
-                "convert it again: perf data convert --to-json")  # fmt: skip
+    recording, lost, ended = decoded(data)
+    skipped = sum(len(text.encode()) for text in lost)
+    said = [] if ended else ["the file ends early" + (f" ({damage})" if damage else "")]
+    if lost:
+        said.append(
+            f"{counted(len(lost), 'part')} of it ({skipped:,} bytes) cannot be read, e.g. {lost[0][:EXCERPT]!r}"
+        )
+    if said:
+        remarks.add("error", "; ".join(said), "convert it again: perf data convert --to-json")
     return recording, skipped
 
 

@@ -17,6 +17,8 @@ __all__ = ["inline_frames", "intern", "parse"]
 
 #: perf marks a function that the compiler inlined with this in place of the library.
 INLINED = "inlined"
+#: An instruction of a branch's way (`-F +brstackinsn`) looks like a frame of this name.
+INSTRUCTION = "insn:"
 
 
 def parse(lines: pl.Series, pattern: str = FRAME) -> pl.DataFrame:
@@ -27,7 +29,9 @@ def parse(lines: pl.Series, pattern: str = FRAME) -> pl.DataFrame:
     null.
     """
     parts = pl.DataFrame({"line": lines}).select(pl.col("line").str.extract_groups(pattern).struct.unnest())
-    is_frame = pl.col("address").is_not_null()
+    is_frame = pl.col("address").is_not_null() & ~pl.col("symbol").str.starts_with(INSTRUCTION).fill_null(
+        value=False
+    )
     library = pl.col("library").str.replace(r"\+0x[0-9a-f]+$", "")  # -F +dsoff
     return parts.select(
         pl.when(is_frame).then(pl.col("symbol").fill_null("[unknown]")).alias("symbol"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelib.sources.perf.patterns import EVENT, LATENCY_PREFIX, MODIFIERS, PREFIX, TRACEPOINT
+from tracelib.sources.perf.patterns import EVENT, LATENCY_PREFIX, MODIFIERS, PREFIX, TRACEPOINT, VIRTUAL
 
 __all__ = ["KIND", "events", "prefixes"]
 
 #: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own, but for `switched`: PERF_RECORD_SWITCH….
 KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoint", "record", "switched"])
+#: A line that `-F +metric` adds to an event: no event of its own.
+METRIC = "metric"
 LONGEST_CLOCK = 2**63 // 10**9
 SCHEDULER = {
     "sched:sched_switch": "switch", "sched:sched_wakeup": "wakeup", "sched:sched_waking": "waking",
@@ -26,7 +28,11 @@ def prefixes(base: pl.Series) -> pl.DataFrame:
     """
     cut = pl.DataFrame({"base": base}).select(
         pl.col("base").str.extract(r"(\d+)$").cast(pl.Int64, strict=False).alias("seconds"),
-        pl.col("base").str.replace(r"\d+$", "").str.strip_chars_end(" \t").alias("prefix"),
+        pl.col("base")
+        .str.replace(r"\d+$", "")
+        .str.strip_chars_end(" \t")
+        .str.replace(VIRTUAL, "")
+        .alias("prefix"),
     )
     parts = [
         pl.col("prefix").str.extract_groups(pattern).struct.rename_fields(["comm", "thread", "cpu"])
@@ -60,7 +66,7 @@ def events(says: pl.Series) -> pl.DataFrame:
     tracepoint = name.str.contains(TRACEPOINT) & ~name.str.contains(MODIFIERS)
     kind = (
         pl.when(name.str.starts_with("PERF_RECORD_SWITCH")).then(pl.lit("switched"))
-        .when(name.str.starts_with("PERF_RECORD_")).then(pl.lit("record"))
+        .when(name.str.starts_with("PERF_RECORD_") | (name == METRIC)).then(pl.lit("record"))
         .when(name.is_in(list(SCHEDULER))).then(name.replace(SCHEDULER))
         .when(tracepoint).then(pl.lit("tracepoint"))
         .otherwise(pl.lit("sample"))

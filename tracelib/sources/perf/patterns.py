@@ -13,8 +13,8 @@ at most 16 characters before it.
 from __future__ import annotations
 
 __all__ = [
-    "COMM_RECORD", "EVENT", "FRAME", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
-    "MODIFIERS", "NAME_HOLDS_HEAD", "NO_TIME_HEAD", "PREFIX", "SOURCE_LINE", "TRACEPOINT",
+    "COMM_RECORD", "EVENT", "EXTRA_LINE", "FRAME", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
+    "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "PHYSICAL", "PREFIX", "TRACEPOINT", "VIRTUAL",
 ]  # fmt: skip
 
 _THREAD = r"-?\d+(?:/-?\d+)?"
@@ -34,6 +34,15 @@ LOOSE_HEAD = r"^(?P<base>(?:.*?\s)?\d+)\.(?P<fraction>\d{1,9}):(?:\s(?P<says>.*)
 #: The same without a time: good only to say so.
 NO_TIME_HEAD = rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\d+\s+)?[\w/=,.-]+(?::[\w-]+)*:(?:\s|$)"
 
+#: A head without a thread (`-F -tid`) of an event that only perf calls so: ftrace's lines look alike otherwise.
+NO_THREAD_HEAD = (
+    r"^\s*(?:\S.{0,15}?\s+)?(?:\[\d+\]\s+)?\d+\.\d{6,9}:\s+(?:\d+\s+)?(?:cpu_\w+/)?(?:cpu-clock|task-clock|(?:cpu-|ref-|bus-)?cycles|"
+    r"instructions|branch-misses|branches|cache-misses|cache-references|(?:page|minor|major)-faults|context-switches|"
+    r"cpu-migrations)\b"
+)
+
+#: Before the name, of a guest (`-F +machine_pid,+vcpu`).
+VIRTUAL = r"^\s*(?:VM:\s*\d+\s+(?:VCPU:\d+\s+)?|VCPU:\d+\s+)"
 #: After the cpu: `-F +misc` (letters), `-F +tod` (date and time of day).
 _EXTRAS = r"(?:\s+[A-Z]{1,4})?(?:\s+\d{4}-\d\d-\d\d\s+[\d:.]+)?"
 #: `-F …` layouts of what stands before the time, tried in turn.
@@ -41,6 +50,7 @@ PREFIX = (
     rf"^\s*(?P<comm>\S.{{0,15}}|\S)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
     rf"^\s*(?P<comm>\S.*?)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
     rf"^\s*(?P<comm>)(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
+    r"^\s*(?P<comm>)(?P<thread>)\[(?P<cpu>-?\d+)\]$",
     r"^\s*(?P<comm>\S.{0,15}?)?(?P<thread>)\s*(?:\[(?P<cpu>-?\d+)\])?$",
 )
 #: `-L` (latency format): name cut to 8, cpu without brackets, all in fixed columns.
@@ -53,7 +63,7 @@ EVENT = (
 )
 #: `system:name`, as opposed to `cycles:u`, whose part behind the colon holds only modifiers.
 TRACEPOINT = r"^[A-Za-z_][\w.-]*:[A-Za-z_]\w*$"
-MODIFIERS = r"^[\w/=,.-]*:[ukhIGHpPSDeWb]+$"
+MODIFIERS = r"^[\w/=,.-]*:[ukhIGHpPSDeWbRX]+$"
 
 _LIBRARY = r"\((?P<library>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
 _OFFSET = r"(?:\+0x[0-9a-f]+)?"
@@ -65,7 +75,22 @@ INLINE_FRAME = (
     r"(?:\s+=>.*)?(?:\s+0x[0-9a-f]+(?:\([^)]*\))?/0x.*)?\s*$"
 )
 
-#: Lines that are neither heads nor frames, yet known.
-SOURCE_LINE = r"^  \S.*:\d+\s*$"
+#: An address of 16 columns below a chain (`-F +phys_addr`), where a frame has a tab before it; page sizes may follow.
+_PAGE = r"(?: (?:\d+[BKMGTPE]|N/A))"
+PHYSICAL = rf"^(?:{'|'.join(f' {{{16 - n}}}[0-9a-f]{{{n}}}' for n in range(1, 17))}){_PAGE}{{0,2}}\s*$"
+#: Lines that are neither heads nor frames, yet known: what `-F` adds below a chain (source positions as perf's get_srcline
+#: has them, source text, registers, branches, instructions, addresses, page sizes), the rest of a namespace record, rounds.
+EXTRA_LINE = "|".join([
+    r"^  (?:\S.*)?(?::\d+|\[[0-9a-f]+\]|\+(?:0x[0-9a-f]+|\d+))\s*$",
+    r"^\|\d+ ",
+    r"^ ABI:\d+(?: +\w+:0x[0-9a-f]+)*\s",
+    r"^ \S*.*/[PM-]/[X-]/[A-]/\d+",
+    r"^(?: ilen: \d+)?(?: insn:(?: [0-9a-f]{2})*)?\s*$",
+    r"^\t[0-9a-f]+\s+insn:",
+    rf"^{_PAGE}{{1,2}}\s*$",
+    PHYSICAL,
+    r"^\t\t[ \[]\d+/\w+: ",
+    r"^PERF_RECORD_FINISHED_\w+\s*$",
+])  # fmt: skip
 LOSS = r"(?i)\blost\D{0,20}?(\d+)|\blost (?:trace|chunk|event|sample)|instruction trace error"
 COMM_RECORD = r"^(?:exec: )?(?P<comm>.*):(?P<pid>\d+)/(?P<tid>\d+)$"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.sources.perf.patterns import FRAME, HEAD, HEAD_TAIL, LOOSE_HEAD, NAME_HOLDS_HEAD
+from tracelib.sources.perf.patterns import FRAME, HEAD, HEAD_TAIL, LOOSE_HEAD, NAME_HOLDS_HEAD, PHYSICAL
 from tracelib.sources.text import lines
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def scan(block: bytes, tables: Tables) -> Scan:
     long = size > LONGEST_LINE
     indented = line.str.starts_with("\t") & ~long
     empty = size == 0
-    comment = line.str.starts_with("# ") | (line == "#")
+    comment = _comments(line)
     rest = (~(indented | empty | comment | long)).arg_true()
     fast, careful = _cut(line, rest)
     if len(careful):
@@ -120,6 +120,14 @@ def scan(block: bytes, tables: Tables) -> Scan:
         orphans=int((~owned).sum()),
         damaged=damaged,
     )
+
+
+def _comments(line: pl.Series) -> pl.Series:
+    """Say which lines are the header's: not the event of a thread whose name starts with "#"."""
+    mask = line.str.starts_with("# ") | (line == "#")
+    places = mask.arg_true()
+    events = places.filter(line.gather(places).str.contains(HEAD))
+    return mask & ~_mask(events, len(line)) if len(events) else mask
 
 
 def _cut(line: pl.Series, places: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
@@ -165,7 +173,10 @@ def _cut_carefully(line: pl.Series, places: pl.Series) -> tuple[pl.DataFrame, pl
         text = groups.filter(pl.col("base").is_null()).select("line", "text")
     frame = text.select(
         pl.col("text").str.extract_groups(FRAME).struct.field("library").is_not_null()
-        | pl.col("text").str.contains(r"^\s+[0-9a-f]{6,16}(?:\s|$)")
+        | (
+            pl.col("text").str.contains(r"^\s+[0-9a-f]{6,16}(?:\s|$)")
+            & ~pl.col("text").str.contains(PHYSICAL)
+        )
     ).to_series()
     heads = pl.concat(found).with_columns(pl.col("says").fill_null(""))
     return heads, text["line"].filter(frame), text["line"].filter(~frame)

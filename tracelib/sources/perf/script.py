@@ -13,7 +13,7 @@ from tracelib.sources.files import hashed, sha256
 from tracelib.sources.perf import frames, scheduler, switch_records, syscalls
 from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.joined import Text, joined
-from tracelib.sources.perf.patterns import COMM_RECORD, LOSS, NO_TIME_HEAD, SOURCE_LINE
+from tracelib.sources.perf.patterns import COMM_RECORD, EXTRA_LINE, LOSS, NO_TIME_HEAD
 from tracelib.sources.perf.threads import number_of, shared_ids, threads
 from tracelib.trace import Trace
 
@@ -104,7 +104,7 @@ def _nothing(path: Path, text: Text) -> BadTrace:
 
 
 def _unknown(other: pl.DataFrame) -> pl.DataFrame:
-    return other.filter(~pl.col("text").str.contains(SOURCE_LINE) & ~pl.col("text").str.contains(LOSS))
+    return other.filter(~pl.col("text").str.contains(EXTRA_LINE) & ~pl.col("text").str.contains(LOSS))
 
 
 def _remark_on_text(remarks: PerfRemarks, text: Text) -> int:

@@ -1,0 +1,98 @@
+"""What perf adds to a text on demand: lines below a chain, records, columns; as perf 6.1 printed them."""
+
+import polars as pl
+import pytest
+
+HEAD = "x 7/8 [003] 5.000001:         12 cycles: "
+FRAMES = "\t    7f0012345678 foo+0x1 (/lib/x.so)\n\t    7f0012345690 main+0x2 (/bin/app)\n"
+CHAIN = [("foo", "/lib/x.so"), ("main", "/bin/app")]
+
+
+def chains(trace):
+    made = {}
+    for stack, _, symbol, library in trace.stacks.iter_rows():
+        made.setdefault(stack, []).append((symbol, library))
+    return [made.get(stack) for stack in trace.samples["stack"]]
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        " ABI:2    AX:0x1    SP:0xffffc9000706bcb8    IP:0xffffffff8161f591 ",  # +iregs, +uregs
+        " insn: 89 9c 24 b0 00 00 00",
+        " ilen: 0",
+        " ilen: 7 insn: 89 9c 24 b0 00 00 00",
+        "               0",  # +phys_addr of 0
+        "        1a2b3c4d",  # +phys_addr: 16 columns, as wide as an address, but no frame
+        "        1a2b3c4d 4K 2M",
+        " 2M",
+        " N/A",
+        " 0x7f001234/0x7f005678/P/-/-/0  0x7f001234/0x7f005678/M/-/-/12 ",  # +brstack
+        " foo+0x1/bar+0x2/P/-/-/0 ",
+        "\t00007f0012345678\tinsn: 55 \t\t# PRED 3 cycles [3]",  # +brstackinsn
+        "|12       return 0;",  # +srccode
+    ],
+)
+def test_what_stands_below_a_chain_is_known_and_no_frame(load, below):
+    trace = load(f"{HEAD}\n{FRAMES}{below}\n{HEAD}\n{FRAMES}{below}\n")
+    assert chains(trace) == [CHAIN, CHAIN]
+    assert trace.sources["skipped_bytes"].item() == (0)
+
+
+@pytest.mark.parametrize(
+    "position", ["foo.c:12", "[kernel.kallsyms][ffffffff822010c9]", ":0", "libc.so.6[26270]", "foo+18"]
+)
+def test_source_positions_resolved_and_not(load, position):
+    lines = "".join(f"{frame}\n  {position}\n" for frame in FRAMES.splitlines())
+    trace = load(f"{HEAD}\n{lines}\n{HEAD}\n{lines}\n")
+    assert chains(trace) == [CHAIN, CHAIN]
+    assert trace.sources["skipped_bytes"].item() == 0
+
+
+def test_metrics_namespaces_and_rounds_are_no_samples(load):
+    trace = load(
+        "swapper     0 [000]     0.000000: PERF_RECORD_NAMESPACES 1/1 - nr_namespaces: 7\n"
+        "\t\t[0/net: 0/0, 1/uts: 0/0, 2/ipc: 0/0, 3/pid: 0/0, \n\t\t 4/user: 0/0, 5/mnt: 0/0, 6/cgroup: 0/0]\n"
+        f"PERF_RECORD_FINISHED_ROUND\n{HEAD}\n{FRAMES}\n"
+        "          python 14092 [001]   531.565349: \tmetric: 1000.000 M/sec\n"
+    )
+    assert chains(trace) == [CHAIN]
+    assert trace.sources["skipped_bytes"].item() == 0
+
+
+@pytest.mark.parametrize("prefix", ["VM:  123 VCPU:000 ", "VCPU:001 ", "VM:    1 "])
+def test_a_guest_s_thread_has_its_name(load, prefix):
+    trace = load(f"{prefix}{HEAD}\n{FRAMES}\n" * 2)
+    assert trace.threads.select("pid", "tid", "name").rows() == [(7, 8, "x")]
+
+
+@pytest.mark.parametrize(
+    ("head", "cpu"),
+    [
+        ("my thread [003]     5.000001:          1 page-faults: ", 3),
+        ("[003]     5.000001: cpu-clock: ", 3),
+        ("  5.000001: cycles:u: ", None),
+        ("            perf   5.000001: cpu_core/cycles/P: ", None),
+    ],
+)
+def test_a_text_without_threads_is_recognised_by_its_events(load, head, cpu):
+    trace = load(f"{head}\n{FRAMES}\n" * 2)
+    assert trace.samples.select("ts_ns", "cpu", "thread").rows() == [(5_000_001_000, cpu, None)] * 2
+    assert chains(trace) == [CHAIN, CHAIN]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls-4734  [002] 106439.675571: bprint:  cycles\n", "bash-946 [003] 676.984916: cpu_idle: state=1\n"],
+)
+def test_ftrace_is_not_recognised_by_them(text):
+    from tracelib.sources.perf import sniff
+
+    assert not sniff(text.encode(), "trace.txt")
+
+
+@pytest.mark.parametrize("name", ["#", "# 1", "# a: b"])
+def test_a_name_may_begin_like_a_comment(load, name):
+    trace = load(f"{HEAD}\n{FRAMES}\n{name} 9/9 [001] 6.000001:         12 cycles: \n{FRAMES}\n")
+    assert trace.samples.height == 2
+    assert trace.threads.filter(pl.col("tid") == 9)["name"].to_list() == [name]

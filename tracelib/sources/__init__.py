@@ -15,8 +15,10 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+import polars as pl
+
 from tracelib.errors import BadTrace, UnknownFormat
-from tracelib.sources.archives import is_archive, unpacked
+from tracelib.sources.archives import damage_of, is_archive, unpacked
 from tracelib.sources.files import head
 
 if TYPE_CHECKING:
@@ -29,6 +31,16 @@ __all__ = ["SOURCES", "choose", "read_files", "trace_files"]
 
 #: Formats in the order in which they are asked; nothing else lists them.
 SOURCES = ("nsys", "torch_profiler", "perf", "ftrace", "pftrace")
+
+
+#: What files begin with that are packed in a way that is not read here (gzip: packed twice).
+PACKED = {
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"7z\xbc\xaf\x27\x1c": "7-Zip",
+    b"Rar!": "RAR",
+    b"\x1f\x8b": "gzip twice",
+}
 
 
 class Source(Protocol):
@@ -60,12 +72,14 @@ def choose(path: Path) -> Source:
     except OSError as error:
         raise UnknownFormat(path, SOURCES, reason=f"cannot be opened ({error.strerror or error})") from error
     if not start:
-        raise UnknownFormat(path, SOURCES, reason="the file is empty")
+        reason = "nothing can be decompressed from it" if path.stat().st_size else "the file is empty"
+        raise UnknownFormat(path, SOURCES, reason=reason)
     for name in SOURCES:
         source = cast("Source", importlib.import_module(f"tracelib.sources.{name}"))
         if source.sniff(start, path.name):
             return source
-    raise UnknownFormat(path, SOURCES)
+    packed = next((name for magic, name in PACKED.items() if start.startswith(magic)), None)
+    raise UnknownFormat(path, SOURCES, reason=f"it is packed by {packed}: unpack it first" if packed else "")
 
 
 def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
@@ -86,45 +100,54 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
         if not path.exists():
             raise UnknownFormat(path, SOURCES, reason="no such file or directory")
         if path.is_file():
-            traces += _traces_in(path)
+            found, left = _traces_in(path)
+            traces, others = [*traces, *found], [*others, *left]
             continue
-        found = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
-        known = [_traces_or_none(file) for file in found]
-        if not any(known):
-            raise UnknownFormat(path, SOURCES, reason=f"none of its {len(found)} files is a trace")
-        traces += [trace for several in known for trace in several]
-        others += [file for file, several in zip(found, known, strict=True) if not several]
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+        known = [_traces_or_none(file) for file in files]
+        if not any(found for found, _ in known):
+            raise UnknownFormat(path, SOURCES, reason=f"none of its {len(files)} files is a trace")
+        for found, left in known:
+            traces, others = [*traces, *found], [*others, *left]
     return traces, others
 
 
-def _traces_in(path: Path) -> list[Path]:
-    """Return `path` if it is a trace, the traces in it if it is an archive of some."""
+def _traces_in(path: Path) -> tuple[list[Path], list[Path]]:
+    """Return `path` if it is a trace, the traces in it if it is an archive of some; and what else is in that.
+
+    What is damaged is among the traces, so that it is told of when they are read.
+    """
     try:
         if not is_archive(path):
             choose(path)
-            return [path]
+            return [path], []
         members = unpacked(path)
     except OSError as error:
         raise UnknownFormat(path, SOURCES, reason=str(error)) from error
-    traces = [trace for member in members for trace in _traces_or_none(member, archives=False)]
+    known = {member: bool(_traces_or_none(member, archives=False)[0]) for member in members}
+    if any(known.values()):
+        traces = [member for member, is_trace in known.items() if is_trace or damage_of(member)]
+        whole = [path] if damage_of(path) else []
+        return traces + whole, [member for member in members if member not in traces]
     # a tar of a tracer's own files (raw ring buffers) is one recording: its reader says what it needs
-    traces = traces or _traces_or_none(path, archives=False)
-    if not traces:
-        raise UnknownFormat(
-            path, SOURCES, reason=f"none of the {len(members)} files in the archive is a trace"
-        )
-    return traces
+    if _traces_or_none(path, archives=False)[0]:
+        return [path], []
+    wrong = [said for place in (*members, path) if (said := damage_of(place))]
+    reason = f"none of the {len(members)} files in the archive is a trace"
+    raise UnknownFormat(
+        path, SOURCES, reason="; ".join([reason, *(f"{what}: {why}" for what, why in wrong[:3])])
+    )
 
 
-def _traces_or_none(path: Path, *, archives: bool = True) -> list[Path]:
-    """Return the traces in `path`, none if it is something else; an archive in an archive is something else."""
+def _traces_or_none(path: Path, *, archives: bool = True) -> tuple[list[Path], list[Path]]:
+    """Return the traces in `path`, none if it is something else (an archive in an archive is), and what else is in it."""
     try:
         if archives:
             return _traces_in(path)
         choose(path)
     except UnknownFormat:
-        return []
-    return [path]
+        return [], [path]
+    return [path], []
 
 
 def read_files(
@@ -139,8 +162,34 @@ def read_files(
     for path in paths:
         progress(path.name)
         try:
-            source = choose(path)
-            traces.append(source.read(path) if cache is None else cache.read(path, source))
+            source = _chosen(path)
+            trace = source.read(path) if cache is None else cache.read(path, source)
         except BadTrace as error:
             failures.append(error)
+        else:
+            traces.append(_with_damage(trace, path))
     return traces, failures
+
+
+def _chosen(path: Path) -> Source:
+    """Return what :func:`choose` does; of what could not be unpacked so that it is known, say why."""
+    damage = damage_of(path)
+    try:
+        if damage is None or damage.what != "archive":
+            return choose(path)
+    except UnknownFormat as error:
+        if damage is None:
+            raise
+        raise BadTrace(path, f"a {damage.what}", "", damage.reason) from error
+    raise BadTrace(
+        path, "an archive", "its end", damage.reason, advice="Copy it again: files may be missing."
+    )
+
+
+def _with_damage(trace: Trace, path: Path) -> Trace:
+    """Return the trace of the file at `path` with a remark if it could not be unpacked whole."""
+    if not (damage := damage_of(path)):
+        return trace
+    row = (0, "error", f"unpacked in part, a {damage.what}: {damage.reason}", "Copy the archive again.")
+    said = pl.DataFrame([row], schema=trace.health.schema, orient="row")
+    return trace.replace(health=pl.concat([trace.health, said]))

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import io
 import os
+import re
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Stream", "hashed", "head", "keep_freed_memory", "open_stream", "sha256", "watched"]
 
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+#: How a member begins: of gzip, of zstd, or of zstd with data of others that decompress to nothing (pzstd, seekable zstd).
+_MEMBER = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 BLOCK = 1 << 20
 #: Compressed bytes that are decompressed at a time: what comes out, 15 times as much of JSON, stays in the CPU's cache.
 PACKED_BLOCK = 1 << 16
@@ -54,7 +57,7 @@ def _gzip_decoder() -> Any:
     try:
         from isal import isal_zlib  # noqa: PLC0415
     except ImportError:
-        return zlib.decompressobj(wbits=31)
+        return _zlib_decoder()
     return isal_zlib.decompressobj(wbits=31)
 
 
@@ -64,6 +67,19 @@ def _zstd_decoder() -> Any:
     except ImportError as error:
         raise OSError("compressed with zstd; install the extra `fast` or unpack it with `zstd -d`") from error
     return zstandard.ZstdDecompressor().decompressobj()
+
+
+def _zlib_decoder() -> Any:
+    return zlib.decompressobj(wbits=31)
+
+
+def _slowing(path: Path, place: int) -> Iterator[bytes]:
+    """Yield the bytes of the file at `path`, in blocks up to `place`, then one by one."""
+    with path.open("rb") as file:
+        while block := file.read(min(PACKED_BLOCK, place - file.tell())):
+            yield block
+        while block := file.read(1):
+            yield block
 
 
 class Stream(io.RawIOBase):
@@ -84,7 +100,7 @@ class Stream(io.RawIOBase):
         magic = self._file.read(4)
         self._file.seek(0)
         self._new_decoder: Callable[[], Any] | None = (
-            _gzip_decoder if magic.startswith(GZIP) else _zstd_decoder if magic == ZSTD else None
+            _gzip_decoder if magic.startswith(GZIP) else _zstd_decoder if _MEMBER.match(magic) else None
         )
         self._decoder = self._new_decoder() if self._new_decoder else None
         self._pending = memoryview(b"")  # decompressed, not yet handed out
@@ -122,9 +138,9 @@ class Stream(io.RawIOBase):
         assert self._decoder is not None
         assert self._new_decoder is not None
         if self._decoder.eof:  # the next member, if there is one; padding after the last is no damage
-            self._raw = (self._decoder.unused_data + self._file.read(PACKED_BLOCK)).lstrip(b"\0")
+            self._raw = self._behind(self._decoder.unused_data)
             self._decoder = self._new_decoder()
-            if self._raw[:2] not in (GZIP, ZSTD[:2]):
+            if not _MEMBER.match(self._raw):
                 return self._end(
                     f"{len(self._raw)} bytes after the last compressed member" if self._raw else None
                 )
@@ -136,8 +152,37 @@ class Stream(io.RawIOBase):
         try:
             decoded: bytes = self._decoder.decompress(self._raw)
         except Exception as error:  # noqa: BLE001  (each library has its own error type)
-            return self._end(f"compressed data is damaged after {self.position} readable bytes ({error})")
+            rest = self._rest()
+            self._end(
+                f"compressed data is damaged after {self.position + len(rest)} readable bytes ({error})"
+            )
+            return rest
         return decoded
+
+    def _behind(self, data: bytes) -> bytes:
+        """Return what the file has behind a member that ended before `data`, without the zeros that may stand there."""
+        data = (data + self._file.read(PACKED_BLOCK)).lstrip(b"\0")
+        while not data and (more := self._file.read(PACKED_BLOCK)):
+            data = more.lstrip(b"\0")
+        return data
+
+    def _rest(self) -> bytes:
+        """Return what the block in which the damage is gives before it: decompressed once more, from there byte by byte."""
+        new = _zlib_decoder if self._new_decoder is _gzip_decoder else self._new_decoder
+        assert new is not None
+        decoder, count, rest = new(), 0, [b""]
+        try:
+            for packed in _slowing(self.path, self._file.tell() - len(self._raw)):
+                piece = packed
+                while piece:
+                    decoded = decoder.decompress(piece)
+                    count += len(decoded)
+                    rest.append(decoded[max(0, len(decoded) - (count - self.position)) :])
+                    piece = decoder.unused_data.lstrip(b"\0") if decoder.eof else b""
+                    decoder = new() if decoder.eof else decoder
+        except Exception:  # noqa: BLE001  (each library has its own error type)
+            return b"".join(rest)
+        return b"".join(rest)
 
     def _end(self, damage: str | None) -> bytes:
         self._done = True

@@ -25,7 +25,11 @@ TABLES = {
     "correlationId INTEGER, nameId INTEGER",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start INTEGER, end INTEGER, globalPid INTEGER, correlationId INTEGER, syncType INTEGER",
     "OSRT_API": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
-    "MPI_P2P_EVENTS": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
+    "MPI_P2P_EVENTS": "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER, commHandle INTEGER, tag INTEGER",
+    "CUDNN_EVENTS": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER",
+    "VULKAN_API": "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",
+    "VULKAN_WORKLOAD": "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER, gpu INTEGER",
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": "start INTEGER, end INTEGER, globalPid INTEGER, deviceId INTEGER",
     "NVTX_EVENTS": "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER, "
     "binaryData TEXT",
     "NVTX_PAYLOAD_SCHEMAS": "domainId INTEGER, schemaId INTEGER, payloadSize INTEGER",

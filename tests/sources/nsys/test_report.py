@@ -1,6 +1,8 @@
 """Reports (.nsys-rep, .qdrep): by way of `nsys export`, which a script stands in for here."""
 
 import os
+import time
+from pathlib import Path
 
 import pytest
 
@@ -62,4 +64,42 @@ def test_what_nsys_cannot_export_is_refused_with_its_words(report, script):
     with pytest.raises(
         BadTrace, match="failed with status 3: 'unsupported report version'" if "3" in script else "status 0"
     ):
+        read(path)
+
+
+def test_an_nsys_that_hangs_is_ended_with_all_that_it_started(report, tmp_path, monkeypatch):
+    path, install = report
+    install(f"sleep 300 & echo $! > {tmp_path}/child; echo working; wait")
+    monkeypatch.setattr("tracelib.sources.nsys.report.SECONDS", 2)
+    with pytest.raises(BadTrace, match="was stopped after 2 s: 'working'"):
+        read(path)
+    child = int((tmp_path / "child").read_text())
+    for _ in range(50):
+        if not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError("its child still runs")
+
+
+def test_an_nsys_that_leaves_a_program_behind_is_not_waited_for(report):
+    path, install = report
+    install("sleep 60 & exit 3")
+    before = time.monotonic()
+    with pytest.raises(BadTrace, match="failed with status 3"):
+        read(path)
+    assert time.monotonic() - before < 30
+
+
+def test_an_nsys_that_is_no_program_is_refused(report, tmp_path):
+    path, install = report
+    install("")
+    (tmp_path / "bin" / "nsys").write_bytes(b"\x7fELF of another machine")
+    with pytest.raises(BadTrace, match="cannot be started"):
+        read(path)
+
+
+def test_an_nsys_that_writes_something_else_is_refused(report):
+    path, install = report
+    install('for a; do case "$a" in --output=*) echo no database > "${a#--output=}";; esac; done')
+    with pytest.raises(BadTrace, match=r"run\.nsys-rep: .*wrote no database"):
         read(path)

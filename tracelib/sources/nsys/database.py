@@ -32,6 +32,10 @@ CHUNK = 1 << 16
 #: Longer texts are cut: a name of this length is an attack or an accident, and each distinct one is kept in memory.
 LONGEST_NAME = 1 << 16
 _PLAIN_TABLE = "CREATE TABLE"
+#: What `PRAGMA table_xinfo` calls a generated column that is not stored.
+_VIRTUAL = 2
+_VIEWS_NAMED, _NAME_SHOWN = 20, 80
+_LOG_HEADER = 32
 #: A header may promise anything: what is filled up takes no room on disk, but SQLite walks through it.
 _LARGEST_GAP = 1 << 36
 #: What goes wrong in a damaged file: SQLite says so, or runs out of memory for a value of a damaged length, or its words or
@@ -56,7 +60,8 @@ class Database:
         connection.execute("PRAGMA trusted_schema = OFF")
         self._roots = dict(self._plain_tables())
         self._definitions = {name: self._definition(name) for name in self._roots}
-        self.tables = {name: tuple(column for column, _ in rows) for name, rows in self._definitions.items()}
+        self.tables = {name: tuple(places) for name, places in self._definitions.items()}
+        self._note_views()
 
     def _plain_tables(self) -> Iterator[tuple[str, int]]:
         rows = self._connection.execute(
@@ -70,14 +75,28 @@ class Database:
             ):
                 yield name, root if isinstance(root, int) else 0
 
-    def _definition(self, table: str) -> list[tuple[str, bool]]:
-        """Return the table's columns, and for each whether it is another name of the row's id."""
+    def _definition(self, table: str) -> dict[str, int | None]:
+        """Return the table's columns, and the place of each in a stored row: None for another name of the row's id.
+
+        Generated columns are left out; one that is stored takes a place all the same.
+        """
         try:
-            rows = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+            rows = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
         except _FAILURES as error:
             self._note(f"table {table}: {_line(error)}")
-            return []
-        return [(row[1], bool(row[5]) and str(row[2]).upper() == "INTEGER") for row in rows]
+            return {}
+        keys = sum(bool(row[5]) for row in rows)
+        is_id = {row[1]: keys == 1 and bool(row[5]) and str(row[2]).upper() == "INTEGER" for row in rows}
+        stored = [(row[1], row[6]) for row in rows if row[6] != _VIRTUAL]
+        return {name: None if is_id[name] else at for at, (name, hidden) in enumerate(stored) if not hidden}
+
+    def _note_views(self) -> None:
+        """Say which views are left out: they could run any expression."""
+        rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall()
+        for (name,) in rows[:_VIEWS_NAMED]:
+            self._note(
+                f"{str(name)[:_NAME_SHOWN]} is a view, which is never read: give the table that it shows"
+            )
 
     @property
     def lost_bytes(self) -> int:
@@ -87,6 +106,7 @@ class Database:
         )  # what is cut off is among the pages that cannot be read
 
     def _note(self, damage: str) -> None:
+        damage = "".join(c if c.isprintable() else "?" for c in damage)  # a table's name may hold anything
         if damage not in self.damage:  # some tables are read more than once
             self.damage.append(damage)
 
@@ -112,11 +132,9 @@ class Database:
 
     def _by_page(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame | None:
         """Return the columns by the fast path, None where it does not fit."""
-        definition = self._definitions[table]
-        aliases = {name for name, is_alias in definition if is_alias}
-        if aliases & set(schema) or any(dtype != pl.Int64 for dtype in schema.values()):
+        places = [place for name in schema if (place := self._definitions[table][name]) is not None]
+        if len(places) < len(schema) or any(dtype != pl.Int64 for dtype in schema.values()):
             return None
-        places = [self.tables[table].index(name) for name in schema]
         try:
             frame, damaged = self._pages.read(self._roots[table], places, list(schema))
         except Unusual:
@@ -202,7 +220,28 @@ def open_database(path: Path) -> Iterator[Database]:
         if damage:
             database.damage.append(damage)
             database.cut_bytes = lost
+        database.damage += _unmerged(path)
         yield database
+
+
+def _unmerged(path: Path) -> list[str]:
+    """Say which files beside `path` hold changes that SQLite has not merged into it (they are not read)."""
+    beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
+    found = [file for file in beside if _has_changes(file)]
+    return [
+        f"{file.name} beside it holds changes that are not read: open the database once with sqlite3, which merges them"
+        for file in found
+    ]
+
+
+def _has_changes(file: Path) -> bool:
+    """Say whether the log or journal is more than a header; one that is done with may start with zeros."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_LOG_HEADER + 1)
+    except OSError:
+        return False
+    return len(head) > _LOG_HEADER and any(head[:8])
 
 
 def _tolerant(path: Path, plain: Path, pages: Pages, cleanup: contextlib.ExitStack) -> Database:

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.sources.nsys.gpu_ops import GPU_TABLES
+from tracelib.sources.nsys.names import UNKNOWN
+from tracelib.sources.nsys.samples import TABLE as SAMPLES
+from tracelib.sources.nsys.sched import TABLE as SCHED
 from tracelib.sources.nsys.session import option
+from tracelib.sources.nsys.slices import NVTX, SYNCHRONIZATION, is_calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["add_missing"]
 
+_MOMENTS = ("start", "timestamp")
+#: Tables of events that have a frame or a remark of their own.
+_READ = {
+    *GPU_TABLES.values(),
+    SYNCHRONIZATION,
+    NVTX,
+    SCHED,
+    SAMPLES,
+    "GPU_METRICS",
+    "DIAGNOSTIC_EVENT",
+    "GENERIC_EVENTS",
+}
 _AGAIN = "Record with: nsys profile"
 _LAUNCH = r"(?i)launch"
 
@@ -40,9 +57,25 @@ def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Remar
             f"{generic} generic events (ftrace and the like, as --ftrace collects them) are counted, not read",
             "For scheduler events give a recording of perf or trace-cmd beside this file.",
         )
+    _add_unread(database, notes)
+    unknown = sum(int((read[frame]["name"] == UNKNOWN).sum()) for frame in ("slices", "gpu_ops"))
+    notes.count(unknown, f"calls and kernels are called {UNKNOWN}: their names are not in the file")
     if not read["samples"].height:
         without = "no CPU samples: what threads did between traced calls is unknown"
         notes.add("info", without, f"{_AGAIN} --sample=system-wide")
+
+
+def _add_unread(database: Tables, notes: Remarks) -> None:
+    """Name the tables of events that have no frame, and their rows."""
+    counted = {}
+    for table in sorted(database.tables.keys() - _READ):
+        moment = next((column for column in _MOMENTS if database.has(table, column)), None)
+        if moment is None or is_calls(database, table):
+            continue
+        counted[table] = database.read(table, {moment: pl.Int64}).height
+    rows = ", ".join(f"{table} ({count})" for table, count in counted.items() if count)
+    if rows:
+        notes.add("info", f"events that are counted, not read: {rows}")
 
 
 def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Remarks) -> None:

@@ -13,7 +13,7 @@ import polars as pl
 
 from tracelib.schema import GPU_OP_KIND
 from tracelib.sources.collective_names import collectives_by_name
-from tracelib.sources.nsys.names import enumeration, looked_up
+from tracelib.sources.nsys.names import UNKNOWN, enumeration, looked_up
 
 if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
@@ -89,7 +89,10 @@ def _graph() -> pl.Expr:
 def _names(rows: pl.DataFrame, kind: str, texts: pl.DataFrame, memory: dict[int, str]) -> pl.Series:
     if kind == "kernel":
         name = looked_up(rows["demangledName"], texts)
-        return looked_up(rows["shortName"], texts) if name.null_count() == len(name) else name
+        if name.null_count():
+            short = looked_up(rows["shortName"], texts)
+            name = pl.select(pl.coalesce(name, short).fill_null(UNKNOWN).alias("name")).to_series()
+        return name
     if kind == "graph":
         parts: list[tuple[str, str, dict[int, str]]] = [("CUDA graph ", "graphId", {})]
     elif kind == "memset":

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from tracelib.sources.nsys.tables import Tables
 
-__all__ = ["enumeration", "looked_up", "string_ids", "without_version"]
+__all__ = ["UNKNOWN", "enumeration", "looked_up", "string_ids", "without_version"]
 
+#: The name of a call or kernel whose number is not in `StringIds`.
+UNKNOWN = "[unknown]"
 #: "cudaLaunchKernel_v7000": the CUDA release since which a call has this form. "cuMemAlloc_v2" is another call's name.
 _CUDA_RELEASE = r"_v\d{4,5}$"
 

@@ -7,19 +7,24 @@ reports of older versions, not of newer ones.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
+from tracelib.sources.nsys.database import SQLITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["MAGIC", "exported_report"]
 
+#: An export that takes longer hangs: a report of gigabytes takes minutes.
+SECONDS = 3600
 MAGIC = b"NVIDIA Tegra Profiler Report"
 
 
@@ -52,9 +57,44 @@ def exported_report(path: Path) -> Iterator[Path]:
             f"--output={output}",
             str(path.resolve()),
         ]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if done.returncode or not output.is_file():
-            said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-            reason = f"`nsys export` failed with status {done.returncode}"
-            raise BadTrace(path, "nsys", "", reason, excerpt=said, advice=f"{by_hand} (with a newer nsys)")
+        errors, words = Path(folder) / "errors.txt", Path(folder) / "words.txt"
+        failure = _failure(command, errors, words) or _flaw(output)
+        if failure:
+            said = next((text for file in (errors, words) if (text := _text(file))), "")
+            raise BadTrace(path, "nsys", "", failure, excerpt=said, advice=f"{by_hand} (with a newer nsys)")
         yield output
+
+
+def _text(file: Path) -> str:
+    return file.read_text(errors="replace").strip() if file.exists() else ""
+
+
+def _failure(command: list[str], errors: Path, words: Path) -> str:
+    """Run `command`, which says what it says into `errors` and `words`, and return why it failed, "" if it did not.
+
+    Files and no pipes: a program that it left behind would keep those open. All that it started is ended with it.
+    """
+    try:
+        with errors.open("wb") as error, words.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=error, start_new_session=True
+            )
+    except OSError as reason:
+        return f"`nsys export` cannot be started ({reason.strerror})"
+    try:
+        status = process.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"`nsys export` was stopped after {SECONDS} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return f"`nsys export` failed with status {status}" if status else ""
+
+
+def _flaw(output: Path) -> str:
+    """Return what is wrong with the file that was to be written, "" if it is a database."""
+    if not output.is_file():
+        return "`nsys export` failed with status 0: it wrote nothing"
+    with output.open("rb") as file:
+        return "" if file.read(len(SQLITE)) == SQLITE else "`nsys export` wrote no database"

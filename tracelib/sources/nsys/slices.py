@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import SLICE_CATEGORY
-from tracelib.sources.nsys.names import enumeration, looked_up, without_version
+from tracelib.sources.nsys.names import UNKNOWN, enumeration, looked_up, without_version
 from tracelib.sources.nsys.threads import process
 
 if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
     from tracelib.sources.remarks import Remarks
 
-__all__ = ["RUNTIME", "SYNCHRONIZATION", "host_slices"]
+__all__ = ["NVTX", "RUNTIME", "SYNCHRONIZATION", "host_slices", "is_calls"]
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 NVTX = "NVTX_EVENTS"
-#: Category of the slices of each table with the columns `start`, `end`, `globalTid` and `nameId`; tables of this form
-#: that are not listed (other libraries' calls) give slices of category "other".
+#: Category of the slices of each table with the columns `start`, `end`, `globalTid` and `nameId` (or `textId`: MPI, UCX);
+#: tables of this form that are not listed (other libraries' calls) give slices of category "other".
 CALLS = {
     RUNTIME: "runtime",
     "CUPTI_ACTIVITY_KIND_DRIVER": "driver",
@@ -37,8 +37,17 @@ CALLS = {
     "CUBLAS_EVENTS": "op",
     "CUDNN_EVENTS": "op",
 }
-#: ENUM_NSYS_EVENT_TYPE: the NVTX events that are intervals or moments; the rest name threads, domains and categories.
-MARK, PUSH_POP, START_END = 34, 59, 60
+#: What graphics queues did on a GPU, in the form of calls: no host time.
+_WORKLOAD = "_WORKLOAD"
+_NEEDED = ("start", "end", "globalTid")
+_NAMES = ("nameId", "textId")
+#: Only these numbers are CUPTI's: other libraries' calls count theirs apart.
+_CORRELATED = "CUPTI_"
+#: ENUM_NSYS_EVENT_TYPE: the NVTX events that are moments and intervals, those of imported text files (nvtxt) among them.
+MARKS, RANGES = (34, 65), (59, 60, 70, 71)
+#: Those that name threads, domains, categories and CUDA's objects.
+_KINDS_SHOWN = 8
+_NAMING = (32, 33, 39, 64, 72, 73, 74, 75, 76, 97, 98, 99)
 #: ENUM_CUPTI_SYNC_TYPE.
 _SYNC = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAITS = 2
@@ -58,21 +67,31 @@ def host_slices(database: Tables, texts: pl.DataFrame, notes: Remarks) -> pl.Dat
         for table, category in _call_tables(database, notes).items()
     }
     waits = _waits(database, calls.get(RUNTIME), notes)
-    return pl.concat([*calls.values(), waits, _nvtx(database, texts)])
+    return pl.concat([*calls.values(), waits, _nvtx(database, texts, notes)])
 
 
 def _call_tables(database: Tables, notes: Remarks) -> dict[str, str]:
-    needed = ("start", "end", "globalTid", "nameId")
     for name in sorted(CALLS.keys() & database.tables.keys()):
-        if absent := [column for column in needed if not database.has(name, column)]:
-            notes.add("warning", f"table {name} is left out: it has no {', '.join(absent)}")
-    found = [name for name in database.tables if database.has(name, *needed)]
-    return {name: CALLS.get(name, "other") for name in found}
+        absent = [column for column in _NEEDED if not database.has(name, column)]
+        if absent or not _name_column(database, name):
+            notes.add("warning", f"table {name} is left out: it has no {', '.join(absent) or 'nameId'}")
+    return {name: CALLS.get(name, "other") for name in database.tables if is_calls(database, name)}
+
+
+def is_calls(database: Tables, table: str) -> bool:
+    """Say whether `table` holds calls of host threads, of whichever library."""
+    is_host = table != NVTX and not table.endswith(_WORKLOAD)
+    return is_host and database.has(table, *_NEEDED) and _name_column(database, table) is not None
+
+
+def _name_column(database: Tables, table: str) -> str | None:
+    return next((column for column in _NAMES if database.has(table, column)), None)
 
 
 def _calls(database: Tables, table: str, category: str, texts: pl.DataFrame) -> pl.DataFrame:
-    columns = ("start", "end", "globalTid", "nameId", "correlationId")
-    rows = database.read(table, dict.fromkeys(columns, pl.Int64))
+    named = _name_column(database, table) or "nameId"
+    columns = ["start", "end", "globalTid", named, *["correlationId"] * table.startswith(_CORRELATED)]
+    rows = database.read(table, dict.fromkeys(columns, pl.Int64)).rename({named: "nameId"})
     if category != "runtime":
         return _slices(rows, looked_up(rows["nameId"], texts), pl.lit(category, SLICE_CATEGORY))
     name = looked_up(rows["nameId"], without_version(texts))
@@ -87,9 +106,11 @@ def _slices(rows: pl.DataFrame, name: pl.Series, category: pl.Expr | pl.Series) 
         "globalTid",
         ts_ns="start",
         end_ns="end",
-        name=name.fill_null("[unknown]"),
+        name=name.fill_null(UNKNOWN),
         category=category,
-        correlation=pl.when(pl.col("correlationId") != 0).then("correlationId"),
+        correlation=pl.when(pl.col("correlationId") != 0).then("correlationId")
+        if "correlationId" in rows.columns
+        else pl.lit(None, pl.Int64),
     )
 
 
@@ -122,22 +143,35 @@ def _waits(database: Tables, runtime: pl.DataFrame | None, notes: Remarks) -> pl
     return _slices(known, name.cast(pl.Categorical()), pl.lit("sync", SLICE_CATEGORY))
 
 
-def _nvtx(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:
+def _nvtx(database: Tables, texts: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
     columns = {
         **dict.fromkeys(("start", "end", "eventType", "globalTid", "textId"), pl.Int64),
         "text": pl.String,
     }
-    rows = database.read(NVTX, columns).filter(pl.col("eventType").is_in([MARK, PUSH_POP, START_END]))
+    rows = _intervals(database.read(NVTX, columns), notes)
     named = rows.select(pl.col("text").cast(pl.Categorical()), other=looked_up(rows["textId"], texts))
     name = named.select(pl.coalesce("text", "other").fill_null("[unnamed]"))["text"]
     return rows.select(
         "globalTid",
         ts_ns="start",
-        end_ns=pl.when(pl.col("eventType") == MARK).then("start").otherwise(_known_end()),
+        end_ns=pl.when(pl.col("eventType").is_in(MARKS)).then("start").otherwise(_known_end()),
         name=name,
         category=pl.lit("annotation", SLICE_CATEGORY),
         correlation=pl.lit(None, pl.Int64),
     )
+
+
+def _intervals(rows: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
+    """Return the ranges and marks among the NVTX records; in an export that does not tell, what has an end is a range."""
+    if rows["eventType"].null_count():
+        untold = pl.col("eventType").is_null() & pl.col("end").is_not_null()
+        rows = rows.with_columns(eventType=pl.when(untold).then(RANGES[0]).otherwise("eventType"))
+    kind = pl.col("eventType")
+    events = rows.filter(kind.is_in((*MARKS, *RANGES)))
+    others = rows.filter(kind.is_in((*MARKS, *RANGES, *_NAMING)).not_() | kind.is_null())["eventType"]
+    kinds = ", ".join(map(str, sorted(others.drop_nulls().unique())[:_KINDS_SHOWN])) or "not told"
+    notes.count(len(others), f"NVTX records are not read: they are of another kind ({kinds})")
+    return events
 
 
 def _known_end() -> pl.Expr:

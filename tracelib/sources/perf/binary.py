@@ -110,6 +110,9 @@ def _run(perf: str, recording: Path, folder: Path) -> tuple[Path, str, int]:
                 command(perf, str(recording.absolute())), stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
                 cwd=folder, env=environment, timeout=SECONDS, check=False,
             ).returncode  # fmt: skip
+        except OSError as error:  # no program for this machine, or one that may not be run
+            status = 126
+            errors.write(f"it cannot be started ({error.strerror})".encode())
         except subprocess.TimeoutExpired:
             status = 124
             errors.write(f"\nstopped after {SECONDS} s".encode())

@@ -153,3 +153,19 @@ def test_an_export_without_the_column_of_kinds_has_its_ranges(export, process):
         statements=["ALTER TABLE NVTX_EVENTS DROP COLUMN eventType"],
     )
     assert read(path).slices.filter(pl.col("category") == "annotation")["name"].to_list() == ["a range"]
+
+
+def test_ranks_of_mpi(export, process):
+    """Of GPUs: the rank of the only process that drives each; of the file: the only one in it."""
+    first, second, third = (process + (at << 24) for at in range(3))
+    rows = {
+        KERNELS: [
+            (10, 20, device, 1, 7, 1, owner, 4, 4, None, None)
+            for device, owner in [(0, first), (1, second), (2, first), (2, second), (3, third)]
+        ],
+        "MPI_RANKS": [(first + 100, 4), (second + 101, 5)],
+    }
+    trace = read(export(rows))
+    assert trace.gpus.select("device", "rank").rows() == [(0, 4), (1, 5), (2, None), (3, None)]
+    assert trace.sources["rank"].item() is None
+    assert read(export({"MPI_RANKS": [(first + 100, 4), (first + 107, 4)]})).sources["rank"].item() == 4

@@ -92,3 +92,16 @@ def test_bytes_changed_in_a_table_cost_that_table_at_most(export, process, tmp_p
             lost += 1
             assert "table OSRT_API" in " ".join(trace.health["message"])
     assert lost > 5
+
+
+def test_unsigned_ids_are_those_of_sqlite(export, tmp_path):
+    """Hardware id 0xFE sets the uppermost bit, which SQLite stores as a sign."""
+    number = 0xFE << 56 | 1 << 48 | 100 << 24 | 107
+    path = export({"CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, number - (1 << 64), 1, 1)]})
+    folder = converted(path, tmp_path / "dir", "parquet")
+    table = folder / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet"
+    unsigned = pl.Series("globalTid", [number], dtype=pl.UInt64)
+    pl.read_parquet(table).with_columns(unsigned).write_parquet(table)
+    trace = read(folder / "StringIds.parquet")
+    assert trace.threads.select("pid", "tid").rows() == [(100, 107)]
+    assert trace.slices.equals(read(path).slices)

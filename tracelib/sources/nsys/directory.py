@@ -63,19 +63,29 @@ class Directory:
 
     def read(self, table: str, columns: Mapping[str, Any]) -> pl.DataFrame:
         """Return `columns` (name to dtype) of `table`; a value that cannot have its dtype is null."""
-        known = [
-            pl.col(name).cast(dtype, strict=False) for name, dtype in columns.items() if self.has(table, name)
-        ]
+        known = {name: dtype for name, dtype in columns.items() if self.has(table, name)}
         if not known:
             return pl.DataFrame(schema=dict(columns))
         absent = [
             pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if not self.has(table, name)
         ]
         try:
-            return _scan(self._of[table]).select(known).collect().with_columns(absent).select(list(columns))
+            rows = _scan(self._of[table]).select(list(known)).collect()
+            return (
+                rows.select(_typed(rows[name], dtype) for name, dtype in known.items())
+                .with_columns(absent)
+                .select(list(columns))
+            )
         except _DAMAGE as error:
             self._lose(self._of[table], error)
             return pl.DataFrame(schema=dict(columns))
+
+
+def _typed(values: pl.Series, dtype: Any) -> pl.Series:
+    """Return `values` as `dtype`: an unsigned id of 64 bits as SQLite has it, with the uppermost bit as its sign."""
+    if values.dtype == pl.UInt64 and dtype == pl.Int64:
+        return values.reinterpret(signed=True)
+    return values.cast(dtype, strict=False)
 
 
 def _scan(file: Path) -> pl.LazyFrame:

@@ -212,8 +212,9 @@ def _span(read: dict[str, pl.DataFrame]) -> tuple[int | None, int | None]:
 def _source(database: Tables, path: Path, about: dict[str, str | int | None]) -> pl.DataFrame:
     exported = session.exported(database)
     clock, wall_offset = session.clock(database, exported)
+    ranks = threads.ranks(database)["rank"].unique()
     row = {
-        **about, "source": 0, "file": path.name, "bytes": sum(file.stat().st_size for file in database.files),
+        **about, "source": 0, "rank": ranks[0] if len(ranks) == 1 else None, "file": path.name, "bytes": sum(file.stat().st_size for file in database.files),
         "format": "nsys", "host": session.host(database),
         "recorder": session.recorder(exported), "cpus": session.cpus(database), "clock": clock,
         "wall_offset_ns": wall_offset, "lost_detected": 0, "skipped_bytes": database.lost_bytes,

@@ -16,7 +16,7 @@ from tracelib.sources.nsys.names import looked_up
 if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
 
-__all__ = ["gpus", "numbered", "pid", "process", "threads", "tid"]
+__all__ = ["gpus", "numbered", "pid", "process", "ranks", "threads", "tid"]
 
 _FIELD = 1 << 24
 _DEVICES = 1 << 31
@@ -112,8 +112,28 @@ def gpus(database: Tables, operations: pl.DataFrame, host: str | None) -> tuple[
     known = known.join(models, on="device", how="left", maintain_order="left")
     numbers = seen.join(known, on="device", how="left").select("key", pl.col("gpu").cast(pl.Int32))
     gpu = devices.join(numbers, on="key", how="left", maintain_order="left")["gpu"]
-    frame = known.with_columns(host=pl.lit(host, pl.String), rank=pl.lit(None, pl.Int32))
-    return frame.select(FRAMES["gpus"].names()).cast(FRAMES["gpus"]), gpu
+    driven = seen.join(known, on="device").select("gpu", process=pl.col("key") // _DEVICES)
+    frame = known.with_columns(host=pl.lit(host, pl.String)).join(
+        _rank_of_gpu(database, driven), on="gpu", how="left"
+    )
+    return frame.sort("gpu").select(FRAMES["gpus"].names()).cast(FRAMES["gpus"]), gpu
+
+
+def ranks(database: Tables) -> pl.DataFrame:
+    """Return `process` (id), `rank` Int32 of the processes whose MPI rank the export tells."""
+    columns = dict.fromkeys(("globalTid", "globalPid", "rank"), pl.Int64)
+    rows = database.read("MPI_RANKS", columns).with_columns(thread=pl.coalesce("globalTid", "globalPid"))
+    return (
+        rows.select(process=pid("thread"), rank=pl.col("rank").cast(pl.Int32, strict=False))
+        .drop_nulls()
+        .unique()
+    )
+
+
+def _rank_of_gpu(database: Tables, driven: pl.DataFrame) -> pl.DataFrame:
+    """Return `gpu`, `rank`: the rank of the only process with one among those in `driven` (`gpu`, `process`)."""
+    pairs = driven.join(ranks(database), on="process").select("gpu", "rank").unique()
+    return pairs.group_by("gpu").agg("rank").filter(pl.col("rank").list.len() == 1).explode("rank")
 
 
 def _device(process_id: pl.Expr, device: str) -> pl.Expr:

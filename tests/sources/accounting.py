@@ -90,9 +90,12 @@ def _ftrace(path, trace):
     if events.unread or events.no_time or events.continued or text.cut_line is not None:
         assert trace.health.filter(pl.col("message").str.contains("line")).height
     numbered = lines.filter(~lines.str.starts_with("#")).to_frame().with_row_index("index")
-    fast, plain = Heads().split(numbered)[0], Heads()._by_expression(numbered)[0]
-    task = pl.col("task").str.strip_chars()
-    assert fast.with_columns(task).equals(plain.sort("index").with_columns(task))
+    quick, plain = Heads(), Heads()
+    fast, slow = quick.split(numbered)[0], plain._by_expression(numbered)[0].sort("index")
+    task = pl.col("task").cast(pl.String).str.strip_chars()
+    assert fast.with_columns(task, rest=quick.rests.all()[fast["rest"]]).equals(
+        slow.with_columns(task, rest=plain.rests.all()[slow["rest"]])
+    )
 
 
 def _nsys(path, _):

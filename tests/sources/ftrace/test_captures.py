@@ -173,8 +173,8 @@ def test_pieces_of_any_size_give_the_same(capture, size):
     path, _events, _ = capture
     at_once, in_pieces = collect(path).events, collect(path, size).events
     assert at_once.counts == in_pieces.counts
-    for group in ("sched", "syscall"):
-        columns = [pl.col("index"), pl.col("ts_ns"), pl.col("cpu"), pl.col("task", "word").cast(pl.String)]
+    for group, text in (("sched", "text"), ("syscall", "word")):
+        columns = [pl.col("index"), pl.col("ts_ns"), pl.col("cpu"), pl.col("task", text).cast(pl.String)]
         assert at_once.table(group).select(columns).equals(in_pieces.table(group).select(columns))
 
 

@@ -350,6 +350,15 @@ def test_numbers_beyond_their_columns_are_not_recorded(trace_of):
     assert "1 scheduler event with fields that are not understood" in messages(trace)
 
 
+def test_what_looks_like_an_event_in_a_line_that_is_none_leaves_no_trace(trace_of):
+    """The columns of the second line are the first one's, its time is none: neither its task nor its fields count."""
+    bad = line("1.00000x", "sched_wakeup: comm=ghost pid=666 prio=1 target_cpu=001", "ghost-667")
+    trace = trace_of(line("1.000000", "sched_wakeup: comm=a pid=5 prio=1 target_cpu=001") + bad)
+    assert trace.threads["tid"].to_list() == [5, 7]
+    assert "1 event: sched_wakeup 1" in messages(trace, "info")
+    assert "1 line not understood" in messages(trace)
+
+
 @pytest.mark.parametrize("text", ["\n", "hello\nworld\n", "no line end", "\x00\x01\x02" * 50])
 def test_what_holds_no_event(trace_of, text):
     assert not sniff(text.encode(), "trace.txt")
@@ -390,11 +399,17 @@ def test_layouts_find_what_the_expression_finds(seed):
             text[pick.randrange(len(text))] = pick.choice(" -:[]().0123456789+x\u00e9\t")
         lines.append("".join(text))
     numbered = pl.DataFrame({"line": lines}).with_row_index("index")
-    fast, fast_others = heads.Heads().split(numbered)
-    plain, plain_others = heads.Heads()._by_expression(numbered)
-    stripped = pl.col("task").str.strip_chars(" \t")
-    assert fast_others["index"].to_list() == plain_others["index"].to_list()
-    assert fast.with_columns(stripped).rows() == plain.sort("index").with_columns(stripped).rows()
+    quick, plain = heads.Heads(), heads.Heads()
+    fast, fast_others = quick.split(numbered)
+    slow, slow_others = plain._by_expression(numbered)
+    assert fast_others["index"].to_list() == slow_others["index"].to_list()
+    assert rows(quick, fast) == rows(plain, slow.sort("index"))
+
+
+def rows(way, events):
+    """Return index, task, cpu, time and rest of events, as text."""
+    task = pl.col("task").cast(pl.String).str.strip_chars(" \t")
+    return events.with_columns(task, rest=way.rests.all()[events["rest"]]).rows()
 
 
 def test_words():

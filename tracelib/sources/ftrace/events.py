@@ -1,7 +1,7 @@
 """What stands after the head of an event line, by kind of event; chunk by chunk, so that only what is used is kept.
 
-The first word of a rest says which event it is, and a file has few of them: it is interned, and each distinct word is
-looked at once. Fields of scheduler events are interned too (a pair of threads switches many times).
+The first word says which event it is. Texts repeat (a pair of threads switches many times), and each distinct one is
+looked at once in a chunk; those of scheduler events are kept interned and their fields read once, at the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelib.sources.ftrace.graph import graph_events
+from tracelib.sources.ftrace.interned import Texts, codes_of
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.heads import Piece
@@ -77,7 +78,16 @@ def _name(word: str) -> str:
     return re.split(r"[:(]", word)[0] if kind.group in {"sched", "syscall"} else kind.name
 
 
-GROUPS = ("other", "sched", "syscall", "marker", "graph")
+#: What is kept of the events of each group, beside index, ts_ns, cpu and task; a group's place is its number.
+KEPT = {
+    "sched": ["text"],
+    "syscall": ["word", "number"],
+    "marker": ["word", "args"],
+    "graph": ["word", "args"],
+    "other": [],
+}
+GROUPS = tuple(KEPT)
+NUMBER = pl.col("args").str.extract(r"^NR (-?\d+)").cast(pl.Int32, strict=False)
 MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
 
 
@@ -85,10 +95,9 @@ MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
 class Events:
     """What is kept of a file."""
 
-    words: pl.Categories = field(default_factory=pl.Categories.random)
-    tasks: pl.Categories = field(default_factory=pl.Categories.random)
-    fields: pl.Categories = field(default_factory=pl.Categories.random)
-    kinds: dict[int, Kind] = field(default_factory=dict)
+    words: Texts = field(default_factory=Texts)
+    texts: Texts = field(default_factory=Texts)  # of scheduler events, whole
+    kinds: list[Kind] = field(default_factory=list)  # by the code of the word
     parts: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     waiting: pl.DataFrame = field(
@@ -116,12 +125,13 @@ class Events:
         if others.height:
             drawn, others, no_time = graph_events(others)
             self.no_time += no_time
+            drawn = drawn.cast({"task": found.schema["task"]}).with_columns(
+                rest=piece.rests.add(drawn["rest"])
+            )
             found = pl.concat([found, drawn]).sort("index") if drawn.height else found
-        if found.height:
-            found = self._kinds(found)
-            self._keep(found)
+        markers = self._keep(found, piece.rests.all()) if found.height else found["index"]
         if others.height:
-            self._others(others, found)
+            self._others(others, found["index"], markers)
         if found.height:
             self._place_losses(found)
 
@@ -141,40 +151,57 @@ class Events:
         if found := TRACER.match(line):
             self.tracer = found[1]
 
-    def _kinds(self, found: pl.DataFrame) -> pl.DataFrame:
-        """Split rests into `word` and `args`, and add `group` (an index into GROUPS), by one look-up per distinct word."""
-        split = pl.col("rest").str.splitn(" ", 2).struct.rename_fields(["word", "args"])
-        found = found.with_columns(split.struct.unnest()).with_columns(
-            pl.col("word").cast(pl.Categorical(self.words)),
-            pl.col("task").cast(pl.Categorical(self.tasks)),
-            pl.col("args").str.strip_chars_start(" ").fill_null(""),
-        )
-        counted = found["word"].value_counts()
-        codes = counted["word"].to_physical()
-        groups = np.zeros(codes.to_numpy().max() + 1, dtype=np.uint8)
-        for word, code, count in zip(counted["word"].cast(pl.String), codes, counted["count"], strict=True):
-            kind = self.kinds.setdefault(code, kind_of(word))
-            groups[code] = GROUPS.index(kind.group)
-            name = _name(word)
-            self.counts[name] = self.counts.get(name, 0) + count
-        return found.with_columns(group=pl.Series(groups[found["word"].to_physical().to_numpy()]))
-
-    def _keep(self, found: pl.DataFrame) -> None:
+    def _keep(self, found: pl.DataFrame, rests: pl.Series) -> pl.Series:
+        """Keep what is used of events, by group; return the indices of those that are markers."""
         first, last = found.select(first=pl.col("ts_ns").min(), last=pl.col("ts_ns").max()).row(0)
         self.first_ns = first if self.first_ns is None else min(first, self.first_ns)
         self.last_ns = last if self.last_ns is None else max(last, self.last_ns)
-        self._part("task", found.group_by("task").agg(pl.col("index").max()))
-        of = {name: found.filter(pl.col("group") == GROUPS.index(name)) for name in GROUPS if name != "other"}
-        base = ["index", "ts_ns", "cpu", "task", "word"]
-        self._part("sched", of["sched"].select(*base, pl.col("args").cast(pl.Categorical(self.fields))))
-        called = of["syscall"].filter(~pl.col("args").str.starts_with("<-"))
-        number = pl.col("args").str.extract(r"^NR (-?\d+)").cast(pl.Int32, strict=False)
-        self._part("syscall", called.select(*base, number.alias("number")))
-        self._part("marker", of["marker"].select(*base, "args"))
-        self._part("graph", of["graph"].select(*base, "args"))
+        self._part("task", found.select("task", "index").unique("task", keep="last"))
+        place = found["rest"].alias("place")
+        table = self._kinds(rests, place)
+        rows = found.select("index", "ts_ns", "cpu", "task").hstack([place])
+        group = table["group"][place]
+        of = {name: rows.filter(group == GROUPS.index(name)) for name in GROUPS[:-1]}
+        for name, some in of.items():
+            self._part(name, some.drop("place").hstack(table.select(KEPT[name])[some["place"]]))
+        return of["marker"]["index"]
 
-    def _others(self, others: pl.DataFrame, found: pl.DataFrame) -> None:
-        """Sort out the lines that are no events: loss marks, text that goes on, and what cannot be read."""
+    def _kinds(self, texts: pl.Series, places: pl.Series) -> pl.DataFrame:
+        """Return what the distinct texts say: word and text Categorical, args, number, group (an index into GROUPS)."""
+        split = pl.col("text").str.splitn(" ", 2).struct.rename_fields(["word", "args"]).struct.unnest()
+        table = (
+            texts.to_frame()
+            .with_columns(split)
+            .with_columns(
+                pl.col("word").cast(self.words.kind), pl.col("args").str.strip_chars_start(" ").fill_null("")
+            )
+        )
+        table = table.with_columns(pl.Series("uses", np.bincount(places, minlength=texts.len())))
+        table = table.with_columns(self._groups(table))
+        group = pl.col("group")
+        return table.with_columns(
+            pl.when(group == GROUPS.index("sched")).then("text").cast(self.texts.kind).alias("text"),
+            pl.when(group == GROUPS.index("syscall")).then(NUMBER).alias("number"),
+        )
+
+    def _groups(self, table: pl.DataFrame) -> pl.Series:
+        """Return the group of each text, an index into GROUPS, and count events (`uses`) by name."""
+        self.kinds += [kind_of(word) for word in self.words.all()[len(self.kinds) :]]
+        for word, uses in (
+            table.group_by("word").agg(pl.col("uses").sum()).filter(pl.col("uses") > 0).iter_rows()
+        ):
+            name = _name(word)
+            self.counts[name] = self.counts.get(name, 0) + uses
+        groups = pl.Series("group", [GROUPS.index(kind.group) for kind in self.kinds], dtype=pl.UInt8)
+        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; a line without use was no event
+        none = table.select(pl.col("args").str.starts_with("<-") | (pl.col("uses") == 0)).to_series()
+        return groups[codes_of(table["word"])].set(none, len(GROUPS) - 1)
+
+    def _others(self, others: pl.DataFrame, events: pl.Series, markers: pl.Series) -> None:
+        """Sort out the lines that are no events: loss marks, text that goes on, and what cannot be read.
+
+        `events` and `markers` are indices: of all events around those lines, and of those that are markers.
+        """
         line = pl.col("line")
         mark = line.str.starts_with("CPU:")
         marks = (
@@ -189,9 +216,9 @@ class Events:
         for text in others.filter(line.str.starts_with("cpus="))["line"]:
             self._header(text)
         others = others.filter(~line.str.contains(SILENT))
-        if others.height and found.height and not self.markup:  # the text of a marker may hold line ends
-            before = others.join_asof(found.select("index", "group"), on="index")
-            goes_on = (before["group"] == GROUPS.index("marker")).fill_null(value=False)
+        if others.height and markers.len() and not self.markup:  # the text of a marker may hold line ends
+            before = others.join_asof(events.to_frame().with_columns(before="index"), on="index")["before"]
+            goes_on = before.is_in(markers.implode()).fill_null(value=False)
             self.continued += int(goes_on.sum())
             others = others.filter(~goes_on)
         if others.height and not self.markup:

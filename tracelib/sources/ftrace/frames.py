@@ -10,12 +10,14 @@ import polars as pl
 from tracelib.schema import COUNTERS, SLICE_CATEGORY
 from tracelib.sources.ftrace import markers, nesting, sched, syscalls
 from tracelib.sources.ftrace.graph import calls
+from tracelib.sources.ftrace.interned import codes_of
 from tracelib.sources.ftrace.remarks import BIGGER
 from tracelib.sources.ftrace.threads import parse_tasks, thread_ids, threads_of
 from tracelib.sources.remarks import Remarks, counted
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.events import Events
+    from tracelib.sources.ftrace.heads import Heads
 
 __all__ = ["Frames"]
 
@@ -25,6 +27,7 @@ class Frames:
     """Makes the frames of one file from its events."""
 
     events: Events
+    heads: Heads
     remarks: Remarks
     tasks: pl.DataFrame = field(init=False)
     fields: pl.DataFrame = field(init=False)
@@ -38,14 +41,12 @@ class Frames:
 
     def __post_init__(self) -> None:
         """Parse each distinct task and each distinct text of fields once."""
-        seen = self.events.table("task")
-        self.tasks = parse_tasks(_empty_code("task") if seen is None else seen["task"])
+        self.tasks = parse_tasks(self.heads.tasks.all())
         self.sched_rows = self.events.table("sched")
-        args = _empty_code("args") if self.sched_rows is None else self.sched_rows["args"]
-        self.fields = sched.states(sched.parse_fields(args))
-        tids = pl.concat(
-            [self.tasks["tid"], self.fields["prev"].rename("tid"), self.fields["next"].rename("tid")]
-        )
+        self.fields = sched.states(sched.parse_fields(self.events.texts.all()))
+        seen = self.events.table("task")  # a line that is no event may have had what looks like a task
+        tasks = self.tasks if seen is None else self.tasks[codes_of(seen["task"])]
+        tids = pl.concat([tasks["tid"], self.fields["prev"].rename("tid"), self.fields["next"].rename("tid")])
         self.ids = thread_ids(tids)
         self.first_ns, self.last_ns = self.events.first_ns or 0, self.events.last_ns or 0
 
@@ -77,34 +78,36 @@ class Frames:
 
     def _threads_of(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return `rows` with tid and thread of their task, and event: the name that their first word says."""
-        thread = self.tasks.select(pl.col("code").alias("task"), "tid").join(self.ids, on="tid", how="left")
+        thread = self.tasks.select("tid").join(self.ids, on="tid", how="left", maintain_order="left")
         named = pl.DataFrame(
-            [(code, kind.name, kind.ends, kind.raw) for code, kind in self.events.kinds.items()],
-            schema={"word": pl.UInt32, "event": pl.Categorical(), "ends": pl.Boolean, "raw": pl.Boolean}, orient="row",
+            [(kind.name, kind.ends, kind.raw) for kind in self.events.kinds],
+            schema={"event": pl.Categorical(), "ends": pl.Boolean, "raw": pl.Boolean}, orient="row",
         )  # fmt: skip
-        return (
-            rows.with_columns(pl.col("task", "word").to_physical().cast(pl.UInt32))
-            .join(thread, on="task", how="left", maintain_order="left")
-            .join(named, on="word", how="left", maintain_order="left")
-        )
+        found = [*thread[codes_of(rows["task"])], *named[codes_of(rows["word"])]]
+        return rows.drop("task", "word").hstack(found)
 
     def _sched(self) -> pl.DataFrame:
         """Return the frame `sched`, with index."""
-        parts = []
-        if self.sched_rows is not None:
-            rows = self._threads_of(self.sched_rows).with_columns(
-                pl.col("args").to_physical().cast(pl.UInt32)
-            )
-            bad = self.fields.filter(~pl.col("ok"))["code"]
-            odd = rows.filter(pl.col("args").is_in(bad.implode()))
-            if odd.height:
-                self.remarks.add("warning", f"{counted(odd.height, 'scheduler event')} with fields that are not understood, "
-                                 f"first at line {odd['index'][0]}")  # fmt: skip
-            parts.append(sched.frame(rows, self.fields, self.tasks.select("code", "tid"), self.ids))
+        rows = self.sched_rows
+        if rows is not None:
+            rows = self._understood(rows)
+            scheduled = sched.frame(rows, self.fields, self.tasks, self.ids)
+        else:
+            scheduled = sched.nothing()
         marks = self._losses()
         if marks.height:
-            parts.append(sched.cuts(marks))
-        return pl.concat(parts).sort("index", maintain_order=True) if parts else sched.nothing()
+            scheduled = pl.concat([scheduled, sched.cuts(marks)]).sort("index", maintain_order=True)
+        return scheduled
+
+    def _understood(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the scheduler events without those whose fields fit no spelling, which are remarked."""
+        if self.fields["ok"].all():
+            return rows
+        odd = ~self.fields["ok"][codes_of(rows["text"])]
+        first = rows.filter(odd)["index"][0]
+        self.remarks.add("warning", f"{counted(int(odd.sum()), 'scheduler event')} with fields that are not understood, "
+                         f"first at line {first}")  # fmt: skip
+        return rows.filter(~odd)
 
     def _losses(self) -> pl.DataFrame:
         """Return the loss marks: index, cpu, events, cut_ns."""
@@ -143,9 +146,8 @@ class Frames:
             return nesting.NO_RANGES
         rows = self._threads_of(rows).filter(pl.col("thread") >= 0)
         rows = self._one_spelling(rows)
-        dead = scheduled.filter(
-            pl.col("prev_state").cast(pl.String).is_in(["X", "Z"]) & (pl.col("prev") >= 0)
-        )
+        state = pl.col("prev_state")
+        dead = scheduled.filter(((state == "X") | (state == "Z")) & (pl.col("prev") >= 0))
         dead = dead.group_by(pl.col("prev").alias("thread")).agg(pl.col("ts_ns").max().alias("dead_ns"))
         calls = syscalls.paired(
             rows.select("ts_ns", "thread", pl.col("event").alias("name"), "ends"),
@@ -215,16 +217,15 @@ class Frames:
     def _threads(self, marked: pl.DataFrame) -> pl.DataFrame:
         """Return the frame `threads`: names of scheduler events are whole, the task column cuts them in latency format."""
         seen, rows = self.events.table("task"), self.sched_rows
-        u4 = pl.col("code").to_physical().cast(pl.UInt32)
         names, processes = [], [marked]
         if seen is not None:
-            last = seen.group_by("task").agg(pl.col("index").max()).rename({"task": "code"}).with_columns(u4)
-            tasks = self.tasks.join(last, on="code")
-            names.append(tasks.select("tid", "name", pl.col("index").alias("last"), pl.lit(0).alias("rank")))
+            last = seen.group_by("task").agg(pl.col("index").max().alias("last"))
+            tasks = self.tasks[codes_of(last["task"])].hstack([last["last"]])
+            names.append(tasks.select("tid", "name", "last", pl.lit(0).alias("rank")))
             processes.append(tasks.select("tid", "pid", pl.lit(2**31, pl.UInt32).alias("count")))
         if rows is not None:
-            last = rows.group_by("args").agg(pl.col("index").max()).rename({"args": "code"}).with_columns(u4)
-            parsed = self.fields.join(last, on="code")
+            last = rows.unique("text", keep="last")
+            parsed = self.fields[codes_of(last["text"])].hstack([last["index"]])
             names += [
                 parsed.select(
                     tid=pl.col(side), name=pl.col(f"{side}_name"), last=pl.col("index"), rank=pl.lit(1)
@@ -232,7 +233,3 @@ class Frames:
                 for side in ("prev", "next")
             ]
         return threads_of(names, processes, self.ids)
-
-
-def _empty_code(name: str) -> pl.Series:
-    return pl.Series(name, [], dtype=pl.Categorical())

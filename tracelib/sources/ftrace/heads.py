@@ -11,7 +11,8 @@ of trace-cmd's `tep_print_event` (libtraceevent, as called in tracecmd/trace-rea
 
 One regular expression says what a head is. Running it on every line costs more than everything else together, and
 nearly all lines of a file have their columns at the same places. So the expression is run on one line, its columns are
-tried on all others, and a line where any of them does not fit goes to the expression: the result is the same.
+tried on all others, and a line where any of them does not fit goes to the expression: the result is the same. Of the
+columns only the time differs from line to line; the others repeat few texts, and each of these is tried once.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ from typing import NamedTuple
 
 import polars as pl
 
+from tracelib.sources.ftrace.interned import Listed, Texts, per_distinct
+
 __all__ = ["HEAD", "LATENCY", "Heads", "Layout", "Piece"]
 
 NUMBER = r"-\d+(?:\s+\(\s*[\d-]+\))?"
 TASK = rf"(?P<task>.*?{NUMBER})"  # a name may be empty
+TASK_ENDS = rf"{NUMBER} +$"
+STARTS = r"^: [^\s(]"
 FLAGS = r"[^\s\d\[\](]\S{3,5}"
 TIME = r"(?P<seconds>\d{1,19})(?:\.(?P<fraction>\d{1,9}))?"
 #: `(+232)` is what `trace-cmd report --ts-diff` adds.
@@ -42,8 +47,6 @@ EXCERPT = 200
 NS = 1_000_000_000
 #: Seconds, and counts of µs, beyond these do not fit into 64 bits as ns: such a line is no event.
 MOST_SECONDS, MOST_MICROSECONDS = 9_000_000_000, 9_000_000_000_000_000
-#: "-1234567 (1234567) " is the widest that the kernel prints before the CPU.
-NUMBER_WIDTH = 24
 
 
 @dataclass(frozen=True)
@@ -74,37 +77,51 @@ class Layout:
             colon,
         )
 
-    def pattern(self) -> str:
-        """Return what stands between name and rest in a line of this layout."""
+    def columns(self) -> list[pl.Expr]:
+        """Return the parts of a head as slices: task, between (bracket to point), fraction, and rest from the colon on."""
+
+        def part(start: int, end: int) -> pl.Expr:
+            return pl.col("line").str.slice(start, end - start)
+
+        return [
+            part(0, self.bracket).alias("task"),
+            part(self.bracket, self.fraction).alias("between"),
+            part(self.fraction, self.colon).alias("fraction"),
+            pl.col("line").str.slice(self.colon).alias("rest"),
+        ]
+
+    @property
+    def fraction(self) -> int:
+        """Where the digits after the point begin; equal to `colon` where the clock counts."""
+        return min(self.point + 1, self.colon)
+
+    def between(self) -> list[pl.Expr]:
+        """Return cpu and seconds of `text`, from the bracket to the point; null where its columns are others."""
         start, end = self.flags
         flags = rf" {{{start - self.close - 1}}}[^\s\d\[\](]\S{{{end - start - 1}}}" if end else ""
-        blanks = self.seconds - (end or self.close + 1)
-        fraction = rf"\.\d{{{self.colon - self.point - 1}}}" if self.colon > self.point else ""
-        cpu, seconds = self.close - self.bracket - 1, self.point - self.seconds
-        return rf"{NUMBER} +\[\d{{{cpu}}}\]{flags} {{{blanks}}}\d{{{seconds}}}{fraction}: [^\s(]$"
-
-    def columns(self) -> list[pl.Expr]:
-        """Return the parts of a head as slices: task, cpu, seconds, fraction, rest, and whether the layout `fits`."""
-
-        def part(name: str, start: int, end: int, dtype: pl.DataType | None = None) -> pl.Expr:
-            text = pl.col("line").str.slice(start, end - start)
-            return (text if dtype is None else text.cast(dtype, strict=False)).alias(name)
-
-        before = max(0, self.bracket - NUMBER_WIDTH)
+        blanks, digits = self.seconds - (end or self.close + 1), self.point - self.seconds
+        point = r"\." if self.colon > self.point else ""
+        pattern = rf"^\[(\d{{{self.close - self.bracket - 1}}})\]{flags} {{{blanks}}}(\d{{{digits}}}){point}$"
+        cpu, seconds = (pl.col("text").str.extract(pattern, group) for group in (1, 2))
         return [
-            part("task", 0, self.bracket - 1),
-            part("cpu", self.bracket + 1, self.close, pl.Int32()),
-            part("seconds", self.seconds, self.point, pl.Int64()),
-            part("fraction", self.point + 1, max(self.point + 1, self.colon), pl.Int64()),
-            pl.col("line").str.slice(self.colon + 2).alias("rest"),
-            part("middle", before, self.colon + 3).str.contains(self.pattern()).alias("fits"),
+            cpu.cast(pl.Int32, strict=False).alias("cpu"),
+            seconds.cast(pl.Int64, strict=False).alias("seconds"),
         ]
 
     def ts_ns(self) -> pl.Expr:
-        """Return the time from `seconds` and `fraction`; a clock that counts is taken to count ns."""
-        digits = self.colon - self.point - 1
-        seconds, fraction = pl.col("seconds"), pl.col("fraction")
-        return seconds if digits < 0 else seconds * NS + fraction * 10 ** (9 - digits)
+        """Return the time from `seconds` and `fraction`, null if it is none; a clock that counts is taken to count ns."""
+        seconds = pl.col("seconds")
+        if self.point == self.colon:
+            return seconds
+        # a number may have its sign: "1.+23456" is no time
+        fraction, digits = pl.col("fraction"), self.colon - self.fraction
+        ns = pl.when(~fraction.str.starts_with("+")).then(fraction.cast(pl.UInt32, strict=False))
+        return pl.when(seconds <= MOST_SECONDS).then(seconds * NS + ns * 10 ** (9 - digits))
+
+
+def _where(pattern: str) -> pl.Expr:
+    """Return `text` where `pattern` is in it, else null."""
+    return pl.when(pl.col("text").str.contains(pattern)).then("text")
 
 
 class Piece(NamedTuple):
@@ -115,6 +132,7 @@ class Piece(NamedTuple):
         pl.DataFrame
     )  # one row per event: index UInt32 (its line, from 1), task ("bash-557 (557)"), cpu, ts_ns, rest
     others: pl.DataFrame  # index, line: what is no event
+    rests: Listed  # of the events
 
 
 @dataclass
@@ -123,12 +141,15 @@ class Heads:
 
     lines: int = 0  # seen so far
     layouts: list[Layout] = field(default_factory=list)
+    tasks: Texts = field(default_factory=Texts)
+    rests: Listed = field(default_factory=Listed)  # of one piece
     counting: int = 0  # lines whose clock has no decimal point
     long_bytes: int = 0  # of lines that are too long for an event, beyond the start of each that is kept
     since_start: int = 0  # lines in tracefs's latency format, whose times count from the start of the trace
 
     def piece(self, lines: pl.Series) -> Piece:
         """Sort out the next lines of the file."""
+        self.rests = Listed()
         numbered = lines.to_frame("line").with_row_index("index", self.lines + 1)
         self.lines += numbered.height
         comment = lines.str.starts_with("#")
@@ -142,7 +163,7 @@ class Heads:
             starts = long.with_columns(pl.col("line").str.head(EXCERPT))
             self.long_bytes += int((long["line"].str.len_bytes() - starts["line"].str.len_bytes()).sum())
             others = pl.concat([others, starts]).sort("index")
-        return Piece(comments, events, others)
+        return Piece(comments, events, others, self.rests)
 
     def split(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the events of `lines` (columns index, line) and the lines that are no events."""
@@ -174,16 +195,21 @@ class Heads:
 
     def _by_layout(self, lines: pl.DataFrame, layout: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the events that fit `layout`, and the other lines."""
-        tried = lines.with_columns(layout.columns())
-        fits = tried["fits"] & tried["cpu"].is_not_null() & tried["seconds"].is_not_null()
-        if layout.colon > layout.point:
-            fits &= tried["seconds"] <= MOST_SECONDS
-        whole = bool(fits.all())
-        events = (tried if whole else tried.filter(fits)).select(
-            "index", "task", "cpu", layout.ts_ns().alias("ts_ns"), "rest"
-        )
+        tried = lines.select("index", *layout.columns())
+        parts = [
+            *per_distinct(tried["task"], _where(TASK_ENDS).cast(self.tasks.kind).alias("task")),
+            *per_distinct(tried["between"], *layout.between()),
+            self.rests.add(tried["rest"], _where(STARTS).str.slice(2)).alias("rest"),
+        ]
+        tried = tried.select("index", "fraction").hstack(parts)
+        events = tried.select("index", "task", "cpu", layout.ts_ns().alias("ts_ns"), "rest")
+        fits = pl.all_horizontal(pl.all().is_not_null())
+        if any(column.null_count() for column in events):
+            others, events = lines.filter(events.select(~fits).to_series()), events.filter(fits)
+        else:
+            others = lines.clear()
         self.counting += events.height if layout.point == layout.colon else 0
-        return events, lines.clear() if whole else lines.filter(~fits)
+        return events, others
 
     def _by_expression(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return events and other lines, by the regular expressions alone."""
@@ -192,11 +218,15 @@ class Heads:
             groups = pl.col("line").str.extract_groups(pattern).struct.unnest()
             tried = lines.select("index", groups).with_columns(pl.col("seconds").cast(pl.Int64, strict=False))
             in_us = "unit" in tried.columns
-            tried = tried.with_columns(_ts_ns(in_us=in_us).alias("ts_ns"), pl.col("cpu").cast(pl.Int32))
+            tried = tried.with_columns(
+                _ts_ns(in_us=in_us).alias("ts_ns"),
+                pl.col("cpu").cast(pl.Int32),
+            )
             fits = tried["ts_ns"].is_not_null() & tried["cpu"].is_not_null()
             events, lines = tried.filter(fits), lines.filter(~fits)
             self.since_start += events["unit"].count() if in_us else 0
             self.counting += 0 if in_us else events["fraction"].null_count()
+            events = events.cast({"task": self.tasks.kind}).with_columns(rest=self.rests.add(events["rest"]))
             found.append(events.select("index", "task", "cpu", "ts_ns", "rest"))
         return pl.concat(found).sort("index"), lines
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import polars as pl
 
 from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
+from tracelib.sources.ftrace.interned import codes_of
 
 __all__ = ["cuts", "frame", "missing_switches", "nothing", "parse_fields", "states"]
 
+EVENT = r"^sched_(?P<event>\w+): *(?P<args>.*)$"
 SWITCH = (
     r"^prev_comm=(?P<prev_name>.*) prev_pid=(?P<prev>\d+) prev_prio=-?\d+ prev_state=(?P<state>\S+) "
     r"(?:==> )?next_comm=(?P<next_name>.*) next_pid=(?P<next>\d+) next_prio=-?\d+"
@@ -30,18 +32,17 @@ BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "X", 32: "Z", 64: "P", 128: "I"}
 OLD_BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "Z", 32: "X", 64: "X", 128: "other", 256: "other", 512: "P"}
 
 
-def parse_fields(fields: pl.Series) -> pl.DataFrame:
-    """Return one row per distinct text of fields: code UInt32, those of FIELDS (ids Int64, else String), ok Boolean.
+def parse_fields(texts: pl.Series) -> pl.DataFrame:
+    """Return one row per text of an event, in their order: event, those of FIELDS (ids Int64, else String), ok Boolean.
 
     For wake-ups `next` is the thread woken and `prev` null. `ok` says that a spelling fits.
     """
-    distinct = fields.unique()
-    text = pl.DataFrame({"text": distinct.cast(pl.String), "code": distinct.to_physical().cast(pl.UInt32)})
-    of = pl.col("text").str.extract_groups
+    text = texts.to_frame("text").select(pl.col("text").str.extract_groups(EVENT).struct.unnest())
+    of = pl.col("args").str.extract_groups
     tried = text.select(
-        "code", a=of(SWITCH), b=of(SWITCH_PLUGIN), c=of(WAKE), d=of(WAKE_PLUGIN),
+        pl.col("event").cast(SCHED_EVENT), a=of(SWITCH), b=of(SWITCH_PLUGIN), c=of(WAKE), d=of(WAKE_PLUGIN),
     )  # fmt: skip
-    read = tried.select("code", *(pl.coalesce(_sources(name)).alias(name) for name in FIELDS))
+    read = tried.select("event", *(pl.coalesce(_sources(name)).alias(name) for name in FIELDS))
     number = pl.col("prev", "next", "cpu").cast(pl.Int64, strict=False)
     return read.with_columns(number).with_columns(ok=pl.col("next").is_not_null())
 
@@ -83,11 +84,11 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, wakers: pl.DataFrame, ids: p
     Parameters
     ----------
     rows
-        index, ts_ns, cpu, task UInt32, event, args UInt32: one row per scheduler event.
+        index, ts_ns, cpu, task, text (both Categorical): one row per scheduler event whose fields are `ok`.
     fields
-        Result of :func:`parse_fields` and :func:`states`.
+        Result of :func:`parse_fields` and :func:`states`, one row per code of `text`.
     wakers
-        code, tid: the threads of the task column.
+        tid: the threads of the task column, one row per code of `task`.
     ids
         tid, thread.
 
@@ -97,23 +98,24 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, wakers: pl.DataFrame, ids: p
     def of(column: str) -> pl.Expr:
         return pl.col(column).replace_strict(thread, default=None, return_dtype=pl.Int32)
 
-    known = fields.filter("ok").select(
-        "code", of("prev"), "state", of("next"), pl.col("cpu").alias("target").cast(pl.Int32, strict=False)
-    )
-    waker = wakers.select(pl.col("code").alias("task"), of("tid").alias("waker"))
-    joined = rows.join(known, left_on="args", right_on="code", maintain_order="left").join(
-        waker, on="task", how="left", maintain_order="left"
-    )
     switch = pl.col("event") == "switch"
-    return joined.select(
-        "index",
-        pl.lit(0, pl.Int32).alias("source"),
-        "ts_ns",
-        pl.when(switch).then("cpu").otherwise(pl.coalesce("target", "cpu")).alias("cpu"),
-        pl.col("event").cast(SCHED_EVENT),
-        pl.when(switch).then("prev").otherwise("waker").alias("prev"),
-        pl.col("state").alias("prev_state"),
-        "next",
+    target = pl.when(~switch).then("cpu").cast(pl.Int32, strict=False)
+    known = fields.select("event", of("prev"), "state", of("next"), target.alias("target"))
+    waker = wakers.select(of("tid").alias("waker"))
+    found = [*known[codes_of(rows["text"])], *waker[codes_of(rows["task"])]]
+    return (
+        rows.select("index", "ts_ns", "cpu")
+        .hstack(found)
+        .select(
+            "index",
+            pl.lit(0, pl.Int32).alias("source"),
+            "ts_ns",
+            pl.coalesce("target", "cpu").alias("cpu"),
+            "event",
+            pl.when(switch).then("prev").otherwise("waker").alias("prev"),
+            pl.col("state").alias("prev_state"),
+            "next",
+        )
     )
 
 
@@ -146,9 +148,9 @@ def missing_switches(sched: pl.DataFrame) -> tuple[int, int]:
     On one CPU the thread that a switch brings is the thread that the next switch takes away; where it is not, at least
     one switch between them was not recorded. Loss marks are not counted again.
     """
-    switches = sched.filter(pl.col("event") == "switch").sort("ts_ns", maintain_order=True)
-    pairs = switches.select(
-        pl.col("next").shift(1).over("cpu").alias("came"), pl.col("prev").alias("left")
-    ).drop_nulls()
-    broken = pairs.filter(pl.col("came") != pl.col("left"))
-    return broken.height, broken.filter(pl.col("came") == IDLE).height
+    switches = sched.filter(pl.col("event") == "switch").select("ts_ns", "cpu", "prev", "next")
+    if not switches["ts_ns"].is_sorted():
+        switches = switches.sort("ts_ns", maintain_order=True)
+    came, left = pl.col("next").shift(1).over("cpu"), pl.col("prev")
+    broken = switches.select(came=came, left=left).filter(pl.col("came") != pl.col("left"))
+    return broken.height, int((broken["came"] == IDLE).sum())

@@ -18,13 +18,10 @@ PROCESSES = pl.DataFrame(schema={"tid": pl.Int64, "pid": pl.Int64, "count": pl.U
 
 
 def parse_tasks(tasks: pl.Series) -> pl.DataFrame:
-    """Return one row per distinct text of the task column: code UInt32, name, tid Int64, pid Int64 (null = no TGID)."""
-    distinct = tasks.unique()
-    text = pl.Series("text", distinct.cast(pl.String))
-    parts = text.to_frame().select(pl.col("text").str.extract_groups(TASK).struct.unnest())
+    """Return one row per text of the task column, in their order: name, tid Int64, pid Int64 (null = no TGID)."""
+    parts = tasks.to_frame("text").select(pl.col("text").str.extract_groups(TASK).struct.unnest())
     name = pl.col("name").str.strip_chars(" \t")
     return parts.select(
-        pl.Series("code", distinct.to_physical()).cast(pl.UInt32),
         pl.coalesce(name.str.extract(PREFIX), name).alias("name"),
         pl.col("tid").cast(pl.Int64, strict=False),
         pl.col("pid").cast(pl.Int64, strict=False),

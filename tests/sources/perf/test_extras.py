@@ -96,3 +96,32 @@ def test_a_name_may_begin_like_a_comment(load, name):
     trace = load(f"{HEAD}\n{FRAMES}\n{name} 9/9 [001] 6.000001:         12 cycles: \n{FRAMES}\n")
     assert trace.samples.height == 2
     assert trace.threads.filter(pl.col("tid") == 9)["name"].to_list() == [name]
+
+
+@pytest.mark.parametrize(
+    ("rest", "chain"),
+    [
+        ("    7f0012345678", ("[unknown]", None)),  # -F ip
+        ("    7f0012345678 (/lib/x y.so)", ("[unknown]", "/lib/x y.so")),  # -F ip,dso
+        ("    7f0012345678 foo+0x1 (/lib/x.so)", ("foo", "/lib/x.so")),
+        ("    7f0012345678     7f0012340000 foo+0x1 (/lib/x.so)", ("foo", "/lib/x.so")),  # +addr
+        (
+            "       1e05080021 |OP LOAD|LVL L1 hit|SNP N/A|TLB L1 or L2 hit|LCK No|BLK  N/A      57    7f0012340000 foo+0x1 (/x)",
+            ("foo", "/x"),
+        ),  # +data_src,+weight
+        (
+            "    7f0012345678   1e05080021 |OP N/A|LVL N/A or N/A|SNP N/A|BLK  N/A 7f0012340000 foo (/x)",
+            ("foo", "/x"),
+        ),
+    ],
+)
+def test_an_address_on_the_head_s_line(load, rest, chain):
+    assert chains(load(f"{HEAD}{rest}\n" * 2)) == [[chain]] * 2
+
+
+def test_a_share_that_was_lost_is_no_count(load):
+    trace = load(
+        f"{HEAD}\n{FRAMES}\nProcessed 100 samples and lost 12.34%!\nProcessed 9 events and lost 5 chunks!\n"
+    )
+    assert trace.sources["lost_declared"].item() == 1 + 5
+    assert "6 events in 2 messages" in " ".join(trace.health["message"])

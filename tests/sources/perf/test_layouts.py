@@ -103,6 +103,8 @@ def test_field_lists(load, head, expected):
         ("\t  7f00 foo+0x2 (/lib/x+0x1234)", "foo", "/lib/x"),
         ("\t  7f00 foo", "foo", None),
         ("\t  7f00", "[unknown]", None),
+        ("\t  7f00 (/lib/x.so)", "[unknown]", "/lib/x.so"),
+        ("\t  7f00 (anonymous namespace)::f() (/lib/x.so)", "(anonymous namespace)::f()", "/lib/x.so"),
         ("\t  7f00 f\x00\x1boo (/l)", "f\x00\x1boo", "/l"),
         ("        ffffffff8103d0ca native_write ([kernel.kallsyms])", "native_write", "[kernel.kallsyms]"),
         ("ffffffff8103d0ca native_write ([kernel.kallsyms])", "native_write", "[kernel.kallsyms]"),

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracelib.schema import STACKS
-from tracelib.sources.perf.patterns import FRAME, INLINE_FRAME
+from tracelib.sources.perf.patterns import BARE_ADDRESS, FRAME, INLINE_FRAME, MEMORY_ACCESS, ONLY_LIBRARY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,6 +32,12 @@ def parse(lines: pl.Series, pattern: str = FRAME) -> pl.DataFrame:
     is_frame = pl.col("address").is_not_null() & ~pl.col("symbol").str.starts_with(INSTRUCTION).fill_null(
         value=False
     )
+    only = pl.col("symbol").str.extract(ONLY_LIBRARY)  # -F ip,dso
+    is_library = pl.col("library").is_null() & only.is_not_null()
+    parts = parts.with_columns(
+        pl.coalesce("library", only).alias("library"),
+        pl.when(~is_library.fill_null(value=False)).then("symbol").alias("symbol"),
+    )
     library = pl.col("library").str.replace(r"\+0x[0-9a-f]+$", "")  # -F +dsoff
     return parts.select(
         pl.when(is_frame).then(pl.col("symbol").fill_null("[unknown]")).alias("symbol"),
@@ -41,7 +47,12 @@ def parse(lines: pl.Series, pattern: str = FRAME) -> pl.DataFrame:
 
 def inline_frames(says: pl.Series) -> pl.DataFrame:
     """Return the frame on each head's own line (recorded without call chains), nulls where there is none."""
-    return parse(says, INLINE_FRAME)
+    rest = says.str.replace(MEMORY_ACCESS, " ")
+    bare = rest.str.contains(BARE_ADDRESS).fill_null(value=False)
+    alone, named = parse(rest.zip_with(bare, says.clear(len(says)))), parse(rest, INLINE_FRAME)
+    return pl.select(
+        pl.when(bare).then(alone[column]).otherwise(named[column]).alias(column) for column in named.columns
+    )
 
 
 def intern(

@@ -13,8 +13,8 @@ at most 16 characters before it.
 from __future__ import annotations
 
 __all__ = [
-    "COMM_RECORD", "EVENT", "EXTRA_LINE", "FRAME", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
-    "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "PHYSICAL", "PREFIX", "TRACEPOINT", "VIRTUAL",
+    "BARE_ADDRESS", "COMM_RECORD", "EVENT", "EXTRA_LINE", "FRAME", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
+    "MEMORY_ACCESS", "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "ONLY_LIBRARY", "PHYSICAL", "PREFIX", "SHARE", "TRACEPOINT", "VIRTUAL",
 ]  # fmt: skip
 
 _THREAD = r"-?\d+(?:/-?\d+)?"
@@ -67,6 +67,8 @@ MODIFIERS = r"^[\w/=,.-]*:[ukhIGHpPSDeWbRX]+$"
 
 _LIBRARY = r"\((?P<library>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
 _OFFSET = r"(?:\+0x[0-9a-f]+)?"
+#: All that stands behind the address is the library.
+ONLY_LIBRARY = rf"^{_LIBRARY}$"
 #: One line of a call chain; the library may hold blanks and one or two levels of brackets ("/memfd:x (deleted)").
 FRAME = rf"^\s*(?P<address>[0-9a-f]+)(?:\s+(?P<symbol>\S.*?)??{_OFFSET})?(?:\s+{_LIBRARY})?\s*$"
 #: The instruction pointer on the head's line (no call chain), maybe after flags, maybe before a branch's target.
@@ -74,6 +76,11 @@ INLINE_FRAME = (
     rf"^(?:.*?\s)??(?P<address>[0-9a-f]+)\s+(?:[0-9a-f]{{6,16}}\s+)?(?P<symbol>\S.*?){_OFFSET}(?:\s+{_LIBRARY})?"
     r"(?:\s+=>.*)?(?:\s+0x[0-9a-f]+(?:\([^)]*\))?/0x.*)?\s*$"
 )
+
+#: The same without a symbol (`-F ip` or `-F ip,dso`): to be read like a line of a chain.
+BARE_ADDRESS = rf"^\s*[0-9a-f]{{4,16}}(?:\s+{_LIBRARY.replace('?P<library>', '?:')})?\s*$"
+#: What `-F +data_src,+weight,+ins_lat` print before it: a number, its meaning in words, up to two short numbers.
+MEMORY_ACCESS = r"[0-9a-f]+ \|OP .*\|BLK +\S+(?: or \S+)*(?:\s+\d{1,9})?(?:\s+\d{1,9})?\s"
 
 #: An address of 16 columns below a chain (`-F +phys_addr`), where a frame has a tab before it; page sizes may follow.
 _PAGE = r"(?: (?:\d+[BKMGTPE]|N/A))"
@@ -92,5 +99,6 @@ EXTRA_LINE = "|".join([
     r"^\t\t[ \[]\d+/\w+: ",
     r"^PERF_RECORD_FINISHED_\w+\s*$",
 ])  # fmt: skip
+SHARE = r"\d%"
 LOSS = r"(?i)\blost\D{0,20}?(\d+)|\blost (?:trace|chunk|event|sample)|instruction trace error"
 COMM_RECORD = r"^(?:exec: )?(?P<comm>.*):(?P<pid>\d+)/(?P<tid>\d+)$"

@@ -13,7 +13,7 @@ from tracelib.sources.files import hashed, sha256
 from tracelib.sources.perf import frames, scheduler, switch_records, syscalls
 from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.joined import Text, joined
-from tracelib.sources.perf.patterns import COMM_RECORD, EXTRA_LINE, LOSS, NO_TIME_HEAD
+from tracelib.sources.perf.patterns import COMM_RECORD, EXTRA_LINE, LOSS, NO_TIME_HEAD, SHARE
 from tracelib.sources.perf.threads import number_of, shared_ids, threads
 from tracelib.trace import Trace
 
@@ -130,7 +130,10 @@ def _remark_on_text(remarks: PerfRemarks, text: Text) -> int:
             ),
         ]
     )
-    count = pl.col("text").str.extract(LOSS).cast(pl.Int64, strict=False).fill_null(1) * pl.col("len")
+    number = pl.when(~pl.col("text").str.contains(SHARE)).then(
+        pl.col("text").str.extract(LOSS)
+    )  # not "lost 12.3%"
+    count = number.cast(pl.Int64, strict=False).fill_null(1) * pl.col("len")
     lost = int(losses.select(count).to_series().sum())
     remarks.lost(lost, int(losses["len"].sum()))
     return lost

@@ -146,6 +146,40 @@ def test_both_spellings_of_one_call_count_once(trace_of):
     assert trace.slices.select("name", "dur_ns").rows() == [("futex", 2000)]
 
 
+def test_raw_events_of_calls_that_no_name_stands_for_are_kept(trace_of):
+    """syscalls:*_futex and raw_syscalls together: read is there by number only, futex twice, in either order."""
+    trace = trace_of(
+        line("1.000000", "sys_enter: NR 0 (3, 0, 0)")
+        + line("1.000001", NAMED[0], "other-8")
+        + line("1.000001", NUMBERED[0], "other-8")
+        + line("1.000002", "sys_exit: NR 0 = 5")
+        + line("1.000003", NUMBERED[0])
+        + line("1.000003", NAMED[0])
+        + line("1.000005", NUMBERED[1])
+        + line("1.000005", NAMED[1])
+        + line("1.000006", "sys_enter: NR 149 (3, 0, 0)")
+        + line("1.000007", "sys_exit: NR 149 = 5")
+        + line("1.000009", NAMED[1], "other-8")
+        + line("1.000009", NUMBERED[1], "other-8")
+    )
+    assert trace.slices.select("thread", pl.col("ts_ns") - 10**9, "dur_ns", "name").rows() == [
+        (0, 0, 2000, "read"), (0, 3000, 2000, "futex"), (0, 6000, 1000, "syscall 149"), (1, 1000, 8000, "futex"),
+    ]  # fmt: skip
+    assert "4 raw_syscalls events not used" in messages(trace, "info")
+    assert messages(trace) == ""
+
+
+def test_a_signal_handlers_return_ends_without_its_number(trace_of):
+    raw = line("1.000000", "sys_enter: NR 15 (1, 2)") + line("1.000002", "sys_exit: NR -1 = 0")
+    trace = trace_of(raw + line("1.000003", "sys_rt_sigreturn()") + line("1.000004", "sys_futex(uaddr: 1)"))
+    assert trace.slices.select("name", "dur_ns").rows() == [
+        ("rt_sigreturn", 2000),
+        ("rt_sigreturn", 0),
+        ("futex", 0),
+    ]
+    assert messages(trace) == ""
+
+
 def test_numbers_of_arm():
     assert syscalls.machine_of(pl.Series([98, 98, 63, 124])) is syscalls.ARM64
     assert syscalls.machine_of(pl.Series([202, 0, 24])) is syscalls.X86_64
@@ -209,6 +243,25 @@ def test_a_text_with_line_ends_and_a_kernel_stack(trace_of):
     assert trace.slices["name"].to_list() == ["first"]
     assert "2 lines continue the text" in messages(trace, "info")
     assert messages(trace) == ""
+
+
+@pytest.mark.parametrize("size", [60, 10_000])
+def test_a_text_goes_on_in_the_next_piece(tmp_path, size):
+    path = tmp_path / "t.txt"
+    path.write_text(
+        line("1.000000", "tracing_mark_write: first")
+        + "second\n" * 30
+        + line("1.000002", "cpu_idle: state=1")
+        + "odd\n"
+    )
+    events = collect(path, size).events
+    assert (events.continued, events.unread) == (30, 1)
+
+
+def test_a_mark_by_address(trace_of):
+    """Option sym-offset."""
+    trace = trace_of(line("1.000000", "tracing_mark_write+0x8a/0x170: hello: you"))
+    assert trace.slices["name"].to_list() == ["hello: you"]
 
 
 def test_functions(trace_of):

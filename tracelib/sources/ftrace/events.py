@@ -27,7 +27,7 @@ WORDS = tuple(
     for pattern, group, ends, raw in (
         (r"sched_(switch|wakeup|waking|wakeup_new):", "sched", False, False),
         # trace_marker (tracing_mark_write, or print) and trace_printk (bprint, bputs); "0" in kernels before 3.4
-        (r"(tracing_mark_write|print|bprint|bputs|0):", "marker", False, False),
+        (r"(tracing_mark_write|print|bprint|bputs|0)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?:", "marker", False, False),
         (r"(sys_enter):", "syscall", False, True),
         (r"(sys_exit):", "syscall", True, True),
         (r"sys_enter_(\w+):", "syscall", False, False),
@@ -112,6 +112,7 @@ class Events:
     clock: str | None = None
     tracer: str | None = None
     continued: int = 0
+    in_marker: bool = False  # the last event was text, which may go on in the next piece
     no_time: int = 0  # lines of a function graph without a time
     unread: int = 0
     unread_bytes: int = 0
@@ -133,6 +134,7 @@ class Events:
         if others.height:
             self._others(others, found["index"], markers)
         if found.height:
+            self.in_marker = markers.tail(1).equals(found["index"].tail(1))
             self._place_losses(found)
 
     def table(self, group: str) -> pl.DataFrame | None:
@@ -216,9 +218,9 @@ class Events:
         for text in others.filter(line.str.starts_with("cpus="))["line"]:
             self._header(text)
         others = others.filter(~line.str.contains(SILENT))
-        if others.height and markers.len() and not self.markup:  # the text of a marker may hold line ends
+        if others.height and not self.markup:  # the text of a marker may hold line ends
             before = others.join_asof(events.to_frame().with_columns(before="index"), on="index")["before"]
-            goes_on = before.is_in(markers.implode()).fill_null(value=False)
+            goes_on = before.is_in(markers.implode()).fill_null(value=self.in_marker)
             self.continued += int(goes_on.sum())
             others = others.filter(~goes_on)
         if others.height and not self.markup:

@@ -164,23 +164,32 @@ class Frames:
         return calls.slices
 
     def _one_spelling(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Keep the named events where both they and raw_syscalls were recorded; name raw ones by their number."""
-        raw = rows.filter("raw")
-        if raw.is_empty():
+        """Leave out raw_syscalls events of calls that stand there by name as well; name the others by their number.
+
+        A thread is in one call at a time: two entries, or two exits, next to each other are one told twice.
+        """
+        raw, ends = pl.col("raw"), pl.col("ends")
+        if not rows["raw"].any():
             return rows
-        if raw.height < rows.height:
+        beside = [((~raw).shift(step) & (ends.shift(step) == ends)).over("thread") for step in (1, -1)]
+        twice = rows.select((raw & pl.any_horizontal(beside)).fill_null(value=False)).to_series()
+        if twice.any():
             self.remarks.add(
                 "info",
-                f"{counted(raw.height, 'raw_syscalls event')} not used: the same calls stand there by name",
+                f"{counted(int(twice.sum()), 'raw_syscalls event')} not used: the same calls stand there by name",
             )
-            return rows.filter(~pl.col("raw"))
-        table = syscalls.machine_of(raw["number"])
+            rows = rows.filter(~twice)
+        numbered = rows.filter("raw")
+        if numbered.is_empty():
+            return rows
+        table = syscalls.machine_of(numbered["number"])
         machine = "arm64" if table is syscalls.ARM64 else "x86-64"
         self.remarks.add("info", f"system calls are named by number as on {machine}, judged by which numbers occur",
                          "To be certain, record syscalls:* instead of raw_syscalls:*")  # fmt: skip
+        table = {**table, syscalls.NO_NUMBER: "rt_sigreturn"}
         names = pl.col("number").replace_strict(table, default=None, return_dtype=pl.String)
         named = pl.coalesce(names, pl.format("syscall {}", pl.col("number").cast(pl.String).fill_null("?")))
-        return rows.with_columns(event=named.cast(pl.Categorical()))
+        return rows.with_columns(event=pl.when("raw").then(named.cast(pl.Categorical())).otherwise("event"))
 
     def _marks(self) -> markers.Marks:
         rows = self.events.table("marker")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-__all__ = ["ARM64", "X86_64", "Calls", "machine_of", "paired"]
+__all__ = ["ARM64", "NO_NUMBER", "X86_64", "Calls", "machine_of", "paired"]
 
 #: Numbers of the calls that servers spend time in, by machine (arch/x86/entry/syscalls/syscall_64.tbl and
 #: include/uapi/asm-generic/unistd.h).
@@ -38,8 +38,9 @@ ARM64 = {
 TELLING = ("futex", "read", "write", "sched_yield", "epoll_pwait", "epoll_wait", "ppoll", "clock_nanosleep")
 #: Calls from which a thread that did not enter them returns: it is the new thread.
 BIRTHS = ("clone", "clone3", "fork", "vfork")
-#: Calls that never return.
-ENDS = ("exit", "exit_group")
+#: Calls whose end the kernel does not tell by their name: they never return, or (the last) with the number NO_NUMBER.
+ENDS = ("exit", "exit_group", "rt_sigreturn")
+NO_NUMBER = -1
 
 
 class Calls(NamedTuple):

@@ -11,7 +11,7 @@ SAMPLE ?= sample_traces/starved
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml hatch_build.py tracelib/sources/torch_profiler/scan.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tracelib needs Python 3.11 or newer; give one with PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'

@@ -7,6 +7,7 @@ wheel's own.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -67,6 +68,14 @@ def test_it_holds_the_package_and_the_notebooks_and_nothing_of_the_tests(wheel):
     } == set(notebooks())
     assert {name.split("/")[0] for name in names} - {name.split("/")[0] for name in names if ".dist-info/" in name} == {"tracelib"}  # fmt: skip
     assert {"tracelib/py.typed", "tracelib/rules.toml", "tracelib/align/roles.toml"} <= set(names)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_it_holds_the_compiled_pass_and_is_for_this_platform_and_any_python(wheel, run):
+    command, _ = run
+    assert "-py3-none-linux_" in wheel.name
+    here = "from tracelib.sources.torch_profiler import native; print(native.available())"
+    assert command("python", "-c", here).strip() == "True"
 
 
 def test_papermill_nbconvert_and_the_command_work_without_a_checkout(run, tmp_path):

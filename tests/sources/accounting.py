@@ -20,7 +20,7 @@ from tracelib.sources.nsys.database import SQLITE, open_database
 from tracelib.sources.perf import BINARY, _is_json
 from tracelib.sources.perf.joined import joined
 from tracelib.sources.torch_profiler.fast import fast_batch
-from tracelib.sources.torch_profiler.lex import Refused
+from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.reader import content, plain_batch
 from tracelib.sources.torch_profiler.salvage import decoded
 

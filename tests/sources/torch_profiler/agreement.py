@@ -8,7 +8,7 @@ from polars.testing import assert_frame_equal
 from tracelib.sources.torch_profiler.chunks import Cutter
 from tracelib.sources.torch_profiler.events import joined
 from tracelib.sources.torch_profiler.fast import fast_batch
-from tracelib.sources.torch_profiler.lex import Refused
+from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.reader import plain_batch
 
 

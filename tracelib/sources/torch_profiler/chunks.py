@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from tracelib.sources.files import Stream
 
-__all__ = ["LEAD", "PAD", "Chunk", "Cutter", "boundaries"]
+__all__ = ["PAD", "Chunk", "Cutter", "boundaries"]
 
-#: Blanks before and after a chunk's text, so that vectorised code may look a little beyond either end.
-LEAD, PAD = 16, 64
+#: Bytes 0 behind a chunk's text: the compiled scan stops at the first, and may look at the others.
+PAD = 64
 #: Two threads that decode wait for each other between any two steps: with 4 MiB for a tenth of the time. More takes memory.
 CHUNK = 6 << 20
 #: No event is longer than this (a name of some MB is damage): a bound on memory.
@@ -42,7 +42,7 @@ _is_event = msgspec.json.Decoder(_Phased).decode
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole events, separated by commas: `data[LEAD:stop]`, which began at byte `offset` of the decompressed file."""
+    """Whole events, separated by commas: `data[:stop]`, which began at byte `offset` of the decompressed file."""
 
     data: bytearray
     stop: int
@@ -51,7 +51,7 @@ class Chunk:
 
     @property
     def text(self) -> bytes:
-        return bytes(memoryview(self.data)[LEAD : self.stop])
+        return bytes(memoryview(self.data)[: self.stop])
 
 
 def boundaries(text: bytes | bytearray, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
@@ -61,10 +61,10 @@ def boundaries(text: bytes | bytearray, start: int = 0, stop: int | None = None)
 
 
 def _cut(data: bytearray, stop: int) -> tuple[int, int] | None:
-    """Return the last boundary in `data[LEAD:stop]` that follows an event, else the last one at all."""
+    """Return the last boundary in `data[:stop]` that follows an event, else the last one at all."""
     window = 1 << 16
     while True:
-        places = boundaries(data, max(LEAD, stop - window), stop)
+        places = boundaries(data, max(0, stop - window), stop)
         for before, here in zip(reversed(places[:-1]), reversed(places[1:]), strict=True):
             try:
                 _is_event(memoryview(data)[before[1] : here[0]])
@@ -97,22 +97,19 @@ class Cutter:
                 return
             place = _cut(data, stop)
             if place is None and stop < LONGEST:
-                carry, size = bytes(data[LEAD:stop]), size * 2
+                carry, size = bytes(data[:stop]), size * 2
                 continue
             size = self.size
             if (
                 place is None
             ):  # one event of impossible length: drop what is there, go on at the next boundary
-                self.skipped_bytes += stop - LEAD - 64
-                carry, offset = bytes(data[stop - 64 : stop]), offset + stop - LEAD - 64
+                self.skipped_bytes += stop - 64
+                carry, offset = bytes(data[stop - 64 : stop]), offset + stop - 64
                 continue
             end, start = place
             carry = bytes(data[start:stop])
-            chunk_offset, offset = offset, offset + start - LEAD
-            data[end : end + PAD] = b",".ljust(
-                PAD
-            )  # beyond `stop`, so that every event has a comma behind it
-            del data[end + PAD :]
+            chunk_offset, offset = offset, offset + start
+            data[end:] = bytes(PAD)
             yield Chunk(data, end, chunk_offset, last=False)
 
     def _find_list(self) -> tuple[bytes, int]:
@@ -131,19 +128,18 @@ class Cutter:
 
     def _filled(self, carry: bytes, size: int) -> tuple[bytearray, int, bool]:
         """Return a padded buffer that holds `carry` and up to `size` bytes more, where it stops, and if that is all."""
-        full = LEAD + len(carry) + size
+        full = len(carry) + size
         data = bytearray(full + PAD)
-        data[:LEAD] = b" " * LEAD
-        data[LEAD : LEAD + len(carry)] = carry
-        stop = LEAD + len(carry)
+        data[: len(carry)] = carry
+        stop = len(carry)
         view = memoryview(data)
         while stop < full:
             count = self.stream.readinto(view[stop:full])
             if not count:
                 view.release()
-                data[stop:] = b" " * PAD
+                data[stop:] = bytes(PAD)
                 return data, stop, True
             stop += count
         view.release()
-        data[stop:] = b" " * PAD
+        data[stop:] = bytes(PAD)
         return data, stop, False

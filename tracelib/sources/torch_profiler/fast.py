@@ -1,7 +1,7 @@
-"""The fast decoder: rows of a chunk's ordinary events, straight from where :mod:`lex` finds their keys.
+"""The fast decoder: rows of a chunk's ordinary events, from the values that one compiled pass finds (:mod:`native`).
 
 The text of the events that :mod:`scan` calls slow goes to the plain decoder, so that only that one knows their rules; a
-chunk whose structure does not fit is refused as a whole. Both decoders give the same rows.
+chunk that is no valid JSON is refused as a whole. Both decoders give the same rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tracelib.sources.torch_profiler.events import (
     joined,
     slice_category,
 )
-from tracelib.sources.torch_profiler.lex import Refused
-from tracelib.sources.torch_profiler.salvage import UNDECODABLE
+from tracelib.sources.torch_profiler.native import Refused
+from tracelib.sources.torch_profiler.salvage import REPAIRED, UNDECODABLE, salvage
 from tracelib.sources.torch_profiler.scan import Scan
 
 if TYPE_CHECKING:
@@ -116,25 +116,38 @@ def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
 def _tally(scan: Scan) -> Counter[tuple[str, str]]:
     count, rows = len(scan.categories), np.flatnonzero(~scan.slow)
     numbers = np.bincount(scan.phase[rows].astype(np.int64) * count + scan.category[rows])
-    return Counter({
-        (chr(n // count), scan.categories[n % count] or "None"): int(numbers[n]) for n in np.flatnonzero(numbers).tolist()
-    })  # fmt: skip
+    tally: Counter[tuple[str, str]] = Counter()
+    for n in np.flatnonzero(numbers).tolist():  # an empty category and none at all are one
+        tally[chr(n // count), scan.categories[n % count] or "None"] += int(numbers[n])
+    return tally
 
 
 def _ordinary(scan: Scan) -> Batch:
     """Return the rows of the ordinary events; complete `scan.slow` on the way."""
     rows = np.concatenate([scan.host, scan.device])
-    names, which, mended = scan.names(rows)
+    names, which = scan.names(rows)
     distinct, split = pl.Series(names, dtype=pl.Categorical()), scan.host.size
     which = np.maximum(which, 0)  # rows without a name are slow, and no longer here in the end
     spans, gpu = NO_SPANS, NO_GPU
     if names:
         spans = _spans(scan, (distinct, which[:split]))
         gpu = _gpu_ops(scan, (distinct, which[split:]))
-    return Batch(
-        spans, gpu, NO_MARKS, NO_COUNTERS, tally=_tally(scan),
-        remarks=+Counter({"repaired: invalid JSON": int((mended & ~scan.slow[rows]).sum())}),
-    )  # fmt: skip
+    mended = int((scan.found.mended & ~scan.slow).sum())
+    remarks = Counter({REPAIRED: mended} if mended else {})
+    return Batch(spans, gpu, NO_MARKS, NO_COUNTERS, tally=_tally(scan), remarks=remarks)
+
+
+def _slow(text: bytes) -> Batch:
+    """Return the events that are not ordinary, by the plain decoder; all of them, if need be repaired, or none."""
+    try:
+        return plain.batch(plain.decode(b"[" + text + b"]"))
+    except UNDECODABLE:
+        found = salvage(text, last=False)
+    if found.skipped_bytes or found.tail is not None or found.remarks.keys() - {REPAIRED}:
+        raise Refused("some of its events cannot be read")
+    batch = plain.batch(found.events)
+    batch.remarks.update(found.remarks)
+    return batch
 
 
 def fast_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
@@ -143,19 +156,15 @@ def fast_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     Raises
     ------
     Refused
-        The structure of the chunk does not fit, or events in it are no valid JSON.
+        The chunk is no list of whole events in valid JSON, or there is no compiled pass.
 
     """
     scan = Scan(chunk)
     batch = _ordinary(scan)
     slow = np.flatnonzero(scan.slow)
     if not slow.size:
-        return batch, scan.lex.tail
+        return batch, scan.found.tail
     view = memoryview(chunk.data)
-    starts, ends = scan.lex.starts[slow].tolist(), scan.lex.ends[slow].tolist()
+    starts, ends = scan.found.begins[slow].tolist(), scan.found.ends[slow].tolist()
     texts = [bytes(view[start : end + 1]) for start, end in zip(starts, ends, strict=True)]
-    try:
-        events = plain.decode(b"[" + b",".join(texts) + b"]")
-    except UNDECODABLE as error:
-        raise Refused(str(error)) from error
-    return joined([batch, plain.batch(events)]), scan.lex.tail
+    return joined([batch, _slow(b",".join(texts))]), scan.found.tail

@@ -15,7 +15,7 @@ from tracelib.sources.torch_profiler.chunks import Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
 from tracelib.sources.torch_profiler.events import Batch, joined
 from tracelib.sources.torch_profiler.fast import fast_batch
-from tracelib.sources.torch_profiler.lex import Refused
+from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.salvage import decoded, salvage
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def plain_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     return batch, salvaged.tail
 
 
-def _batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
+def decoded_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
+    """Return the same as `plain_batch`, by the fast decoder if that one takes the chunk."""
     try:
         return fast_batch(chunk)
     except Refused:
@@ -70,7 +71,7 @@ def _decoded(cutter: Cutter) -> Iterator[tuple[Chunk, Batch, bytes | None]]:
     waiting: deque[tuple[Chunk, Future[tuple[Batch, bytes | None]]]] = deque()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as pool:
         for chunk in cutter:
-            waiting.append((chunk, pool.submit(_batch, chunk)))
+            waiting.append((chunk, pool.submit(decoded_batch, chunk)))
             if len(waiting) > THREADS:
                 first, future = waiting.popleft()
                 yield first, *future.result()

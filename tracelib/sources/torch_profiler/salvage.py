@@ -21,11 +21,13 @@ from tracelib.sources.torch_profiler.plain import Event, decode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["UNDECODABLE", "Salvaged", "decoded", "repaired", "salvage"]
+__all__ = ["REPAIRED", "UNDECODABLE", "Salvaged", "decoded", "repaired", "salvage"]
 
 T = TypeVar("T")
 _values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
+#: The remark on events that are kept although their text had to be changed.
+REPAIRED = "repaired: invalid JSON"
 UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -153,7 +155,7 @@ def _repair(text: bytes, result: Salvaged) -> None:
             return
     for candidate in repaired(text):
         if found := _events(candidate.encode("utf-8", "replace")):
-            result.take(found, "repaired: invalid JSON")
+            result.take(found, REPAIRED)
             return
     if text.strip():
         result.lose(text)

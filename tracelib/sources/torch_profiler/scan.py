@@ -6,13 +6,16 @@ begins and ends, ids as texts, collectives without arguments, odd numbers) are m
 
 from __future__ import annotations
 
+import functools
+import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from tracelib.sources.torch_profiler.events import gpu_kind
-from tracelib.sources.torch_profiler.lex import OPEN, QUOTE, Lexed, Refused, lexed
-from tracelib.sources.torch_profiler.values import ODD, Keys, integers, texts, times, unescaped
+from tracelib.sources.torch_profiler.native import ODD, PLAIN, Refused, scanned
+from tracelib.sources.torch_profiler.salvage import UNDECODABLE, repaired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.sources.torch_profiler.chunks import Chunk
-    from tracelib.sources.torch_profiler.values import Values
+    from tracelib.sources.torch_profiler.native import Column
 
     Flags = NDArray[np.bool_]
     Integers = NDArray[np.int64]
@@ -31,7 +34,24 @@ __all__ = ["Scan"]
 INTERVAL, INSTANTS, FLOWS = ord("X"), tuple(b"iI"), tuple(b"stf")
 #: Above this share of slow events the plain decoder alone is quicker.
 MOSTLY = 0.4
-XCCL = tuple(int.from_bytes(start, "little") for start in (b"nccl", b"rccl"))
+#: Of some events, all.
+ALL = np.True_
+#: Texts that have to be read as JSON: with escapes, or with characters that must be escaped.
+ESCAPED = re.compile(r"[\x00-\x1f\\]")
+
+
+@functools.lru_cache(1 << 14)
+def meaning(text: str) -> str:
+    """Return what a string of a JSON text means, repaired first if it must be."""
+    if not ESCAPED.search(text):
+        return text
+    quoted = f'"{text}"'
+    for candidate in (quoted, *repaired(quoted.encode())):
+        try:
+            return msgspec.json.decode(candidate, type=str)
+        except UNDECODABLE:
+            continue
+    raise Refused("a string that cannot be repaired")
 
 
 class Scan:
@@ -42,114 +62,106 @@ class Scan:
     """
 
     def __init__(self, chunk: Chunk) -> None:
-        self.lex = lexed(chunk)
-        self.outer, self.inner = Keys(self.lex, 1), Keys(self.lex, 2)
-        self.name = self.outer.find(b"name")
-        self.slow = self._odd_args()
-        self.phase = self._phases()
+        self.found = scanned(chunk)
+        every = np.arange(self.found.begins.size)
+        self.slow = self.found.odd | (self.event("args").states == ODD)
+        self.phase = self._phases(every)
         spans = (self.phase == INTERVAL) | np.isin(self.phase, INSTANTS)
         self.slow |= ~spans & ~np.isin(self.phase, FLOWS)
         if self.slow.mean() > MOSTLY:
             raise Refused("most events are the plain decoder's business")
-        self.categories, self.category = self._categories()
+        self.categories, self.category = self._categories(every)
         gpu = (self.phase == INTERVAL) & self.of_categories(lambda name: gpu_kind(name) is not None)
-        self.slow |= self.of_categories(lambda name: name == "Trace") | (gpu & self._nameless_collectives())
+        self.slow |= self.of_categories(lambda name: name == "Trace")
+        self._nameless_collectives(np.flatnonzero(gpu))
         self.host, self.device = (np.flatnonzero(spans & ~self.slow & those) for those in (~gpu, gpu))
 
-    def _odd_args(self) -> Flags:
-        """Events in which an object inside may be something else than the value of args."""
-        args = self.outer.find(b"args")
-        objects = args.has & (self.lex.text[args.at] == OPEN)
-        odd: Flags = (self.lex.objects() != objects) | (args.has & ~objects)
-        return odd
+    def event(self, name: str) -> Column:
+        return self.found.column("event", name)
 
-    def _phases(self) -> NDArray[np.uint8]:
-        ph, text = self.outer.find(b"ph"), self.lex.text
-        single = ph.has & (text[ph.at] == QUOTE) & (text[ph.at + 2] == QUOTE)
-        return np.where(single, text[ph.at + 1], np.uint8(0))
+    def args(self, name: str) -> Column:
+        return self.found.column("args", name)
 
-    def _categories(self) -> tuple[list[str | None], Integers]:
+    def _phases(self, rows: Integers) -> NDArray[np.uint8]:
+        found, code = self._texts(self.event("ph"), rows)
+        characters = [ord(phase) if len(phase) == 1 and phase.isascii() else 0 for phase in found]
+        return np.array([*characters, 0], np.uint8)[code]
+
+    def _categories(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """Return the categories that occur, None first for "has none", and which of them each event has."""
-        found, code = self._plain(self.outer.find(b"cat"), np.arange(self.slow.size))
+        found, code = self._texts(self.event("cat"), rows)
         return [None, *found], code + 1
 
-    def _plain(
-        self, values: Values, rows: Integers, among: Flags | None = None
+    def _texts(
+        self, column: Column, rows: Integers, among: Flags | np.bool_ = ALL
     ) -> tuple[list[str], Integers]:
-        """Return the distinct texts in the events `rows`, and which each has, -1 for none; odd ones make events slow."""
-        some = np.flatnonzero(values.has[rows] if among is None else values.has[rows] & among)
-        found, which = texts(self.lex, values, rows[some])
-        odd = [
-            *(bool(ODD.search(text)) for text in found),
-            True,
-        ]  # the last one is for -1, which is no string
-        self.slow[rows[some[np.array(odd)[which]]]] = True
+        """Return the distinct texts in the events `rows`, and which each has, -1 for none; others make events slow."""
+        states = column.states[rows]
+        self.slow[rows[(states == ODD) & among]] = True
+        some = np.flatnonzero((states == PLAIN) & among)
+        numbers = column.values[rows[some]]
+        occurs = np.bincount(numbers) > 0
         code = np.full(rows.size, -1)
-        code[some] = which
-        return found, code
+        code[some] = (np.cumsum(occurs) - 1)[numbers]
+        return [meaning(text) for text in self.found.strings(np.flatnonzero(occurs))], code
 
-    def _nameless_collectives(self) -> Flags:
-        """Events that are collectives by name alone: what the name says is the plain decoder's business."""
-        start = self.lex.words[self.name.at + 1] & np.uint64(0xFFFFFFFF)
-        return ~self.inner.find(b"Collective name").has & np.isin(start, np.array(XCCL, np.uint64))
+    def _nameless_collectives(self, rows: Integers) -> None:
+        """Mark events that are collectives by name alone: what the name says is the plain decoder's business."""
+        found, code = self._texts(self.event("name"), rows)
+        named = np.array([*(name.startswith(("nccl", "rccl")) for name in found), False])[code]
+        self.slow[rows[named & (self.args("Collective name").states[rows] == 0)]] = True
 
     def of_categories(self, chosen: Callable[[str | None], bool]) -> Flags:
         """Return which events have one of the `chosen` categories."""
         return np.array([chosen(name) for name in self.categories])[self.category]
 
-    def _needed(
-        self, read: Callable[[Lexed, Values, Integers], tuple[Integers, Flags]], keys: Keys, name: str, rows: Integers
-    ) -> Integers:  # fmt: skip
-        value, sound = read(self.lex, keys.find(name.encode()), rows)
-        self.slow[rows[~sound]] = True
-        return value
+    def _needed(self, column: Column, rows: Integers) -> Integers:
+        self.slow[rows[column.states[rows] != PLAIN]] = True
+        return column.values[rows]
 
     def ids(self, name: str, rows: Integers) -> Integers:
         """Return the ids `name` of the events `rows`."""
-        return self._needed(integers, self.outer, name, rows)
+        return self._needed(self.event(name), rows)
 
     def arguments(self, name: str, rows: Integers) -> Integers:
         """Return the integers `name` in the args of the events `rows`."""
-        return self._needed(integers, self.inner, name, rows)
+        return self._needed(self.args(name), rows)
 
     def starts(self, rows: Integers) -> Integers:
         """Return when the events `rows` begin, in ns."""
-        return self._needed(times, self.outer, "ts", rows)
+        return self._needed(self.event("ts"), rows)
 
     def durations(self, rows: Integers) -> Integers:
         """Return how long the events `rows` take, in ns; 0 for instants."""
         value = np.zeros(rows.size, np.int64)
         long = np.flatnonzero(self.phase[rows] == INTERVAL)
-        value[long] = self._needed(times, self.outer, "dur", rows[long])
+        value[long] = self._needed(self.event("dur"), rows[long])
         return value
 
-    def optional(self, name: str, rows: Integers, among: Flags | None = None) -> tuple[Integers, Flags]:
+    def optional(self, name: str, rows: Integers, among: Flags | np.bool_ = ALL) -> tuple[Integers, Flags]:
         """Return the integers `name` that args of the events `rows` may have, and which have; only `among` them."""
-        values = self.inner.find(name.encode())
-        has = values.has[rows] if among is None else values.has[rows] & among
-        some = np.flatnonzero(has)
-        value = np.zeros(rows.size, np.int64)
-        value[some], sound = integers(self.lex, values, rows[some])
-        self.slow[rows[some[~sound]]] = True
-        return value, has
+        column = self.args(name)
+        states = column.states[rows]
+        self.slow[rows[(states == ODD) & among]] = True
+        has: Flags = (states == PLAIN) & among
+        return np.where(has, column.values[rows], 0), has
 
     def strings(self, name: str, rows: Integers, among: Flags) -> tuple[list[str], Integers]:
         """Return the distinct texts `name` that args of the events `rows` may have, `among` them, and which each has."""
-        return self._plain(self.inner.find(name.encode()), rows, among)
+        return self._texts(self.args(name), rows, among)
 
     def collectives(self, rows: Integers) -> Flags:
         """Return which of the events `rows` have the arguments of a collective."""
-        return self.inner.find(b"Collective name").has[rows]
+        has: Flags = self.args("Collective name").states[rows] != 0
+        return has
 
-    def correlations(self, rows: Integers, among: Flags | None = None) -> tuple[Integers, Flags]:
+    def correlations(self, rows: Integers, among: Flags | np.bool_ = ALL) -> tuple[Integers, Flags]:
         """Return the correlation ids that the events `rows` may have, and which have; 0 means "none"."""
         value, has = self.optional("correlation", rows, among)
         return value, has & (value != 0)
 
-    def names(self, rows: Integers) -> tuple[list[str], Integers, Flags]:
-        """Return the distinct names of the events `rows`, which each has, and which of these had to be repaired."""
-        found, which = texts(self.lex, self.name, rows)
+    def names(self, rows: Integers) -> tuple[list[str], Integers]:
+        """Return the distinct names of the events `rows`, and which each has; events without one become slow."""
+        found, which = self._texts(self.event("name"), rows)
         self.slow[rows[which < 0]] = True
-        meant = [unescaped(text) for text in found]
-        mended = np.array([*(damaged for _, damaged in meant), False])[which]
-        return [name for name, _ in meant], which, mended
+        return found, which

@@ -1,0 +1,207 @@
+"""The compiled pass over a piece of a trace (`scan.c`), called through ctypes: no copy is made, Python's lock is let go.
+
+The library is made when tracelib is installed (`hatch_build.py`), and named after the source that it was made from, so
+that none of another version is ever loaded. Where there is none, because no C compiler was at hand, all events go to
+the plain decoder: the same rows, several times slower.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tracelib.sources.torch_profiler.chunks import Chunk
+
+    Flags = NDArray[np.bool_]
+    Integers = NDArray[np.int64]
+    Kind = Literal["integer", "time", "string", "object"]
+
+__all__ = ["ODD", "PLAIN", "Column", "Refused", "Scanned", "available", "library_of", "scanned"]
+
+SOURCE = Path(__file__).with_name("scan.c")
+#: States of a value: what it should be; something else. 0 is none at all. Of an event: faults that can be mended.
+PLAIN, ODD, MENDED = 1, 2, 3
+KINDS: tuple[Kind, ...] = ("integer", "time", "string", "object")
+#: The fields of an event, and those of its args, by what they should hold.
+EVENT: dict[str, Kind] = {
+    "ph": "string", "cat": "string", "name": "string", "pid": "integer", "tid": "integer", "ts": "time", "dur": "time",
+    "args": "object",
+}  # fmt: skip
+ARGS: dict[str, Kind] = {
+    "correlation": "integer", "device": "integer", "stream": "integer", "graph id": "integer", "bytes": "integer",
+    "Collective name": "string", "Process Group Name": "string", "Group size": "integer", "Seq": "integer",
+    "In msg nelems": "integer", "Out msg nelems": "integer",
+}  # fmt: skip
+PLACES = {(level, name): at for at, (level, name) in enumerate(
+    [*(("event", name) for name in EVENT), *(("args", name) for name in ARGS)]
+)}  # fmt: skip
+#: Bytes of text per event and per distinct string for which there is room: with less, a piece is refused.
+EVENT_BYTES, STRING_BYTES = 48, 64
+REASONS = {-1: "it is cut short or no valid JSON", -2: "too many events or distinct strings"}
+
+
+class Refused(Exception):
+    """The fast decoder leaves this text to the plain one."""
+
+
+class _Field(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("level", ctypes.c_int32), ("kind", ctypes.c_int32),
+    )  # fmt: skip
+
+
+class _Result(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_int64 if name in ("events", "strings", "slots", "found", "list_end") else ctypes.c_void_p)
+        for name in (
+            "events", "begins", "ends", "values", "states", "strings", "string_starts", "string_lengths", "slots", "table",
+            "found", "list_end",
+        )
+    )  # fmt: skip
+
+
+def _fields() -> ctypes.Array[_Field]:
+    rows = [
+        (name.encode(), len(name), level, KINDS.index(kind))
+        for level, fields in enumerate((EVENT, ARGS)) for name, kind in fields.items()
+    ]  # fmt: skip
+    return (_Field * len(rows))(*(_Field(*row) for row in rows))
+
+
+FIELDS = _fields()
+
+
+def library_of(source: Path) -> Path:
+    """Return where the library that is made from `source` lies."""
+    return source.with_name(f"_scan_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so")
+
+
+@functools.cache
+def _scan() -> ctypes._FuncPointer | None:
+    try:
+        function = ctypes.CDLL(str(library_of(SOURCE))).scan
+    except OSError:
+        return None
+    function.restype = ctypes.c_int64
+    function.argtypes = (
+        ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(_Field), ctypes.c_int32, ctypes.POINTER(_Result),
+    )  # fmt: skip
+    return function
+
+
+def available() -> bool:
+    """Say whether the compiled pass is there."""
+    return _scan() is not None
+
+
+class _Room:
+    """Memory for what is found in a text of up to `size` bytes; each thread uses its own again and again."""
+
+    def __init__(self, size: int) -> None:
+        events, strings = size // EVENT_BYTES + 16, size // STRING_BYTES + 16
+        self.size = size
+        self.begins, self.ends = np.empty(events, np.int64), np.empty(events, np.int64)
+        self.values = np.empty((len(FIELDS), events), np.int64)
+        self.states = np.empty((events, len(FIELDS) + 1), np.uint8)
+        self.starts, self.lengths = np.empty(strings, np.int64), np.empty(strings, np.int64)
+        self.table = np.empty(1 << (2 * strings).bit_length(), np.int32)
+        self.result = _Result(
+            events, *(a.ctypes.data for a in (self.begins, self.ends, self.values, self.states)),
+            strings, *(a.ctypes.data for a in (self.starts, self.lengths)), self.table.size, self.table.ctypes.data,
+        )  # fmt: skip
+
+
+class _Rooms(threading.local):
+    room = _Room(0)
+
+    def of(self, size: int) -> _Room:
+        if self.room.size < size:
+            self.room = _Room(size)
+        return self.room
+
+
+_rooms = _Rooms()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field of all events: a value and a state (0: it has none, `PLAIN`, `ODD`) per event."""
+
+    values: Integers
+    states: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """The events of a piece of text. The arrays are overwritten by the thread's next :func:`scanned`."""
+
+    data: bytearray
+    begins: Integers  # opening brace of each event
+    ends: Integers  # closing brace of each event
+    values: Integers  # one row per field
+    states: NDArray[np.uint8]  # one row per event
+    string_starts: Integers
+    string_lengths: Integers
+    tail: bytes | None  # what follows the list's end, None if it does not end here
+
+    def column(self, level: Literal["event", "args"], name: str) -> Column:
+        """Return the field `name`: integers, times in ns, or numbers of strings."""
+        at = PLACES[level, name]
+        return Column(self.values[at, : self.begins.size], self.states[:, at])
+
+    @property
+    def mended(self) -> Flags:
+        """Which events have faults that are repaired without looking at them: in values that are not used, or in strings."""
+        mended: Flags = self.states[:, -1] == MENDED
+        return mended
+
+    @property
+    def odd(self) -> Flags:
+        """Which events have keys with escapes, which are not compared with the fields' names."""
+        odd: Flags = self.states[:, -1] == ODD
+        return odd
+
+    def strings(self, numbers: Integers) -> list[str]:
+        """Return the strings called by `numbers`, as they stand in the text."""
+        places = zip(self.string_starts[numbers].tolist(), self.string_lengths[numbers].tolist(), strict=True)
+        return [self.data[at : at + size].decode() for at, size in places]
+
+
+def scanned(chunk: Chunk) -> Scanned:
+    """Return the events of `chunk`.
+
+    Raises
+    ------
+    Refused
+        It is not a sequence of whole events in UTF-8 and in JSON that is valid but for small faults, or there is no
+        compiled pass.
+
+    """
+    scan = _scan()
+    if scan is None:
+        raise Refused("there is no compiled pass")
+    data = chunk.data
+    try:
+        data.isascii() or data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused("no UTF-8") from error
+    room = _rooms.of(len(data))
+    text = np.frombuffer(data, np.uint8)
+    count = scan(text.ctypes.data, chunk.stop, not chunk.last, FIELDS, len(FIELDS), ctypes.byref(room.result))
+    if count < 0:
+        raise Refused(REASONS[count])
+    found, end = room.result.found, room.result.list_end
+    return Scanned(
+        data, room.begins[:count], room.ends[:count], room.values, room.states[:count], room.starts[:found], room.lengths[:found],
+        None if end < 0 else bytes(memoryview(data)[end + 1 : chunk.stop]),
+    )  # fmt: skip

@@ -1,0 +1,442 @@
+/* One pass over a piece of a trace's list of events: which values its events have.
+ *
+ * scan() takes the text of whole events and writes, for each event and each field that scan.py asks for, a number and a
+ * state. It accepts valid JSON, and the few faults that writers make all the time and that salvage.py repairs (marked as
+ * MENDED); all else is refused as a whole, and the plain decoder then says what is wrong with it. So the two never differ
+ * in what they take from a text. Nothing is allocated here and nothing is kept.
+ *
+ * The text ends with a byte 0 and at least 8 bytes more that may be read: no step goes beyond a 0, because none of JSON's
+ * characters is one. So there is no other check for the end. UTF-8 is not checked here.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the lowest byte of a word must be the first character"
+#endif
+
+typedef const uint8_t *text;
+
+enum { ABSENT, PLAIN, ODD, MENDED };        /* states of a field: ODD values are the plain decoder's business */
+enum { ESCAPES = 1, FAULTS = 2 };           /* marks: what was met on the way */
+enum { INTEGER, TIME, STRING, OBJECT };     /* kinds of fields */
+enum { REFUSED = -1, FULL = -2 };           /* results that are no number of events */
+enum { EVENT, ARGS, LEVELS };               /* where a field stands: in the event, or in its args */
+enum { LONGEST_KEY = 31, DEEPEST = 64, MOST_FIELDS = 32 };
+static const uint64_t LARGEST = ((uint64_t)1 << 61) - 1;    /* as in plain.py: what is above is damage, or an id to be wrapped */
+
+struct field {
+    const char *name;
+    int32_t length, level, kind;
+};
+
+/* What is filled in. `values` holds a column of one number per event for each field, one column after the other. */
+struct result {
+    int64_t events;                 /* how many there is room for */
+    int64_t *begins, *ends;         /* the opening and the closing brace of each event */
+    int64_t *values;                /* integers; times in ns; numbers of strings */
+    uint8_t *states;                /* one row per event: those of its fields, then its own: ODD if a key has escapes, else MENDED or 0 */
+    int64_t strings;                /* how many distinct ones there is room for */
+    int64_t *string_starts, *string_lengths;
+    int64_t slots;                  /* of the table in which equal strings meet: a power of two, more than strings */
+    int32_t *table;                 /* 0 or the number of a string, counted from 1 */
+    int64_t found;                  /* how many distinct strings there are */
+    int64_t list_end;               /* where the list's bracket stands, -1 if not in here */
+};
+
+struct scan {
+    text start;
+    const struct field *field;
+    int fields;                             /* how many */
+    int8_t first[LEVELS][LONGEST_KEY + 1];  /* the first field of each length of name, -1: none */
+    int8_t next[MOST_FIELDS];               /* the next one of the same length */
+    uint64_t beginning[MOST_FIELDS];        /* of the name: its first 8 characters */
+    struct result *result;
+    int64_t event;
+    unsigned marks;                         /* of this event */
+    int full;
+};
+
+static uint64_t word(text p)
+{
+    uint64_t w;
+    memcpy(&w, p, 8);
+    return w;
+}
+
+static text behind_space(text p)
+{
+    while (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')
+        p++;
+    return p;
+}
+
+/* The lowest byte of each word that is special has its top bit set in the result: a quote, a backslash, a control
+ * character (Mycroft's test for a zero byte: only bytes above the lowest one may be marked wrongly). */
+static uint64_t specials(uint64_t w)
+{
+    const uint64_t ones = 0x0101010101010101, tops = 0x8080808080808080;
+    uint64_t quote = w ^ (ones * '"'), slash = w ^ (ones * '\\');
+    return (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((w - ones * 0x20) & ~w)) & tops;
+}
+
+/* Return the number that four hexadecimal digits stand for, -1 if they are none. */
+static int hexadecimal(text p)
+{
+    int value = 0;
+    for (int k = 0; k < 4; k++) {
+        uint8_t c = p[k], letter = c | 0x20;
+        if (c >= '0' && c <= '9')
+            value = value << 4 | (c - '0');
+        else if (letter >= 'a' && letter <= 'f')
+            value = value << 4 | (letter - 'a' + 10);
+        else
+            return -1;
+    }
+    return value;
+}
+
+/* Return what follows the escape at p; a backslash that begins none stands for itself, as does half of a surrogate pair. */
+static text behind_escape(text p, unsigned *marks)
+{
+    *marks |= ESCAPES;
+    if (p[1] && strchr("\"\\/bfnrt", p[1]))
+        return p + 2;
+    int unit = p[1] == 'u' ? hexadecimal(p + 2) : -1;
+    if (unit >= 0 && (unit < 0xD800 || unit >= 0xE000))
+        return p + 6;
+    int second = unit >= 0 && unit < 0xDC00 && p[6] == '\\' && p[7] == 'u' ? hexadecimal(p + 8) : -1;
+    if (second >= 0xDC00 && second < 0xE000)
+        return p + 12;
+    *marks |= FAULTS;
+    return unit < 0 ? p + 1 : p + 6;
+}
+
+/* Return the closing quote of the string whose characters begin at p, NULL if it has none. */
+static text string_end(text p, unsigned *marks)
+{
+    for (;;) {
+        uint64_t found = specials(word(p));
+        if (!found) {
+            p += 8;
+            continue;
+        }
+        p += __builtin_ctzll(found) >> 3;
+        if (*p == '"')
+            return p;
+        if (*p == '\\') {
+            p = behind_escape(p, marks);
+        } else {                            /* a control character */
+            if (!*p)
+                return NULL;
+            *marks |= FAULTS;
+            p++;
+        }
+    }
+}
+
+struct number {
+    uint64_t digits;                /* all digits as one number, right if there are fewer than 20 */
+    int whole, decimals;            /* how many digits stand before and after the point */
+    int plain;                      /* neither a sign nor an exponent */
+};
+
+static text digits(text p, uint64_t *value)
+{
+    for (; *p >= '0' && *p <= '9'; p++)
+        *value = *value * 10 + (*p - '0');
+    return p;
+}
+
+/* Read the number at p; return what follows it, NULL if it is none. */
+static text number(text p, struct number *found)
+{
+    *found = (struct number){.plain = *p != '-'};
+    if (*p == '-')
+        p++;
+    text q = digits(p, &found->digits);
+    found->whole = (int)(q - p);
+    if (!found->whole || (*p == '0' && found->whole > 1))
+        return NULL;
+    if (*q == '.') {
+        p = q + 1;
+        q = digits(p, &found->digits);
+        found->decimals = (int)(q - p);
+        if (!found->decimals)
+            return NULL;
+    }
+    if ((*q | 0x20) == 'e') {
+        uint64_t exponent = 0;
+        found->plain = 0;
+        p = q + 1;
+        if (*p == '+' || *p == '-')
+            p++;
+        q = digits(p, &exponent);
+        if (q == p)
+            return NULL;
+    }
+    return q;
+}
+
+static text behind_word(text p, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp((const char *)p, name, length) ? NULL : p + length;
+}
+
+/* Return what follows a number that is not finite, as some writers spell it; NULL if there is none at p. */
+static text behind_not_finite(text p, unsigned *marks)
+{
+    static const char *const names[] = {"NaN", "nan", "Infinity", "inf", "N/A"};
+    text end = NULL;
+    if (*p == '-')
+        p++;
+    for (unsigned k = 0; k < sizeof names / sizeof *names && !end; k++)
+        end = behind_word(p, names[k]);
+    *marks |= FAULTS;
+    return end;
+}
+
+/* At a comma or at the end of a list or object: return where the next item begins, or set `closed` and return what
+ * follows the end. NULL if neither stands there. */
+static text next_item(text p, uint8_t close, int *closed, unsigned *marks)
+{
+    p = behind_space(p);
+    if (*p == ',') {
+        p = behind_space(p + 1);
+        if (*p != close)
+            return p;
+        *marks |= FAULTS;                   /* a comma too much */
+    }
+    *closed = 1;
+    return *p == close ? p + 1 : NULL;
+}
+
+/* Return where the value of the key begins that ended before p; NULL if there is none. */
+static text behind_colon(text p)
+{
+    p = behind_space(p);
+    return *p == ':' ? behind_space(p + 1) : NULL;
+}
+
+static text behind_value(text p, int depth, unsigned *marks);
+
+/* Return what follows the list or object that opens before p and closes with `close`. */
+static text behind_items(text p, uint8_t close, int depth, unsigned *marks)
+{
+    int closed = 0;
+    p = behind_space(p);
+    if (*p == close)
+        return p + 1;
+    while (!closed) {
+        if (close == '}' && (*p != '"' || !(p = string_end(p + 1, marks)) || !(p = behind_colon(p + 1))))
+            return NULL;
+        p = behind_value(p, depth + 1, marks);
+        if (!p || !(p = next_item(p, close, &closed, marks)))
+            return NULL;
+    }
+    return p;
+}
+
+/* Return what follows the value at p, NULL if there is none. */
+static text behind_value(text p, int depth, unsigned *marks)
+{
+    struct number ignored;
+    text end;
+    switch (*p) {
+    case '"':
+        p = string_end(p + 1, marks);
+        return p ? p + 1 : NULL;
+    case '[':
+        return depth < DEEPEST ? behind_items(p + 1, ']', depth, marks) : NULL;
+    case '{':
+        return depth < DEEPEST ? behind_items(p + 1, '}', depth, marks) : NULL;
+    case 't':
+        return behind_word(p, "true");
+    case 'f':
+        return behind_word(p, "false");
+    case 'n':
+        end = behind_word(p, "null");
+        return end ? end : behind_not_finite(p, marks);
+    default:
+        end = number(p, &ignored);
+        return end ? end : behind_not_finite(p, marks);
+    }
+}
+
+/* Mix all bytes of a string into one word. */
+static uint64_t mixed(text p, int64_t length)
+{
+    const uint64_t factor = 0x9E3779B97F4A7C15;
+    uint64_t mix = (uint64_t)length * factor;
+    for (; length >= 8; p += 8, length -= 8)
+        mix = ((mix ^ word(p)) * factor) ^ (mix >> 32);
+    if (length)
+        mix = (mix ^ (word(p) << (64 - 8 * length))) * factor;
+    return mix ^ (mix >> 29);
+}
+
+/* Return the number of the string: equal ones have the same; -1 if there is no room for one more. */
+static int64_t interned(struct scan *s, text p, int64_t length)
+{
+    struct result *r = s->result;
+    uint64_t slot = mixed(p, length);
+    for (;; slot++) {
+        int32_t *there = &r->table[slot & (uint64_t)(r->slots - 1)];
+        if (!*there) {
+            if (r->found == r->strings) {
+                s->full = 1;
+                return -1;
+            }
+            r->string_starts[r->found] = p - s->start;
+            r->string_lengths[r->found] = length;
+            *there = (int32_t)++r->found;
+            return r->found - 1;
+        }
+        int64_t known = *there - 1;
+        if (r->string_lengths[known] == length && !memcmp(s->start + r->string_starts[known], p, (size_t)length))
+            return known;
+    }
+}
+
+static text behind_object(struct scan *s, text p, int level);
+
+static uint8_t *states(struct scan *s)
+{
+    return s->result->states + s->event * (s->fields + 1);
+}
+
+static void set(struct scan *s, int field, int64_t value, int state)
+{
+    s->result->values[field * s->result->events + s->event] = value;
+    states(s)[field] = (uint8_t)state;
+}
+
+static text take_args(struct scan *s, int field, text p)
+{
+    for (int other = 0; other < s->fields; other++)
+        if (s->field[other].level == ARGS)      /* of two args, the last one counts */
+            states(s)[other] = ABSENT;
+    set(s, field, 0, PLAIN);
+    return behind_object(s, p + 1, ARGS);
+}
+
+static text take_string(struct scan *s, int field, text p)
+{
+    text end = string_end(p + 1, &s->marks);
+    int64_t value = end ? interned(s, p + 1, end - p - 1) : -1;
+    if (value < 0)
+        return NULL;
+    set(s, field, value, PLAIN);
+    return end + 1;
+}
+
+static text take_number(struct scan *s, int field, text p)
+{
+    struct number found;
+    int is_time = s->field[field].kind == TIME;
+    p = number(p, &found);
+    if (!p)
+        return NULL;
+    int plain = found.plain && found.whole + found.decimals < 20 && found.decimals < (is_time ? 4 : 1);
+    for (int decimals = found.decimals; is_time && decimals < 3; decimals++) {
+        plain = plain && found.digits < UINT64_MAX / 10;
+        found.digits *= 10;                     /* microseconds to ns */
+    }
+    plain = plain && found.digits <= LARGEST;
+    set(s, field, (int64_t)found.digits, plain ? PLAIN : ODD);
+    return p;
+}
+
+/* Read the value at p into a field of the event; return what follows it, NULL if there is none. */
+static text take(struct scan *s, int field, text p)
+{
+    int kind = s->field[field].kind, is_digit = *p >= '0' && *p <= '9';
+    if (kind == OBJECT && *p == '{')
+        return take_args(s, field, p);
+    if (kind == STRING && *p == '"')
+        return take_string(s, field, p);
+    if ((kind == INTEGER || kind == TIME) && is_digit)
+        return take_number(s, field, p);
+    set(s, field, 0, ODD);
+    return behind_value(p, LEVELS, &s->marks);
+}
+
+static int field_called(const struct scan *s, int level, text key, int64_t length)
+{
+    uint64_t beginning = length < 8 ? word(key) & (((uint64_t)1 << 8 * length) - 1) : word(key);
+    int field = length <= LONGEST_KEY ? s->first[level][length] : -1;
+    while (field >= 0 && (s->beginning[field] != beginning || memcmp(s->field[field].name, key, (size_t)length)))
+        field = s->next[field];
+    return field;
+}
+
+/* Read the object that opens before p into the fields of the event; return what follows it. */
+static text behind_object(struct scan *s, text p, int level)
+{
+    int closed = 0;
+    p = behind_space(p);
+    if (*p == '}')
+        return p + 1;
+    while (!closed) {
+        text key = p + 1;
+        unsigned marks = 0;
+        if (*p != '"' || !(p = string_end(key, &marks)))
+            return NULL;
+        int field = field_called(s, level, key, p - key);
+        if (marks & ESCAPES)
+            states(s)[s->fields] = ODD;
+        s->marks |= marks;
+        p = behind_colon(p + 1);
+        if (p)
+            p = field < 0 ? behind_value(p, LEVELS, &s->marks) : take(s, field, p);
+        if (!p || !(p = next_item(p, '}', &closed, &s->marks)))
+            return NULL;
+    }
+    return p;
+}
+
+static void index_fields(struct scan *s)
+{
+    memset(s->first, -1, sizeof s->first);
+    for (int field = 0; field < s->fields; field++) {
+        int8_t *first = &s->first[s->field[field].level][s->field[field].length];
+        s->next[field] = *first;
+        *first = (int8_t)field;
+        size_t length = (size_t)s->field[field].length;
+        memcpy(&s->beginning[field], s->field[field].name, length < 8 ? length : 8);
+    }
+}
+
+/* Read all events of the text from `start` to `stop`; return their number, or why not. `more`: others may follow. */
+int64_t scan(text start, int64_t stop, int32_t more, const struct field *field, int32_t fields, struct result *result)
+{
+    struct scan s = {.start = start, .field = field, .fields = fields, .result = result};
+    if (fields > MOST_FIELDS)
+        return REFUSED;
+    index_fields(&s);
+    memset(result->table, 0, (size_t)result->slots * sizeof *result->table);
+    result->found = 0;
+    result->list_end = -1;
+    for (text p = behind_space(start); *p == '{'; p = behind_space(p + 1)) {
+        if (s.event == result->events)
+            return FULL;
+        s.marks = 0;
+        memset(states(&s), ABSENT, (size_t)fields + 1);
+        result->begins[s.event] = p - start;
+        p = behind_object(&s, p + 1, EVENT);
+        if (!p)
+            return s.full ? FULL : REFUSED;
+        if ((s.marks & FAULTS) && states(&s)[fields] != ODD)
+            states(&s)[fields] = MENDED;
+        result->ends[s.event++] = p - 1 - start;
+        p = behind_space(p);
+        if (*p == ']')
+            result->list_end = p - start;
+        if (*p == ']' || (more && p == start + stop))
+            return s.event;
+        if (*p != ',')
+            return REFUSED;
+    }
+    return REFUSED;
+}

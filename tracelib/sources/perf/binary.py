@@ -21,7 +21,7 @@ from tracelib.errors import BadTrace
 from tracelib.schema import HEALTH
 from tracelib.sources.files import open_stream
 from tracelib.sources.perf import BINARY
-from tracelib.sources.perf.script import read_text
+from tracelib.sources.perf.script import UNTIMED, read_text
 
 if TYPE_CHECKING:
     from tracelib.trace import Trace
@@ -74,11 +74,15 @@ def read_binary(path: Path) -> Trace:
                 if status
                 else f"perf script printed no event: {error.reason}"
             )
-            raise BadTrace(
-                path, FORMAT, "", reason, "",
-                f"A perf at least as new as the one that recorded may read it. Run there: {by_hand}, and give that text.",
-            ) from error  # fmt: skip
+            raise BadTrace(path, FORMAT, "", reason, "", _advice(error, by_hand)) from error
     return _with_status(trace, status, said)
+
+
+def _advice(error: BadTrace, by_hand: str) -> str:
+    """Return what to do about a recording of which perf printed nothing that could be read."""
+    if UNTIMED in error.reason:
+        return "Record again with times: perf record -T"
+    return f"A perf at least as new as the one that recorded may read it. Run there: {by_hand}, and give that text."
 
 
 def _unpacked(path: Path, folder: Path) -> Path:

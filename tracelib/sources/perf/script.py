@@ -20,7 +20,9 @@ from tracelib.trace import Trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_text"]
+__all__ = ["UNTIMED", "read_text"]
+
+UNTIMED = "events carry no time"
 
 SCHEDULER = ["switch", "wakeup", "waking", "wakeup_new"]
 
@@ -84,7 +86,7 @@ def _nothing(path: Path, text: Text) -> BadTrace:
     untimed = text.other.filter(pl.col("text").str.contains(NO_TIME_HEAD))
     if untimed.height:
         return BadTrace(
-            path, "perf script text", "", f"its {untimed.height:,} events carry no time", untimed["text"][0],
+            path, "perf script text", "", f"its {untimed.height:,} {UNTIMED}", untimed["text"][0],
             "Print the time: perf script -F +time --ns",
         )  # fmt: skip
     excerpt = text.other["text"][0] if text.other.height else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
-import subprocess
 import tempfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
+from tracelib.sources import programs
 from tracelib.sources.files import Stream, head, open_stream
 
 if TYPE_CHECKING:
@@ -131,21 +131,12 @@ def _reported(path: Path) -> Iterator[Path]:
                 shutil.copyfileobj(packed, plain, 1 << 20)
         errors = Path(folder) / "errors.txt"
         with report.open("wb") as out, errors.open("wb") as err:
-            try:
-                done = subprocess.run(
-                    [tool, *REPORT[1:], str(data)], stdout=out, stderr=err, timeout=SECONDS, check=False
-                )
-            except subprocess.TimeoutExpired as expired:
-                raise BadTrace(
-                    path,
-                    "trace.dat",
-                    "",
-                    f"trace-cmd did not end within {SECONDS} s",
-                    advice=f"Try: {by_hand}",
-                ) from expired
+            status, why = programs.run([tool, *REPORT[1:], str(data)], out, err, SECONDS)
+        if why:
+            raise BadTrace(path, "trace.dat", "", f"trace-cmd: {why}", advice=f"Try: {by_hand}")
         # of a file that is cut or damaged, trace-cmd 3.1 prints nothing and still ends with 0
-        if done.returncode != 0 or report.stat().st_size == 0:
+        if status != 0 or report.stat().st_size == 0:
             said = errors.read_bytes()[:2000].decode(errors="replace").strip()
-            reason = f"trace-cmd ended with {done.returncode} and printed {'little' if report.stat().st_size else 'nothing'}"
+            reason = f"trace-cmd ended with {status} and printed {'little' if report.stat().st_size else 'nothing'}"
             raise BadTrace(path, "trace.dat", "", reason, said, f"Is the file whole? Try: {by_hand}")
         yield report

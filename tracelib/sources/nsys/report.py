@@ -7,15 +7,13 @@ reports of older versions, not of newer ones.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
+from tracelib.sources import programs
 from tracelib.sources.nsys.database import SQLITE
 
 if TYPE_CHECKING:
@@ -70,26 +68,10 @@ def _text(file: Path) -> str:
 
 
 def _failure(command: list[str], errors: Path, words: Path) -> str:
-    """Run `command`, which says what it says into `errors` and `words`, and return why it failed, "" if it did not.
-
-    Files and no pipes: a program that it left behind would keep those open. All that it started is ended with it.
-    """
-    try:
-        with errors.open("wb") as error, words.open("wb") as out:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=error, start_new_session=True
-            )
-    except OSError as reason:
-        return f"`nsys export` cannot be started ({reason.strerror})"
-    try:
-        status = process.wait(SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"`nsys export` was stopped after {SECONDS} s"
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return f"`nsys export` failed with status {status}" if status else ""
+    """Run `command`, which says what it says into `errors` and `words`, and return why it failed, "" if it did not."""
+    with errors.open("wb") as error, words.open("wb") as out:
+        status, why = programs.run(command, out, error, SECONDS)
+    return f"`nsys export` failed with status {status}{why and f': {why}'}" if status else ""
 
 
 def _flaw(output: Path) -> str:

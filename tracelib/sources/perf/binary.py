@@ -10,7 +10,6 @@ import os
 import shlex
 import shutil
 import stat
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.schema import HEALTH
+from tracelib.sources import programs
 from tracelib.sources.files import open_stream
 from tracelib.sources.perf import BINARY
 from tracelib.sources.perf.script import UNTIMED, read_text
@@ -109,17 +109,9 @@ def _run(perf: str, recording: Path, folder: Path) -> tuple[Path, str, int]:
         "LC_ALL": "C",
     }
     with text.open("wb") as out, messages.open("wb") as errors:
-        try:
-            status = subprocess.run(
-                command(perf, str(recording.absolute())), stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
-                cwd=folder, env=environment, timeout=SECONDS, check=False,
-            ).returncode  # fmt: skip
-        except OSError as error:  # no program for this machine, or one that may not be run
-            status = 126
-            errors.write(f"it cannot be started ({error.strerror})".encode())
-        except subprocess.TimeoutExpired:
-            status = 124
-            errors.write(f"\nstopped after {SECONDS} s".encode())
+        shown = command(perf, str(recording.absolute()))
+        status, why = programs.run(shown, out, errors, SECONDS, cwd=folder, env=environment)
+        errors.write(f"\n{why}".encode())
     return text, messages.read_text(errors="replace"), status
 
 

@@ -112,6 +112,21 @@ def test_states_of_the_kernels_that_shifted_them():
     assert sched.states(fields)["state"].to_list() == ["R", "S", "D", "I"]
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (["S", "Z", "X", "D|W"], ["S", "Z", "X", "D"]),  # before 4.14, as far as one can tell
+        (
+            ["S", "Z", "X", "W", "x", "R"],
+            ["S", "X", "Z", "I", "P", "R"],
+        ),  # an idle kworker tells the newer kernel
+    ],
+)
+def test_states_that_the_plugin_names_as_older_kernels_numbered_them(written, meant):
+    texts = [f"sched_switch:         a:1 [120] {state} ==> b:2 [120]" for state in written]
+    assert sched.states(sched.parse_fields(pl.Series(texts)))["state"].to_list() == meant
+
+
 def line(ts, rest, task="bash-7", cpu=1):
     return f"{task:>22}     [{cpu:03d}] .....  {ts:>12}: {rest}\n"
 
@@ -119,9 +134,13 @@ def line(ts, rest, task="bash-7", cpu=1):
 NAMED = ("sys_futex(uaddr: 1, op: 0)", "sys_futex -> 0x0")
 SPLIT = ("sys_enter_futex:      uaddr: 0x1, op: 0x0", "sys_exit_futex:       0x0")
 NUMBERED = ("sys_enter: NR 202 (1, 0, 0)", "sys_exit: NR 202 = 0")
+UNPRINTED = (
+    "sys_enter:             id=202 args=ARRAY[01, 00, 00]",
+    "sys_exit:              id=202 ret=0",
+)  # -R
 
 
-@pytest.mark.parametrize("spelling", [NAMED, SPLIT, NUMBERED])
+@pytest.mark.parametrize("spelling", [NAMED, SPLIT, NUMBERED, UNPRINTED])
 def test_system_calls(trace_of, spelling):
     enter, leave = spelling
     text = (
@@ -219,7 +238,7 @@ def test_marks(trace_of):
     texts = [
         ("1.000000", "tracing_mark_write: B|5|outer|with bar"), ("1.000001", "print: tracing_mark_write: B|5|inner"),
         ("1.000002", "tracing_mark_write: C|5|queue|3"), ("1.000003", "0: E"), ("1.000004", "print: E|5"),
-        ("1.000005", "tracing_mark_write: S|5|load|77"), ("1.000006", "tracing_mark_write: hello: world"),
+        ("1.000005", "print:                 ip=tracing_mark_write buf=S|5|load|77"), ("1.000006", "tracing_mark_write: hello: world"),
         ("1.000007", "bprint:               some_function: count=3"), ("1.000009", "tracing_mark_write: F|5|load|77"),
         ("1.000010", "tracing_mark_write: E|5"), ("1.000011", "tracing_mark_write: B|5|open"),
     ]  # fmt: skip
@@ -297,6 +316,7 @@ OTHER_CPU = line("2.000000", "cpu_idle: state=1", "x-9", cpu=0)
     [
         ("CPU:1 [LOST 14279 EVENTS]\n", 14279), ("CPU:1 [141 EVENTS DROPPED]\n", 141),
         ("CPU:1 [LOST EVENTS]\n", 1), ("CPU:1 [EVENTS DROPPED]\n", 1),
+        ("buffer: CPU:1 [7 EVENTS DROPPED]\n", 7), ("    other.dat: CPU:1 [8 EVENTS DROPPED]\n", 8),
     ],
 )  # fmt: skip
 def test_loss_marks_cut_their_cpu(trace_of, mark, lost):
@@ -333,6 +353,10 @@ def test_overwritten_events(trace_of):
     )
     assert trace.sources.select("lost_declared", "cpus").row(0) == (8736446, 8)
     assert "8,736,446 events overwritten" in messages(trace)
+
+
+def test_cpus_of_several_files(trace_of):
+    assert trace_of("a.dat: cpus=16\nb.dat: cpus=16\n" + SWITCH_1).sources["cpus"][0] == 16
 
 
 def test_clock_where_it_is_stated(trace_of):

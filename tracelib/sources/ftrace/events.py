@@ -44,15 +44,16 @@ WORDS = tuple(
         (r"(\S+):", "other", False, False),
     )
 )
-#: tracefs and trace-cmd; the number is absent where the kernel does not know it.
-LOST = r"^CPU:(?P<cpu>\d{1,6}) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
+#: tracefs and trace-cmd; the number is absent where the kernel does not know it. Of a buffer or one of several files,
+#: trace-cmd writes the name before it.
+LOST = r"^(?:\s*\S+:\s+)?CPU:(?P<cpu>\d{1,6}) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
 WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d{1,17})/(\d{1,17})\b")
-CPUS = re.compile(r"^(?:cpus=(\d{1,6})|#.*#P:(\d{1,6}))\b")
+CPUS = re.compile(r"^(?:(?:\s*\S+:\s+)?cpus=(\d{1,6})|#.*#P:(\d{1,6}))\b")
 CLOCK = re.compile(r"^#\s*(?:trace_)?clock:\s*(?:.*\[)?(\w[\w-]*)")
 TRACER = re.compile(r"^# tracer: (\S+)")
 #: Lines that belong to the text but say nothing of their own: blank, a kernel stack (its head is an event), the mark of
 #: the thread that a function graph goes on with, trace-cmd's remarks.
-SILENT = r"^\s*$|^\s*=> |^ -{20,}$|^ *\d+\)\s+\S.*\s=>\s|^version = |^CPU \d+ is empty|^cpus=\d+|^CPU:\d+ \[.*EVENTS"
+SILENT = r"^\s*$|^\s*=> |^ -{20,}$|^ *\d+\)\s+\S.*\s=>\s|^version = |^CPU \d+ is empty|^(?:\s*\S+:\s+)?cpus=\d+|^(?:\s*\S+:\s+)?CPU:\d+ \[.*EVENTS"
 
 
 class Kind(NamedTuple):
@@ -87,7 +88,8 @@ KEPT = {
     "other": [],
 }
 GROUPS = tuple(KEPT)
-NUMBER = pl.col("args").str.extract(r"^NR (-?\d+)").cast(pl.Int32, strict=False)
+NUMBER = pl.col("args").str.extract(r"^(?:NR |id=)(-?\d+)").cast(pl.Int32, strict=False)
+MOST_HEADERS = 1000
 MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
 
 
@@ -205,17 +207,12 @@ class Events:
         `events` and `markers` are indices: of all events around those lines, and of those that are markers.
         """
         line = pl.col("line")
-        mark = line.str.starts_with("CPU:")
-        marks = (
-            others.filter(mark)
-            .select("index", line.str.extract_groups(LOST).struct.unnest())
-            .drop_nulls("cpu")
-        )
+        marks = others.select("index", line.str.extract_groups(LOST).struct.unnest()).drop_nulls("cpu")
         lost = pl.coalesce("lost", "dropped").cast(pl.Int64, strict=False)
         self.waiting = pl.concat(
             [self.waiting, marks.select("index", pl.col("cpu").cast(pl.Int32), lost.alias("events"))]
         )
-        for text in others.filter(line.str.starts_with("cpus="))["line"]:
+        for text in others.filter(line.str.contains("cpus=", literal=True))["line"].head(MOST_HEADERS):
             self._header(text)
         others = others.filter(~line.str.contains(SILENT))
         if others.height and not self.markup:  # the text of a marker may hold line ends

@@ -46,7 +46,12 @@ def nothing() -> Marks:
 def texts(rows: pl.DataFrame) -> pl.DataFrame:
     """Return marker rows with `text`: the fields without the address or function that trace_printk writes before it."""
     args = pl.col("args")
-    own = args.str.strip_prefix("tracing_mark_write:").str.strip_chars_start(" ")
+    # by trace-cmd: plain, and with -R
+    own = (
+        args.str.strip_prefix("tracing_mark_write:")
+        .str.replace(r"^ *ip=\S+ buf=", "")
+        .str.strip_chars_start(" ")
+    )
     printed = args.str.replace(r"^(?:0x[0-9a-f]+s?|\w[\w.+/]*): ", "")
     return rows.with_columns(
         text=pl.when(pl.col("event").is_in(["bprint", "bputs"])).then(printed).otherwise(own)

@@ -303,7 +303,36 @@ def test_function_graph_without_times_is_counted_and_says_what_is_missing(trace_
         "# tracer: function_graph\n#\n 3)   0.081 us    |  pick_task_fair(rq=0xffff); /* <-x ret=0x0 */\n 3)               |  }\n"
     )
     assert trace.slices.height == 0
-    assert "2 lines of a function graph carry no time" in messages(trace)
+    assert "2 lines of a function graph carry no time or no task" in messages(trace)
+
+
+@pytest.mark.parametrize(
+    ("mark", "us"), [("+", "10.500"), ("!", "100.500"), ("#", "1000.25"), ("*", "10001.1"), ("$", "1000001")]
+)
+def test_long_functions_have_a_mark_before_their_time(trace_of, mark, us):
+    drawn = f"  1.000010 |   0)    bash-100    | {mark} {us} us |  leaf();\n"
+    told = line("1.000010", f"funcgraph_entry:      {mark} {us} us |  leaf();", "bash-100")
+    for text in (drawn, told):
+        assert trace_of(text).slices.select("name", "dur_ns").rows() == [("leaf", round(float(us) * 1000))]
+
+
+def test_function_graphs_whose_lines_name_no_thread_and_arrows_at_interrupts(trace_of):
+    trace = trace_of(
+        "  1.000010 |   0)   ==========> |\n  1.000010 |   0)               |  irq() {\n  1.000015 |   0)   5.000 us    |  }\n"
+        "  1.000015 |   0)   <========== |\n  1.000020 |   0)    bash-100    |   1.000 us    |  leaf();\n"
+    )
+    assert trace.slices.select("name", "dur_ns").rows() == [("leaf", 1000)]
+    assert messages(trace) == "2 lines of a function graph carry no time or no task and cannot be placed"
+
+
+def test_functions_by_address(trace_of):
+    """trace-cmd report -R."""
+    enter, leave = (
+        "funcgraph_entry:       func=0xffffffff81 depth=0",
+        "funcgraph_exit:        func=0xffffffff81 overrun=0x0",
+    )
+    trace = trace_of(line("1.000010", enter) + line("1.000016", leave))
+    assert trace.slices.select("name", "dur_ns").rows() == [("0xffffffff81", 6000)]
 
 
 SWITCH_1 = line("1.000000", "sched_switch: a:1 [120] S ==> b:2 [120]", "a-1")

@@ -52,8 +52,11 @@ CPUS = re.compile(r"^(?:(?:\s*\S+:\s+)?cpus=(\d{1,6})|#.*#P:(\d{1,6}))\b")
 CLOCK = re.compile(r"^#\s*(?:trace_)?clock:\s*(?:.*\[)?(\w[\w-]*)")
 TRACER = re.compile(r"^# tracer: (\S+)")
 #: Lines that belong to the text but say nothing of their own: blank, a kernel stack (its head is an event), the mark of
-#: the thread that a function graph goes on with, trace-cmd's remarks.
-SILENT = r"^\s*$|^\s*=> |^ -{20,}$|^ *\d+\)\s+\S.*\s=>\s|^version = |^CPU \d+ is empty|^(?:\s*\S+:\s+)?cpus=\d+|^(?:\s*\S+:\s+)?CPU:\d+ \[.*EVENTS"
+#: the thread that a function graph goes on with, its arrows at interrupts, trace-cmd's remarks.
+SILENT = (
+    r"^\s*$|^\s*=> |^ -{20,}$|^ *\d+\)\s+\S.*\s=>\s|^.*\d\) .*(?:={9,}>|<={9,}) \|\s*$"
+    r"|^version = |^CPU \d+ is empty|^(?:\s*\S+:\s+)?(?:cpus=\d+|CPU:\d+ \[.*EVENTS)"
+)
 
 
 class Kind(NamedTuple):
@@ -115,7 +118,7 @@ class Events:
     tracer: str | None = None
     continued: int = 0
     in_marker: bool = False  # the last event was text, which may go on in the next piece
-    no_time: int = 0  # lines of a function graph without a time
+    no_time: int = 0  # lines of a function graph without a time or a task
     unread: int = 0
     unread_bytes: int = 0
     unread_example: tuple[int, str] | None = None

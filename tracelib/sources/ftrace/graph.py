@@ -27,14 +27,15 @@ DRAWN = (
 
 
 def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Return events as :meth:`Heads.split` does, the lines that are none, and how many lines had no time.
+    """Return events as :meth:`Heads.split` does, the lines that are none, and how many lines had no time or no task.
 
     The rest of an event is `funcgraph_entry: 1.747 us | name();`, `funcgraph_exit: …`, or the event in comment marks.
     """
     groups = pl.col("line").str.extract_groups(DRAWN)
     matched = others.with_columns(groups.struct.unnest())
     drawn = matched["call"].is_not_null()
-    timed = drawn & matched["seconds"].is_not_null()
+    inside = matched["call"].str.starts_with("/*")  # an event may name its threads itself
+    timed = drawn & matched["seconds"].is_not_null() & (matched["task"].is_not_null() | inside)
     duration = (
         pl.when(pl.col("duration").is_not_null()).then(pl.col("duration") + " us | ").otherwise(pl.lit("| "))
     )
@@ -57,7 +58,8 @@ def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]
     return events, others.filter(~drawn), int((drawn & ~timed).sum())
 
 
-CALL = r"^\S?\s*(?:(?P<us>\d{1,12})\.?(?P<part>\d*) us)?\s*\|\s*(?P<leaf>.*?)(?:\(.*\))?\s*(?P<mark>[;{}])?\s*(?:/\*.*\*/)?\s*$"
+#: A mark of a long call ("! 100.500 us") may stand before its time.
+CALL = r"^[^\w\s|]?\s*(?:(?P<us>\d{1,12})\.?(?P<part>\d*) us)?\s*\|\s*(?P<leaf>.*?)(?:\(.*\))?\s*(?P<mark>[;{}])?\s*(?:/\*.*\*/)?\s*$"
 
 
 def calls(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
@@ -75,7 +77,8 @@ def calls(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
     leaf = ~pl.col("ends") & pl.col("us").is_not_null()
     part = pl.col("part").fill_null("").str.pad_end(3, "0").str.slice(0, 3).cast(pl.Int64, strict=False)
     duration = pl.col("us").cast(pl.Int64, strict=False) * 1000 + part
-    name = pl.col("leaf").str.replace(r"\(.*$", "").str.strip_chars(" ")
+    by_address = pl.col("args").str.extract(r"\bfunc=(\S+)")  # trace-cmd report -R
+    name = pl.coalesce(pl.col("leaf").str.replace(r"\(.*$", "").str.strip_chars(" "), by_address, pl.lit("?"))
     leaves = rows.filter(leaf).select("thread", "ts_ns", duration.alias("dur_ns"), name.alias("name"))
     nested = rows.filter(~leaf).sort("thread", "ts_ns", "index")
     depth = pl.when("ends").then(-1).otherwise(1).cum_sum().over("thread")

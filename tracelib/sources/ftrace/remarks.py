@@ -42,7 +42,7 @@ def of_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
     if events.no_time:
         remarks.add(
             "warning",
-            f"{counted(events.no_time, 'line')} of a function graph carry no time and cannot be placed",
+            f"{counted(events.no_time, 'line')} of a function graph carry no time or no task and cannot be placed",
             "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc",
         )
     if heads.counting:

@@ -83,3 +83,45 @@ def test_raw_ring_buffers_are_refused_with_the_reason(tmp_path, packed):
     assert isinstance(failure, BadTrace)
     assert "raw per-CPU ring buffers" in str(failure)
     assert "trace-cmd record" in str(failure)
+
+
+REPORT = "cpus=2\n            bash-557   [001]     1.000001000: sched_switch:         bash:557 [120] S ==> swapper/1:0 [120]\n"
+OPTIONS = '\t\t[Option TRACECLOCK, 67 bytes]\nlocal global [mono] boot x86-tsc\n\t\t[Option BUFFER, 23 bytes]\n"" [name]\n"local" [clock]\n'
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """A `trace-cmd` that prints the texts it is given and ends with a status."""
+
+    def make(report, options, status=0):
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "report").write_text(report)
+        (tmp_path / "options").write_text(options)
+        program = tmp_path / "bin" / "trace-cmd"
+        program.write_text(
+            f'#!/bin/sh\nif [ "$1" = dump ]; then /bin/cat {tmp_path}/options; exit {status}; fi\n'
+            f"/bin/cat {tmp_path}/report; echo went wrong >&2; exit {status}\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        path = tmp_path / "trace.dat"
+        path.write_bytes(b"\x17\x08\x44tracing6\0" + bytes(100))
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("options", "clock"),
+    [(OPTIONS, "monotonic"), (OPTIONS + '"instance" [name]\n"boot" [clock]\n', "unknown"), ("", "unknown")],
+)
+def test_a_trace_dat_names_its_clock(tool, options, clock):
+    trace = read(tool(REPORT, options))
+    assert trace.sched.select("ts_ns", "cpu", "prev_state", "next").rows() == [(1_000_001_000, 1, "S", -1)]
+    assert trace.sources.select("clock", "cpus", "recorder").row(0) == (clock, 2, "trace-cmd")
+
+
+@pytest.mark.parametrize(("report", "status"), [("", 0), ("", 1), (REPORT, 1)])
+def test_a_trace_cmd_that_fails_is_quoted(tool, report, status):
+    with pytest.raises(BadTrace, match=f"ended with {status} and printed (nothing|little): 'went wrong'"):
+        read(tool(report, OPTIONS, status))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import shutil
 import tempfile
 import zlib
@@ -25,6 +26,10 @@ TRACE_DAT = b"\x17\x08\x44tracing"
 #: `trace-cmd report` writes about 1 GB in this time; one that hangs ends.
 SECONDS = 1800
 REPORT = ("trace-cmd", "report", "-t", "-i")
+#: What `trace-cmd dump --options` says of the clock, and of buffers beside the first, which may have had another.
+CLOCK_OPTION = re.compile(rb"\[Option TRACECLOCK\b[^\]]*\]\s*[^\[\n]*\[([\w-]+)\]")
+SECOND_BUFFER = re.compile(rb'^"[^"\n]+" \[name\]', re.MULTILINE)
+DUMP_SECONDS, DUMPED = 60, 1 << 20
 
 
 def is_trace_dat(start: bytes) -> bool:
@@ -129,14 +134,26 @@ def _reported(path: Path) -> Iterator[Path]:
             data = Path(folder) / "trace.dat"
             with open_stream(path) as packed, data.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, 1 << 20)
-        errors = Path(folder) / "errors.txt"
-        with report.open("wb") as out, errors.open("wb") as err:
+        errors, clock = Path(folder) / "errors.txt", _clock(tool, data, Path(folder))
+        with report.open("wb", buffering=0) as out, errors.open("wb") as err:
+            out.write(clock)
             status, why = programs.run([tool, *REPORT[1:], str(data)], out, err, SECONDS)
         if why:
             raise BadTrace(path, "trace.dat", "", f"trace-cmd: {why}", advice=f"Try: {by_hand}")
         # of a file that is cut or damaged, trace-cmd 3.1 prints nothing and still ends with 0
-        if status != 0 or report.stat().st_size == 0:
+        printed = report.stat().st_size > len(clock)
+        if status != 0 or not printed:
             said = errors.read_bytes()[:2000].decode(errors="replace").strip()
-            reason = f"trace-cmd ended with {status} and printed {'little' if report.stat().st_size else 'nothing'}"
+            reason = f"trace-cmd ended with {status} and printed {'little' if printed else 'nothing'}"
             raise BadTrace(path, "trace.dat", "", reason, said, f"Is the file whole? Try: {by_hand}")
         yield report
+
+
+def _clock(tool: str, data: Path, folder: Path) -> bytes:
+    """Return a line that names the clock of a trace.dat, which `report` does not print; nothing where it is not certain."""
+    options = folder / "options.txt"
+    with options.open("wb") as out, (folder / "dump.txt").open("wb") as err:
+        programs.run([tool, "dump", "--options", "-i", str(data)], out, err, DUMP_SECONDS)
+    said = options.read_bytes()[:DUMPED]
+    found = None if SECOND_BUFFER.search(said) else CLOCK_OPTION.search(said)
+    return b"# clock: %s\n" % found[1] if found else b""

@@ -473,6 +473,19 @@ def test_what_holds_no_event(trace_of, text):
             trace_of(text)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        "sys_exit: NR 1 = 2",  # context-info off
+        "00005504 00000001 000002049d2f538c type: 442",  # hex
+        "            bash   21764   0 0 00000000 00000000 [84320ba8] 16.215ms (+0.002ms): sys_exit: NR 1 = 2",  # verbose
+    ],
+)
+def test_forms_without_a_head_are_refused_with_the_options_to_set(trace_of, event):
+    with pytest.raises(BadTrace, match=r"options/context-info"):
+        trace_of(f"# tracer: nop\n#\n{event}\n")
+
+
 def test_an_empty_buffer_says_so(trace_of):
     trace = trace_of("# tracer: nop\n#\n# entries-in-buffer/entries-written: 0/0   #P:2\n#\n")
     assert "no event" in messages(trace, "error")

@@ -34,6 +34,7 @@ __all__ = ["Text", "collect", "read"]
 IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.
 SURELY_WHOLE = re.compile(r"(next_prio=\d+|target_cpu=\d{3}|\[-?\d+\]|-> 0x[0-9a-f]+|\))$")
+NO_EVENT = "If ftrace wrote it: echo 1 > options/context-info; echo 0 > options/{raw,hex,bin,verbose}; and record again."
 CLOCKS = {
     "mono": "monotonic",
     "mono_raw": "monotonic_raw",
@@ -125,7 +126,7 @@ def read(path: Path) -> Trace:
     events = text.events
     if not events.counts and not events.no_time and (events.unread or text.cut_line or text.damage):
         at, example = events.unread_example or (1, text.cut_line or text.damage or "")
-        raise BadTrace(path, "ftrace", f"line {at}", "no line is an event", example)
+        raise BadTrace(path, "ftrace", f"line {at}", "no line is an event", example, NO_EVENT)
     remarks = Remarks()
     _of_file(text, remarks)
     of_lines(events, text.heads, remarks)

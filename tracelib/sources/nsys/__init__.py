@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head as first_bytes
-from tracelib.sources.nsys.database import SQLITE, open_database
+from tracelib.sources.nsys.database import open_database
 from tracelib.sources.nsys.directory import (
     ARROW,
     PARQUET,
@@ -14,6 +14,7 @@ from tracelib.sources.nsys.directory import (
     is_table_of_directory,
     tables_beside,
 )
+from tracelib.sources.nsys.plain_file import SQLITE
 from tracelib.sources.nsys.reader import trace_of
 from tracelib.sources.nsys.report import MAGIC, exported_report
 

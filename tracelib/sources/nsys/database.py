@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.sources.files import open_stream
 from tracelib.sources.nsys.pages import Pages, Unusual
+from tracelib.sources.nsys.plain_file import plain_file, unmerged
+from tracelib.sources.nsys.salvage import FAILURES, row_ids, rows_by_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-__all__ = ["SQLITE", "Database", "open_database"]
+__all__ = ["Database", "open_database"]
 
-SQLITE = b"SQLite format 3\0"
 CHUNK = 1 << 16
 #: Longer texts are cut: a name of this length is an attack or an accident, and each distinct one is kept in memory.
 LONGEST_NAME = 1 << 16
@@ -35,12 +33,8 @@ _PLAIN_TABLE = "CREATE TABLE"
 #: What `PRAGMA table_xinfo` calls a generated column that is not stored.
 _VIRTUAL = 2
 _VIEWS_NAMED, _NAME_SHOWN = 20, 80
-_LOG_HEADER = 32
-#: A header may promise anything: what is filled up takes no room on disk, but SQLite walks through it.
-_LARGEST_GAP = 1 << 36
-#: What goes wrong in a damaged file: SQLite says so, or runs out of memory for a value of a damaged length, or its words or
-#: names are no text.
-_FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
+#: SQLite's names of a row's id; a column of that name hides it.
+_ROW_IDS = ("rowid", "_rowid_", "oid")
 
 
 class Database:
@@ -53,7 +47,7 @@ class Database:
         self.files = [path]
         self.damage: list[str] = []
         self.cut_bytes = 0
-        self._unread_bytes = 0
+        self._unread_pages: dict[str, int] = {}  # of each damaged table: some are read more than once
         self._connection = connection
         self._pages = pages
         connection.text_factory = lambda text: text[:LONGEST_NAME].decode("utf-8", "replace")
@@ -82,7 +76,7 @@ class Database:
         """
         try:
             rows = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
-        except _FAILURES as error:
+        except FAILURES as error:
             self._note(f"table {table}: {_line(error)}")
             return {}
         keys = sum(bool(row[5]) for row in rows)
@@ -101,9 +95,11 @@ class Database:
     @property
     def lost_bytes(self) -> int:
         """How many bytes of the file are missing or belong to pages that could not be read."""
-        return max(
-            self.cut_bytes, self._unread_bytes
-        )  # what is cut off is among the pages that cannot be read
+        # what is cut off is among the pages that cannot be read
+        return max(self.cut_bytes, sum(self._unread_pages.values()) * self._pages.size)
+
+    def _lose(self, table: str, pages: int) -> None:
+        self._unread_pages[table] = max(pages, self._unread_pages.get(table, 0))
 
     def _note(self, damage: str) -> None:
         damage = "".join(c if c.isprintable() else "?" for c in damage)  # a table's name may hold anything
@@ -140,20 +136,46 @@ class Database:
         except Unusual:
             return None
         if damaged:
-            self._unread_bytes += damaged * self._pages.size
+            self._lose(table, damaged)
             size = self._pages.size
             self._note(f"table {table}: {damaged} pages of {size} bytes cannot be read; the other rows were")
         return frame
 
     def _by_query(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame:
-        """Return the columns as SQLite gives them: up to the damage, if there is some, and behind it from the other end."""
+        """Return the columns as SQLite gives them; of a damaged table, all rows that it gives of any page."""
         parts, error = self._scan(table, schema, "")
         if error is not None:
-            rest, _ = self._scan(table, schema, "ORDER BY rowid DESC")
-            read = sum(part.height for part in parts) + sum(part.height for part in rest)
+            found = self._page_by_page(table, schema)
+            if found is None:
+                found = self._from_both_ends(table, schema, parts)
+                self._lose(table, 1)
+            parts = found
+            read = sum(part.height for part in parts)
             self._note(f"table {table}: {_line(error)}; {read} rows before and behind that were read")
-            parts += [part.reverse() for part in reversed(rest)]
         return pl.concat([pl.DataFrame(schema=dict(schema)), *parts])
+
+    def _page_by_page(self, table: str, schema: Mapping[str, Any]) -> list[pl.DataFrame] | None:
+        """Return what can be read of each of the table's pages, None if its rows are not in pages of their own."""
+        names = {name.lower() for name in self.tables[table]}
+        row_id = next((name for name in _ROW_IDS if name not in names), None)
+        try:
+            ranges, damaged = row_ids(self._pages, self._roots[table])
+        except Unusual:
+            return None
+        if row_id is None or not ranges:
+            return None
+        columns = ", ".join(_quoted(name) for name in schema)
+        select = f"SELECT {columns} FROM {_quoted(table)} WHERE {row_id}"  # noqa: S608  (quoted)
+        rows, torn = rows_by_page(self._connection, select, ranges)
+        self._lose(table, damaged + torn)
+        return [_frame(rows, schema)] if rows else []
+
+    def _from_both_ends(
+        self, table: str, schema: Mapping[str, Any], before: list[pl.DataFrame]
+    ) -> list[pl.DataFrame]:
+        """Return the rows `before` the damage, and those behind it as they come from the other end."""
+        rest, _ = self._scan(table, schema, "ORDER BY rowid DESC")
+        return before + [part.reverse() for part in reversed(rest)]
 
     def _scan(
         self, table: str, schema: Mapping[str, Any], order: str
@@ -166,14 +188,14 @@ class Database:
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(CHUNK):
                 parts.append(_frame(rows, schema))
-        except _FAILURES as error:
+        except FAILURES as error:
             return [*parts, *self._last_rows(query, schema, sum(part.height for part in parts))], error
         return parts, None
 
     def _last_rows(self, query: str, schema: Mapping[str, Any], after: int) -> list[pl.DataFrame]:
         """Return the whole rows behind the first `after` up to the damage: `fetchmany` drops those of its last chunk."""
         rows: list[tuple[Any, ...]] = []
-        with contextlib.suppress(*_FAILURES):  # the error that ended the scan: the caller reports it
+        with contextlib.suppress(*FAILURES):  # the error that ended the scan: the caller reports it
             for row in self._connection.execute(f"{query} LIMIT {CHUNK} OFFSET {after}"):
                 rows.append(row)  # noqa: PERF402  (rows that came before the error must stay)
         return [_frame(rows, schema)] if rows else []
@@ -207,41 +229,21 @@ def open_database(path: Path) -> Iterator[Database]:
 
     """
     with contextlib.ExitStack() as cleanup:
-        plain, lost, damage = _plain_file(path, cleanup)
+        plain, lost, damage = plain_file(path, cleanup)
         descriptor = os.open(plain, os.O_RDONLY)
         cleanup.callback(os.close, descriptor)
         try:
             pages = Pages.of(descriptor)
             database = _tolerant(path, plain, pages, cleanup)
-        except (*_FAILURES, Unusual) as error:
+        except (*FAILURES, Unusual) as error:
             reason = _line(error) or "the header makes no sense"
             advice = "Export it again from its .nsys-rep: nsys export -t sqlite."
             raise BadTrace(path, "nsys", "the schema", reason, advice=advice) from error
         if damage:
             database.damage.append(damage)
             database.cut_bytes = lost
-        database.damage += _unmerged(path)
+        database.damage += unmerged(path)
         yield database
-
-
-def _unmerged(path: Path) -> list[str]:
-    """Say which files beside `path` hold changes that SQLite has not merged into it (they are not read)."""
-    beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
-    found = [file for file in beside if _has_changes(file)]
-    return [
-        f"{file.name} beside it holds changes that are not read: open the database once with sqlite3, which merges them"
-        for file in found
-    ]
-
-
-def _has_changes(file: Path) -> bool:
-    """Say whether the log or journal is more than a header; one that is done with may start with zeros."""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(_LOG_HEADER + 1)
-    except OSError:
-        return False
-    return len(head) > _LOG_HEADER and any(head[:8])
 
 
 def _tolerant(path: Path, plain: Path, pages: Pages, cleanup: contextlib.ExitStack) -> Database:
@@ -257,7 +259,7 @@ def _tolerant(path: Path, plain: Path, pages: Pages, cleanup: contextlib.ExitSta
 
     try:
         return Database(path, opened(), pages)
-    except _FAILURES as error:
+    except FAILURES as error:
         connection = opened()
         connection.execute("PRAGMA writable_schema = ON")
         database = Database(path, connection, pages)
@@ -270,40 +272,3 @@ def _line(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "a value of a damaged length is larger than memory"
     return next(iter(str(error).splitlines()), "")
-
-
-def _plain_file(path: Path, cleanup: contextlib.ExitStack) -> tuple[Path, int, str | None]:
-    """Return the file to open in place of `path`, how many bytes of it are lost, and why."""
-    with path.open("rb") as file:
-        head = file.read(100)
-    if head.startswith(SQLITE) and _missing_bytes(head, path) <= 0:
-        return path, 0, None
-    copy = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="tracelib-nsys-"))) / "export.sqlite"
-    try:
-        damage, lost = _unpacked(path, copy)
-    except OSError as error:
-        reason = f"it cannot be unpacked into {copy.parent.parent} ({error.strerror or error})"
-        raise BadTrace(path, "nsys", "", reason, advice="Set TMPDIR to a folder with room for it.") from error
-    return copy, lost, damage
-
-
-def _unpacked(path: Path, copy: Path) -> tuple[str | None, int]:
-    """Write the whole database to `copy`; return what is missing of it, in words and in bytes."""
-    with open_stream(path) as stream, copy.open("wb") as unpacked:
-        shutil.copyfileobj(stream, unpacked, 1 << 20)
-        damage, lost = stream.damage, stream.lost_bytes
-    with copy.open("rb") as file:
-        missing = _missing_bytes(file.read(100), copy)
-    if missing > 0:  # SQLite refuses a file that is shorter than its header says: fill it up with empty pages
-        size = copy.stat().st_size
-        os.truncate(copy, size + missing)
-        damage = damage or f"the file ends after {size} of {size + missing} bytes"
-        lost = lost or missing
-    return damage, lost
-
-
-def _missing_bytes(head: bytes, path: Path) -> int:
-    """Return how many bytes the database's header promises beyond the file's end."""
-    size = int.from_bytes(head[16:18], "big")
-    promised = int.from_bytes(head[28:32], "big") * (65536 if size == 1 else size)
-    return min(promised - path.stat().st_size, _LARGEST_GAP)

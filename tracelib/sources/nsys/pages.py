@@ -75,7 +75,7 @@ class Pages:
             A value is no integer, a row does not fit into its page, or the table has no rows of its own.
 
         """
-        leaves, rows, damaged = self._leaves(root)
+        leaves, rows, damaged = self.leaves(root)
         starts = np.cumsum(rows) - rows
         values = [np.empty(int(rows.sum()), dtype=np.int64) for _ in names]
         valid = [np.ones(len(column), dtype=np.bool_) for column in values]
@@ -96,7 +96,7 @@ class Pages:
         frame = pl.DataFrame([_series(name, values.pop(0), valid.pop(0), kept) for name in names])
         return frame, damaged + sum(bad for _, bad in done)
 
-    def _leaves(self, root: int) -> tuple[_Integers, _Integers, int]:
+    def leaves(self, root: int) -> tuple[_Integers, _Integers, int]:
         """Return the leaf pages below `root` in the table's order, the rows of each, and how many pages were damaged."""
         leaves: list[int] = []
         rows: list[int] = []

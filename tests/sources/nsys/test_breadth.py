@@ -169,3 +169,22 @@ def test_ranks_of_mpi(export, process):
     assert trace.gpus.select("device", "rank").rows() == [(0, 4), (1, 5), (2, None), (3, None)]
     assert trace.sources["rank"].item() is None
     assert read(export({"MPI_RANKS": [(first + 100, 4), (first + 107, 4)]})).sources["rank"].item() == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("1,200 CUPTI records were dropped", 1200),
+        ("CUDA profiling might have dropped some events. 1,234,567 events were dropped.", 1_234_567),
+        ("Number of OSRT events dropped: 17", 17),
+        ("5 processes were found; lost 12 samples", 12),
+        ("12 events were lost in 5 buffers", 12),
+        ("Process 4711: 3 NVTX events have been discarded", 3),
+        ("Buffer overflow at 0x7f001234", 0),
+        ("Some events were lost.", 0),
+    ],
+)
+def test_how_many_events_a_diagnostic_says_were_lost(export, text, lost):
+    trace = read(export({"DIAGNOSTIC_EVENT": [(1, 2, text)]}))
+    assert trace.sources["lost_declared"].item() == lost
+    assert text in messages(trace)

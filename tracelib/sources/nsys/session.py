@@ -28,7 +28,11 @@ OPTIONS = {
 }
 _NAME_VALUE = {"name": pl.String, "value": pl.String}
 _LOST = re.compile(r"drop|\blost\b|\blose\b|discard|overflow", re.IGNORECASE)
-_NUMBER = re.compile(r"\d[\d,]*")
+#: How many: the number of things that "were lost", or what stands behind "lost"; other numbers are of other things.
+_NUMBERS = (
+    re.compile(r"\b(\d[\d,]*)\s+(?:[\w/-]+\s+){1,6}?(?:dropped|lost|discarded)\b", re.IGNORECASE),
+    re.compile(r"\b(?:drop\w*|lost|lose|discard\w*)\W{1,3}(?:\w+\W+){0,4}?(\d[\d,]*)\b", re.IGNORECASE),
+)
 _WARNING = 2
 
 
@@ -98,10 +102,16 @@ def add_diagnostics(reported: pl.DataFrame, notes: Remarks) -> int:
     lost = 0
     for severity, text, count in reported.iter_rows():
         is_loss = bool(_LOST.search(text))
-        if is_loss and (number := _NUMBER.search(text)):
-            lost += int(number[0].replace(",", "")) * count
+        if is_loss:
+            lost += _number_lost(text) * count
         if severity >= _WARNING or is_loss:
             level = "error" if severity > _WARNING else "warning"
             times = f" ({count} times)" if count > 1 else ""
             notes.add(level, f"nsys reported{times}: {text}")
     return lost
+
+
+def _number_lost(text: str) -> int:
+    """Return how many events `text` says were lost, 0 if it does not say."""
+    found = next((number for pattern in _NUMBERS if (number := pattern.search(text))), None)
+    return int(found[1].replace(",", "")) if found else 0

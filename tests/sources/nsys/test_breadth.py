@@ -125,6 +125,17 @@ def test_tables_of_events_without_a_frame_are_counted(export, kernels):
     assert "counted, not read: CUDA_UM_GPU_PAGE_FAULT_EVENTS (2)" in messages(read(export(rows)))
 
 
+def test_of_many_such_tables_those_with_most_rows_are_named(export, kernels):
+    made = [f'CREATE TABLE "T{at:03}\n" (start INTEGER, x TEXT)' for at in range(150)]
+    filled = [f'INSERT INTO "T{at:03}\n" VALUES (1, 2)' for at in range(20)] + [
+        'INSERT INTO "T005\n" VALUES (1, 2)'
+    ]
+    trace = read(export({KERNELS: kernels}, statements=made + filled))
+    said = next(message for message in trace.health["message"] if "counted, not read" in message)
+    assert said.startswith("events that are counted, not read: T005? (2), T019? (1), ")
+    assert said.endswith(" and 8 tables more")
+
+
 def test_kernels_fall_back_to_their_short_name_one_by_one(export, process):
     ids = [(4, 13), (999, 13), (999, 998)]
     rows = [(at, at + 1, 0, 1, 7, at, process, *pair, None, None) for at, pair in enumerate(ids, 1)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.sources.nsys.gpu_ops import GPU_TABLES
-from tracelib.sources.nsys.names import UNKNOWN
+from tracelib.sources.nsys.names import UNKNOWN, shown_name
 from tracelib.sources.nsys.samples import TABLE as SAMPLES
 from tracelib.sources.nsys.sched import TABLE as SCHED
 from tracelib.sources.nsys.session import option
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_missing"]
 
+#: Real exports have some dozens of tables; one of thousands is not looked through.
+_TABLES_COUNTED, _TABLES_SHOWN = 200, 12
 _MOMENTS = ("start", "timestamp")
 #: Tables of events that have a frame or a remark of their own.
 _READ = {
@@ -67,15 +69,22 @@ def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Remar
 
 def _add_unread(database: Tables, notes: Remarks) -> None:
     """Name the tables of events that have no frame, and their rows."""
-    counted = {}
-    for table in sorted(database.tables.keys() - _READ):
-        moment = next((column for column in _MOMENTS if database.has(table, column)), None)
-        if moment is None or is_calls(database, table):
-            continue
-        counted[table] = database.read(table, {moment: pl.Int64}).height
-    rows = ", ".join(f"{table} ({count})" for table, count in counted.items() if count)
-    if rows:
-        notes.add("info", f"events that are counted, not read: {rows}")
+    others = sorted(table for table in database.tables.keys() - _READ if not is_calls(database, table))
+    counted = [(_rows(database, table), table) for table in others[:_TABLES_COUNTED]]
+    found = sorted(((rows, table) for rows, table in counted if rows), reverse=True)
+    shown = ", ".join(f"{shown_name(table)} ({rows})" for rows, table in found[:_TABLES_SHOWN])
+    if found:
+        more = len(found) - _TABLES_SHOWN
+        notes.add(
+            "info",
+            f"events that are counted, not read: {shown}{f' and {more} tables more' if more > 0 else ''}",
+        )
+
+
+def _rows(database: Tables, table: str) -> int:
+    """Return how many rows `table` has, 0 if they are no events."""
+    moment = next((column for column in _MOMENTS if database.has(table, column)), None)
+    return database.read(table, {moment: pl.Int64}).height if moment else 0
 
 
 def _add_gpu(count: dict[str, int], slices: pl.DataFrame, notes: Remarks) -> None:

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from tracelib.sources.nsys.tables import Tables
 
-__all__ = ["UNKNOWN", "enumeration", "looked_up", "string_ids", "without_version"]
+__all__ = ["UNKNOWN", "enumeration", "looked_up", "shown_name", "string_ids", "without_version"]
 
 #: The name of a call or kernel whose number is not in `StringIds`.
 UNKNOWN = "[unknown]"
+_NAME_SHOWN = 80
 #: "cudaLaunchKernel_v7000": the CUDA release since which a call has this form. "cuMemAlloc_v2" is another call's name.
 _CUDA_RELEASE = r"_v\d{4,5}$"
 
@@ -48,3 +49,8 @@ def enumeration(
     """Return what each number of the enumeration `table` stands for; `known` where the export lacks that table."""
     rows = database.read(table, {"id": pl.Int64, column: pl.String}).drop_nulls()
     return {**known, **dict(rows.iter_rows())}
+
+
+def shown_name(name: str) -> str:
+    """Return a table's name for a remark: it may hold anything, of any length."""
+    return "".join(c if c.isprintable() else "?" for c in name[:_NAME_SHOWN])

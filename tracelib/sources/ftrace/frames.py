@@ -144,7 +144,9 @@ class Frames:
         rows = self.events.table("syscall")
         if rows is None:
             return nesting.NO_RANGES
-        rows = self._threads_of(rows).filter(pl.col("thread") >= 0)
+        rows = self._threads_of(rows).select("ts_ns", "thread", "event", "ends", "raw", "number")
+        if not (rows["thread"] >= 0).all(ignore_nulls=False):
+            rows = rows.filter(pl.col("thread") >= 0)
         rows = self._one_spelling(rows)
         state = pl.col("prev_state")
         dead = scheduled.filter(((state == "X") | (state == "Z")) & (pl.col("prev") >= 0))

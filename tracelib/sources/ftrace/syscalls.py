@@ -79,7 +79,11 @@ def paired(calls: pl.DataFrame, first_ns: int, last_ns: int, dead: pl.DataFrame)
     """
     # nearly every text is in the order of time already, and a stable sort by one key costs a fifth
     key = ["thread"] if calls["ts_ns"].is_sorted() else ["thread", "ts_ns"]
-    rows = calls.sort(key, maintain_order=True).join(dead, on="thread", how="left", maintain_order="left")
+    rows = calls.sort(key, maintain_order=True)
+    if dead.is_empty():
+        rows = rows.with_columns(dead_ns=pl.lit(None, pl.Int64))
+    else:
+        rows = rows.join(dead, on="thread", how="left", maintain_order="left")
     here = {"thread": pl.col("thread"), "name": pl.col("name")}
     first = (here["thread"] != here["thread"].shift(1)).fill_null(value=True)
     last = (here["thread"] != here["thread"].shift(-1)).fill_null(value=True)

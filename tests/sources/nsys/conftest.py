@@ -26,6 +26,7 @@ TABLES = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start INTEGER, end INTEGER, globalPid INTEGER, correlationId INTEGER, syncType INTEGER",
     "OSRT_API": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
     "MPI_P2P_EVENTS": "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER, commHandle INTEGER, tag INTEGER",
+    "PROFILER_OVERHEAD": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
     "MPI_RANKS": "globalTid INTEGER, rank INTEGER",
     "CUDNN_EVENTS": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER",
     "VULKAN_API": "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",

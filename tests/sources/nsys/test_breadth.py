@@ -6,7 +6,8 @@ import sqlite3
 import polars as pl
 import pytest
 
-from tracelib.sources.nsys import read
+from tracelib.sources.nsys import read, sniff
+from tracelib.sources.nsys.plain_file import SQLITE
 
 KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
@@ -199,3 +200,24 @@ def test_how_many_events_a_diagnostic_says_were_lost(export, text, lost):
     trace = read(export({"DIAGNOSTIC_EVENT": [(1, 2, text)]}))
     assert trace.sources["lost_declared"].item() == lost
     assert text in messages(trace)
+
+
+def test_calls_without_a_thread_are_told_but_not_the_profiler_s_own(export, process):
+    rows = {
+        RUNTIME: [(10, 15, 0, None, 1, 1), (20, 25, 0, process + 1, 2, 1)],
+        "PROFILER_OVERHEAD": [(30, 35, None, 13)],
+    }
+    trace = read(export(rows))
+    assert trace.slices.filter(pl.col("thread").is_null())["ts_ns"].to_list() == [10, 30]
+    assert "1 host calls and ranges name no thread" in messages(trace)
+
+
+def test_an_export_is_recognised_by_its_enumerations_too():
+    """The first pages of a large export need not hold the definitions of its other tables."""
+    head = (
+        SQLITE.ljust(100)
+        + b"\x05"
+        + b"CREATE TABLE ENUM_NSYS_EVENT_TYPE (id); CREATE TABLE ENUM_CUDA_MEM_KIND (id)"
+    )
+    assert sniff(head, "any")
+    assert not sniff(head.replace(b"ENUM_NSYS", b"ENUM_X"), "any")

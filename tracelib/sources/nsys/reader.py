@@ -132,6 +132,9 @@ def _thread_or_idle(column: pl.Series, known: pl.DataFrame) -> pl.Series:
 
 def _slices(host: pl.DataFrame, known: pl.DataFrame, last: int, notes: Remarks) -> pl.DataFrame:
     thread = threads.numbered(host["globalTid"], known)
+    if thread.null_count():  # the profiler's own overhead names none
+        nowhere = host.filter(thread.is_null() & (host["category"] != "overhead")).height
+        notes.count(nowhere, "host calls and ranges name no thread: they are shown on none")
     rows = _with_duration(host.with_columns(thread=thread), last, "host calls and ranges", notes)
     return _framed("slices", rows)
 

@@ -59,6 +59,12 @@ ODD = {
     "raw newline": ('{"ph": "X", "cat": "cpu_op", "name": "a\nb", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a b"),
     "control character": ('{"ph": "X", "cat": "cpu_op", "name": "a\x01b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a b"),
     "one unescaped quote": ('{"ph": "X", "cat": "cpu_op", "name": "a"b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', 'a"b'),
+    "a dictionary": ('{"ph": "X", "cat": "cpu_op", "name": "x.py(3): f {"device": "cpu", "id": 3}", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+                     'x.py(3): f {"device": "cpu", "id": 3}'),
+    "a list of dictionaries": ('{"ph": "X", "cat": "cpu_op", "name": "[{"a": "b"}, {"c": "d"}]", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+                               '[{"a": "b"}, {"c": "d"}]'),
+    "a path that ends with a backslash": ('{"ph": "X", "cat": "cpu_op", "name": "C:\\work\\", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "C:\\work\\"),
+    "a log line inside": ('{"ph": "X", "cat": "cpu_op", "name": "a",\nERROR: "x" failed {y}\n "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a"),
     "two unescaped quotes": ('{"ph": "X", "cat": "cpu_op", "name": "say "hi" now", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', 'say "hi" now'),
     "lone surrogate": (r'{"ph": "X", "cat": "cpu_op", "name": "a\ud800b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a\ufffdb"),
     "NaN in args": ('{"ph": "X", "cat": "cuda_runtime", "name": "a", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3, "args": {"x": NaN}}', "a"),
@@ -90,6 +96,30 @@ def test_garbage_between_events_costs_only_what_it_touches(trace_of):
     assert set(names(trace)) >= {"op0", "op1", "op4"}
     assert trace.sources["skipped_bytes"][0] > 0
     assert "lost" in remarks(trace)
+
+
+@pytest.mark.parametrize(
+    "stray", ["WARNING:2024-01-01 12:00:00 1234:1234 init.cpp:155] {x} failed", "}", "@@", "}}"]
+)
+def test_text_between_events_costs_none(trace_of, stray):
+    trace = trace_of(wrapped(GOOD[0], f"{GOOD[1]}\n{stray}", f"\n{GOOD[2]}", f"{stray}\n{GOOD[3]}", GOOD[4]))
+    assert names(trace) == [f"op{n}" for n in range(5)]
+    assert "text between events: skipped" in remarks(trace)
+    assert trace.sources["skipped_bytes"][0] >= 2 * len(stray)
+
+
+def test_numbers_out_of_every_range_cost_their_event_only_themselves(trace_of):
+    odd = ["1e400", "-1e999999", "9" * 5000, "0x7f", "-1.-500"]
+    texts = [event(n + 1).replace('"pid": 7', f'"pid": {number}') for n, number in enumerate(odd)]
+    trace = trace_of(wrapped(GOOD[0], *texts, event(9)))
+    assert sorted(names(trace)) == ["op0", "op1", "op2", "op3", "op4", "op5", "op9"]
+    assert "5 events: repaired: invalid JSON" in remarks(trace)
+
+
+def test_many_begins_without_an_end_take_no_more_than_their_share_of_time(trace_of):
+    """Found by hand: each of 30,000 values was looked for up to the end of the text, for minutes."""
+    trace = trace_of(wrapped(*GOOD) + '{"ph":"X", ' * 30_000)
+    assert names(trace) == [f"op{n}" for n in range(5)]
 
 
 def test_things_that_are_no_events_are_counted(trace_of):

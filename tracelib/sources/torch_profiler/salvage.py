@@ -1,13 +1,16 @@
 """Reads a piece of a trace that is not valid JSON, losing as few events as possible.
 
 What is seen in the wild: lone backslashes of Windows paths (pytorch#98432, kineto#336), unescaped quotes and newlines in
-names (pytorch#113001), control characters (pytorch#130622), bytes that are no UTF-8 (pytorch#136180), NaN and Infinity,
-files cut short. The piece is halved at event boundaries until each part decodes or is a single event; a single event is
-repaired if it can be, and else counted as lost.
+names (pytorch#113001; whole dictionaries, pytorch#146900), log lines between and in events, control characters
+(pytorch#130622), bytes that are no UTF-8 (pytorch#136180), NaN and Infinity, files cut short. The piece is halved at event
+boundaries until each part decodes or is a single event; a single event is repaired if it can be (:mod:`repairs`), and else
+counted as lost.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,6 +20,7 @@ import msgspec
 
 from tracelib.sources.torch_profiler.chunks import boundaries
 from tracelib.sources.torch_profiler.plain import Event, decode
+from tracelib.sources.torch_profiler.repairs import guessed, repaired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,29 +28,27 @@ if TYPE_CHECKING:
 __all__ = ["REPAIRED", "UNDECODABLE", "Salvaged", "decoded", "repaired", "salvage"]
 
 T = TypeVar("T")
+_object = json.JSONDecoder(strict=False).raw_decode
 _values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 #: The remark on events that are kept although their text had to be changed.
 REPAIRED = "repaired: invalid JSON"
 UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrtu]|$)|\\u(?![0-9a-fA-F]{4})')
-_SURROGATES = re.compile(r"(\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_CONTROL = re.compile(r"[\x00-\x1f]")
-_NOT_FINITE = re.compile(r"(?<=[:\[,\s])-?(?:NaN|nan|Infinity|inf|N/A)(?=\s*[,}\]])")
-#: A string value up to the next key or the end of its object: what it would be if its quotes were escaped.
-_VALUE = re.compile(r'("\w[\w .%/()-]*"\s*:\s*")(.*?)("(?=\s*(?:,\s*"\w[\w .%/()-]*"\s*:|\}|\])))', re.DOTALL)
-_MISSING_COMMA = re.compile(r"\}(\s*)\{")
 #: The start of an event, wherever it stands.
-_START = re.compile(rb'\{\s*"(?:ph|name|cat|args|ts|pid|tid|dur|id|s)"\s*:')
-_EXTRA_COMMA = re.compile(r",(?=\s*[}\]])")
+_START = re.compile(r'\{\s*"(?:ph|name|cat|args|ts|pid|tid|dur|id|s)"\s*:')
 
+
+_PHASE, _OBJECT = re.compile(rb'"ph"\s*:'), re.compile(rb'\{\s*"')
 
 #: The beginning of an event at the end of a file: too short to be told from a key by `boundaries`.
 _BEGUN = re.compile(rb"(?<=\})\s*,\s*\{[^{}]*$")
 #: An event that a wrong boundary has cut has at most so many parts; a damaged one has so many starts that are tried.
 MOST_PARTS, MOST_STARTS = 8, 50
+#: After so many damaged events in a row that could not be repaired no more is guessed.
+MOST_VAIN = 100
+#: So many characters before an object tell whether it stands inside of something else.
+NEAR = 100
 
 
 @dataclass
@@ -59,6 +61,8 @@ class Salvaged:
     skipped_bytes: int = 0
     #: Parts next to each other, up to the last one, that could not be read so far.
     unread: list[bytes] = field(default_factory=list)
+    #: How many damaged events in a row could not be repaired.
+    vain: int = 0
 
     def take(self, found: tuple[list[Event], bytes | None], remark: str = "") -> None:
         """Add events, and what follows the list if it has ended."""
@@ -67,39 +71,15 @@ class Salvaged:
         if remark:
             self.remarks[remark] += len(found[0])
 
+    def skip(self, text: bytes) -> None:
+        """Count what is no event, and no part of one."""
+        self.remarks["text between events: skipped"] += 1
+        self.skipped_bytes += len(text)
+
     def lose(self, text: bytes) -> None:
         """Count an event as lost."""
         self.remarks["lost: not readable"] += 1
         self.skipped_bytes += len(text)
-
-
-def _in_string(match: re.Match[str]) -> str:
-    text = _CONTROL.sub(" ", match[0])
-    text = _BAD_ESCAPE.sub(lambda m: "\\" + m[0], text)
-    return _SURROGATES.sub(lambda m: m[1] or "\\ufffd", text)
-
-
-def _outside(text: str) -> str:
-    text = _NOT_FINITE.sub("null", text)
-    return _EXTRA_COMMA.sub("", _MISSING_COMMA.sub(r"},\1{", text))
-
-
-def _quotes_escaped(text: str) -> str:
-    """Escape the quotes inside of string values: a value ends where the next key follows, or its object ends."""
-    return _VALUE.sub(lambda m: m[1] + re.sub(r'(?<!\\)"', r'\\"', m[2]) + m[3], text)
-
-
-def repaired(text: bytes) -> list[str]:
-    """Return texts that may be what the writer of the invalid JSON `text` meant, the smallest change first."""
-    readable = text.decode("utf-8", "replace")
-    fixed = []
-    for candidate in (readable, _quotes_escaped(readable)):
-        out, position = [], 0
-        for found in _STRING.finditer(candidate):
-            out += [_outside(candidate[position : found.start()]), _in_string(found)]
-            position = found.end()
-        fixed.append("".join([*out, _CONTROL.sub(" ", _outside(candidate[position:]))]))
-    return fixed
 
 
 def _listed(text: bytes, decoder: Callable[[bytes], list[T]]) -> tuple[list[T], bytes | None] | None:
@@ -144,28 +124,62 @@ def _mixed(text: bytes, result: Salvaged) -> bool:
     return True
 
 
+def _whole(text: str, at: int) -> tuple[int, int] | None:
+    """Return where the next whole object that may be an event stands in `text`, which is not inside of another."""
+    for match in itertools.islice(_START.finditer(text, at), MOST_STARTS):
+        before = text[max(0, match.start() - NEAR) : match.start()].rstrip()
+        if not before.endswith(('"', ":", "[")):
+            try:
+                return match.start(), _object(text, match.start())[1]
+            except (ValueError, RecursionError):
+                continue
+    return None
+
+
 def _repair(text: bytes, result: Salvaged) -> None:
-    """Add what can be read of a damaged part, else count it as lost."""
+    """Add the whole events in a damaged part and what can be read of the rest, else count it as lost."""
     if _mixed(text, result):
         return
-    for start in [match.start() for match in _START.finditer(text, 1)][:MOST_STARTS]:
-        if found := _events(text[start:]):  # whole events behind an unfinished one
-            _repair(text[:start].rstrip(b", \t\r\n"), result)
-            result.take(found)
-            return
-    for candidate in repaired(text):
+    characters = text.decode("latin-1")  # one character a byte
+    begin = at = 0
+    while found := _whole(characters, at):
+        start, at = found
+        if events := _events(text[start:at]):
+            _mend(text[begin:start], result)
+            result.take(events)
+            begin = at
+    _mend(text[begin:], result)
+
+
+def _mend(text: bytes, result: Salvaged) -> None:
+    """Add what a damaged event may have been, else count it as lost; text that is no JSON and begins no object is none."""
+    text = text.strip(b", \t\r\n")
+    if not text:
+        return
+    guesses = guessed(text) if result.vain < MOST_VAIN else ()
+    for candidate in itertools.chain(repaired(text), guesses) if b"{" in text else ():
         if found := _events(candidate.encode("utf-8", "replace")):
             result.take(found, REPAIRED)
+            result.vain = 0
             return
-    if text.strip():
+    result.vain += 1
+    if _OBJECT.search(text) or _listed(text, _values):
         result.lose(text)
+    else:
+        result.skip(text)
 
 
 def _give_up(result: Salvaged) -> None:
-    """Repair or lose the parts that could not be read."""
+    """Repair or lose the parts that could not be read; one without a phase is the rest of the one before it."""
+    events: list[bytes] = []
     for part in result.unread:
+        if events and not _PHASE.search(part):
+            events[-1] += b", " + part
+        else:
+            events.append(part)
+    for event in events:
         if result.tail is None:
-            _repair(part, result)
+            _repair(event, result)
     result.unread = []
 
 

@@ -62,7 +62,7 @@ def boundaries(text: bytes | bytearray, start: int = 0, stop: int | None = None)
 
 def _cut(data: bytearray, stop: int) -> tuple[int, int] | None:
     """Return the last boundary in `data[:stop]` that follows an event, else the last one at all."""
-    window = 1 << 16
+    window = 1 << 12
     while True:
         places = boundaries(data, max(0, stop - window), stop)
         for before, here in zip(reversed(places[:-1]), reversed(places[1:]), strict=True):

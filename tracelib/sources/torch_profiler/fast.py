@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fast_batch"]
 
-#: A row of nothing, for the columns that ordinary GPU ops have not.
-NULL_GPU = NO_GPU.clear(1)
 #: What is larger is not taken for a number of ranks.
 LARGEST_GROUP = 2**31
 #: Categories whose correlation joins them to GPU ops.
@@ -53,19 +51,23 @@ def _series(column: Column, kept: Integers | slice) -> pl.Series:
     if not isinstance(column, tuple):
         return pl.Series(column[kept])
     first, second = column
-    if isinstance(first, pl.Series):
-        return first.gather(second[kept])
-    return pl.Series(first[kept]).set(pl.Series(~second[kept]), None)
+    return first.gather(second[kept]) if isinstance(first, pl.Series) else pl.Series(first[kept])
 
 
 def _frame(none: pl.DataFrame, columns: dict[str, Column], kept: Flags) -> pl.DataFrame:
     """Return the rows of `columns` that are `kept`, in a frame like `none`; its other columns are null."""
+    if not kept.any():
+        return none
     rows = slice(None) if kept.all() else np.flatnonzero(kept)
-    made = {name: _series(column, rows).alias(name) for name, column in columns.items()}
-    count = int(kept.sum())
-    return pl.DataFrame([
-        made[name] if name in made else NULL_GPU[name].new_from_index(0, count) for name in none.columns
-    ])  # fmt: skip
+    made = pl.DataFrame({name: _series(column, rows) for name, column in columns.items()})
+    known = {
+        name: pl.Series(column[1][rows])
+        for name, column in columns.items() if isinstance(column, tuple) and not isinstance(column[0], pl.Series)
+    }  # fmt: skip
+    return made.select(
+        pl.when(known[name]).then(name) if name in known else name if name in columns else pl.lit(None, dtype).alias(name)
+        for name, dtype in none.schema.items()
+    )  # fmt: skip
 
 
 def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:

@@ -62,10 +62,10 @@ class _Field(ctypes.Structure):
 
 class _Result(ctypes.Structure):
     _fields_ = tuple(
-        (name, ctypes.c_int64 if name in ("events", "strings", "slots", "found", "list_end") else ctypes.c_void_p)
+        (name, ctypes.c_int64 if name in ("events", "strings", "slots", "found", "list_end", "beyond_ascii") else ctypes.c_void_p)
         for name in (
             "events", "begins", "ends", "values", "states", "strings", "string_starts", "string_lengths", "slots", "table",
-            "found", "list_end",
+            "found", "list_end", "beyond_ascii",
         )
     )  # fmt: skip
 
@@ -177,6 +177,13 @@ class Scanned:
         return [self.data[at : at + size].decode() for at, size in places]
 
 
+def _check_utf8(data: bytearray) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused("no UTF-8") from error
+
+
 def scanned(chunk: Chunk) -> Scanned:
     """Return the events of `chunk`.
 
@@ -191,15 +198,13 @@ def scanned(chunk: Chunk) -> Scanned:
     if scan is None:
         raise Refused("there is no compiled pass")
     data = chunk.data
-    try:
-        data.isascii() or data.decode()
-    except UnicodeDecodeError as error:
-        raise Refused("no UTF-8") from error
     room = _rooms.of(len(data))
     text = np.frombuffer(data, np.uint8)
     count = scan(text.ctypes.data, chunk.stop, not chunk.last, FIELDS, len(FIELDS), ctypes.byref(room.result))
     if count < 0:
         raise Refused(REASONS[count])
+    if room.result.beyond_ascii:
+        _check_utf8(data)
     found, end = room.result.found, room.result.list_end
     return Scanned(
         data, room.begins[:count], room.ends[:count], room.values, room.states[:count], room.starts[:found], room.lengths[:found],

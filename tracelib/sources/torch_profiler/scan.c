@@ -6,7 +6,7 @@
  * in what they take from a text. Nothing is allocated here and nothing is kept.
  *
  * The text ends with a byte 0 and at least 8 bytes more that may be read: no step goes beyond a 0, because none of JSON's
- * characters is one. So there is no other check for the end. UTF-8 is not checked here.
+ * characters is one. So there is no other check for the end. UTF-8 is not checked here: what is beyond ASCII is told of.
  */
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 typedef const uint8_t *text;
 
 enum { ABSENT, PLAIN, ODD, MENDED };        /* states of a field: ODD values are the plain decoder's business */
-enum { ESCAPES = 1, FAULTS = 2 };           /* marks: what was met on the way */
+enum { ESCAPES = 1, FAULTS = 2, BEYOND_ASCII = 4 };     /* marks: what was met on the way */
 enum { INTEGER, TIME, STRING, OBJECT };     /* kinds of fields */
 enum { REFUSED = -1, FULL = -2 };           /* results that are no number of events */
 enum { EVENT, ARGS, LEVELS };               /* where a field stands: in the event, or in its args */
@@ -42,6 +42,7 @@ struct result {
     int32_t *table;                 /* 0 or the number of a string, counted from 1 */
     int64_t found;                  /* how many distinct strings there are */
     int64_t list_end;               /* where the list's bracket stands, -1 if not in here */
+    int64_t beyond_ascii;           /* whether there may be characters beyond ASCII */
 };
 
 struct scan {
@@ -56,6 +57,8 @@ struct scan {
     unsigned marks;                         /* of this event */
     int full;
 };
+
+static const uint64_t ONES = 0x0101010101010101, TOPS = 0x8080808080808080;     /* the lowest and the highest bit of bytes */
 
 static uint64_t word(text p)
 {
@@ -75,9 +78,8 @@ static text behind_space(text p)
  * character (Mycroft's test for a zero byte: only bytes above the lowest one may be marked wrongly). */
 static uint64_t specials(uint64_t w)
 {
-    const uint64_t ones = 0x0101010101010101, tops = 0x8080808080808080;
-    uint64_t quote = w ^ (ones * '"'), slash = w ^ (ones * '\\');
-    return (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((w - ones * 0x20) & ~w)) & tops;
+    uint64_t quote = w ^ (ONES * '"'), slash = w ^ (ONES * '\\');
+    return (((quote - ONES) & ~quote) | ((slash - ONES) & ~slash) | ((w - ONES * 0x20) & ~w)) & TOPS;
 }
 
 /* Return the number that four hexadecimal digits stand for, -1 if they are none. */
@@ -116,7 +118,8 @@ static text behind_escape(text p, unsigned *marks)
 static text string_end(text p, unsigned *marks)
 {
     for (;;) {
-        uint64_t found = specials(word(p));
+        uint64_t w = word(p), found = specials(w);
+        *marks |= w & TOPS ? BEYOND_ASCII : 0;
         if (!found) {
             p += 8;
             continue;
@@ -418,6 +421,7 @@ int64_t scan(text start, int64_t stop, int32_t more, const struct field *field, 
     memset(result->table, 0, (size_t)result->slots * sizeof *result->table);
     result->found = 0;
     result->list_end = -1;
+    result->beyond_ascii = 0;
     for (text p = behind_space(start); *p == '{'; p = behind_space(p + 1)) {
         if (s.event == result->events)
             return FULL;
@@ -429,6 +433,8 @@ int64_t scan(text start, int64_t stop, int32_t more, const struct field *field, 
             return s.full ? FULL : REFUSED;
         if ((s.marks & FAULTS) && states(&s)[fields] != ODD)
             states(&s)[fields] = MENDED;
+        if (s.marks & BEYOND_ASCII)
+            result->beyond_ascii = 1;
         result->ends[s.event++] = p - 1 - start;
         p = behind_space(p);
         if (*p == ']')

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Scan"]
 
 #: Phases of ordinary events: complete, instant; flows are only counted.
-INTERVAL, INSTANTS, FLOWS = ord("X"), tuple(b"iI"), tuple(b"stf")
+INTERVAL = ord("X")
+IS_SPAN, IS_FLOW = (np.isin(np.arange(256), tuple(phases)) for phases in (b"XiI", b"stf"))
 #: Above this share of slow events the plain decoder alone is quicker.
 MOSTLY = 0.4
 #: Of some events, all.
@@ -66,8 +67,8 @@ class Scan:
         every = np.arange(self.found.begins.size)
         self.slow = self.found.odd | (self.event("args").states == ODD)
         self.phase = self._phases(every)
-        spans = (self.phase == INTERVAL) | np.isin(self.phase, INSTANTS)
-        self.slow |= ~spans & ~np.isin(self.phase, FLOWS)
+        spans = IS_SPAN[self.phase]
+        self.slow |= ~(spans | IS_FLOW[self.phase])
         if self.slow.mean() > MOSTLY:
             raise Refused("most events are the plain decoder's business")
         self.categories, self.category = self._categories(every)
@@ -98,11 +99,10 @@ class Scan:
         """Return the distinct texts in the events `rows`, and which each has, -1 for none; others make events slow."""
         states = column.states[rows]
         self.slow[rows[(states == ODD) & among]] = True
-        some = np.flatnonzero((states == PLAIN) & among)
-        numbers = column.values[rows[some]]
-        occurs = np.bincount(numbers) > 0
-        code = np.full(rows.size, -1)
-        code[some] = (np.cumsum(occurs) - 1)[numbers]
+        some = (states == PLAIN) & among
+        numbers = np.where(some, column.values[rows], -1)
+        occurs = np.bincount(numbers + 1)[1:] > 0
+        code = np.append(np.cumsum(occurs) - 1, -1)[numbers]
         return [meaning(text) for text in self.found.strings(np.flatnonzero(occurs))], code
 
     def _nameless_collectives(self, rows: Integers) -> None:

@@ -105,3 +105,35 @@ def test_unsigned_ids_are_those_of_sqlite(export, tmp_path):
     trace = read(folder / "StringIds.parquet")
     assert trace.threads.select("pid", "tid").rows() == [(100, 107)]
     assert trace.slices.equals(read(path).slices)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "became"),
+    [
+        ("end", pl.Series([25], dtype=pl.Datetime("us")), 25_000),
+        ("end", pl.Series([25], dtype=pl.Duration("ns")), 25),
+        ("end", pl.Series([25.0]), 25),
+        ("end", pl.Series(["25"]), 25),
+        ("correlationId", pl.Series([[1, 2]]), None),
+        ("correlationId", pl.Series(["a name"], dtype=pl.Categorical), None),
+    ],
+)
+def test_a_column_of_another_kind_costs_itself_at_most(export, process, tmp_path, column, values, became):
+    path = export({"CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)]})
+    folder = converted(path, tmp_path / "dir", "parquet")
+    table = folder / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet"
+    pl.read_parquet(table).with_columns(values.alias(column)).write_parquet(table)
+    trace = read(folder / "StringIds.parquet")
+    end, correlation = (became, 1) if column == "end" else (15, None)
+    assert trace.slices.select("ts_ns", "dur_ns", "correlation").rows() == [(10, end - 10, correlation)]
+    told = f"its column {column} holds" in " ".join(trace.health["message"])
+    assert told is (became is None)
+
+
+def test_a_damaged_table_that_is_asked_more_than_once_is_counted_once(export, process, tmp_path):
+    path = export({"NVTX_EVENTS": [(1, 2, 59, "a", process + 1)]})
+    folder = converted(path, tmp_path / "dir", "parquet")
+    (folder / "NVTX_EVENTS.parquet").write_bytes(b"PAR1" + bytes(100))
+    trace = read(folder / "StringIds.parquet")
+    assert trace.sources["skipped_bytes"].item() == 104
+    assert sum("table NVTX_EVENTS" in message for message in trace.health["message"]) == 1

@@ -41,7 +41,7 @@ class Directory:
     def __init__(self, entry: Path) -> None:
         self.files = tables_beside(entry)
         self.damage: list[str] = []
-        self.lost_bytes = 0
+        self._lost: set[Path] = set()
         self._of = {file.stem: file for file in self.files}
         self.tables = {name: self._columns(file) for name, file in self._of.items()}
 
@@ -52,10 +52,19 @@ class Directory:
             self._lose(file, error)
             return ()
 
+    @property
+    def lost_bytes(self) -> int:
+        """How many bytes are in files that could not be read."""
+        return sum(file.stat().st_size for file in self._lost)
+
     def _lose(self, file: Path, error: BaseException) -> None:
+        self._lost.add(file)
         said = (str(error).splitlines() or ["unreadable"])[0]
-        self.damage.append(f"table {file.stem}: {said[:EXCERPT]}")
-        self.lost_bytes += file.stat().st_size
+        self._note(f"table {file.stem}: {said[:EXCERPT]}")
+
+    def _note(self, damage: str) -> None:
+        if damage not in self.damage:  # some tables are read more than once
+            self.damage.append(damage)
 
     def has(self, table: str, *columns: str) -> bool:
         """Say whether `table` is there and has all `columns`."""
@@ -72,7 +81,7 @@ class Directory:
         try:
             rows = _scan(self._of[table]).select(list(known)).collect()
             return (
-                rows.select(_typed(rows[name], dtype) for name, dtype in known.items())
+                rows.select(self._typed(table, rows[name], dtype) for name, dtype in known.items())
                 .with_columns(absent)
                 .select(list(columns))
             )
@@ -80,12 +89,20 @@ class Directory:
             self._lose(self._of[table], error)
             return pl.DataFrame(schema=dict(columns))
 
+    def _typed(self, table: str, values: pl.Series, dtype: Any) -> pl.Series:
+        """Return `values` as `dtype`; all null, and noted, if their kind has no such value (a list, a name).
 
-def _typed(values: pl.Series, dtype: Any) -> pl.Series:
-    """Return `values` as `dtype`: an unsigned id of 64 bits as SQLite has it, with the uppermost bit as its sign."""
-    if values.dtype == pl.UInt64 and dtype == pl.Int64:
-        return values.reinterpret(signed=True)
-    return values.cast(dtype, strict=False)
+        An unsigned id of 64 bits is as SQLite has it, with the uppermost bit as its sign; a time is in nanoseconds.
+        """
+        if values.dtype == pl.UInt64 and dtype == pl.Int64:
+            return values.reinterpret(signed=True)
+        try:
+            if isinstance(values.dtype, (pl.Datetime, pl.Duration)):
+                return values.dt.cast_time_unit("ns").cast(dtype)
+            return values.cast(dtype, strict=False)
+        except pl.exceptions.PolarsError:
+            self._note(f"table {table}: its column {values.name} holds {values.dtype}, not {dtype.__name__}")
+            return pl.Series(values.name, [None] * len(values), dtype)
 
 
 def _scan(file: Path) -> pl.LazyFrame:

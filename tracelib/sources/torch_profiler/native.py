@@ -167,7 +167,7 @@ class Scanned:
 
     @property
     def odd(self) -> Flags:
-        """Which events have keys with escapes, which are not compared with the fields' names."""
+        """Which events have keys with escapes, which are not compared with the fields' names, or extreme numbers."""
         odd: Flags = self.states[:, -1] == ODD
         return odd
 

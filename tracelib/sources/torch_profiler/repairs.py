@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["guessed", "repaired"]
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrtu]|$)|\\u(?![0-9a-fA-F]{4})')
-_SURROGATES = re.compile(r"(\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+#: A pair of surrogates; half of one; another escape; a backslash that begins none.
+_ESCAPE = re.compile(
+    r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    r'|(?P<other>\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|(?P<lone>\\)'
+)
+_MEANT = {"half": r"\ufffd", "lone": r"\\"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
 #: A value that is no string, nor what such values are in JSON; all others mean nothing: NaN, 0x7f, 007, None, -1.-500, a word.
 _BARE = re.compile(r"([:\[,]\s*+)([^\s\[\]{},:]++(?:\s++[^\s\[\]{},:]++)*+)(?=\s*+[,\]}])")
@@ -40,8 +44,7 @@ def _in_string(match: re.Match[str]) -> str:
     if "\\" not in match[0] and match[0].isprintable():
         return match[0]
     text = _CONTROL.sub(" ", match[0])
-    text = _BAD_ESCAPE.sub(lambda m: "\\" + m[0], text)
-    return _SURROGATES.sub(lambda m: m[1] or "\\ufffd", text)
+    return _ESCAPE.sub(lambda m: _MEANT.get(m.lastgroup or "", m[0]), text)
 
 
 def _outside(text: str) -> str:

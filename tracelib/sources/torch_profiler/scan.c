@@ -18,7 +18,7 @@
 typedef const uint8_t *text;
 
 enum { ABSENT, PLAIN, ODD, MENDED };        /* states of a field: ODD values are the plain decoder's business */
-enum { ESCAPES = 1, FAULTS = 2, BEYOND_ASCII = 4 };     /* marks: what was met on the way */
+enum { ESCAPES = 1, FAULTS = 2, BEYOND_ASCII = 4, EXTREMES = 8 };   /* marks: what was met on the way */
 enum { INTEGER, TIME, STRING, OBJECT };     /* kinds of fields */
 enum { REFUSED = -1, FULL = -2 };           /* results that are no number of events */
 enum { EVENT, ARGS, LEVELS };               /* where a field stands: in the event, or in its args */
@@ -35,7 +35,8 @@ struct result {
     int64_t events;                 /* how many there is room for */
     int64_t *begins, *ends;         /* the opening and the closing brace of each event */
     int64_t *values;                /* integers; times in ns; numbers of strings */
-    uint8_t *states;                /* one row per event: those of its fields, then its own: ODD if a key has escapes, else MENDED or 0 */
+    uint8_t *states;                /* one row per event: those of its fields, then its own: ODD if a key has escapes or a number is extreme, else
+                                     * MENDED or 0 */
     int64_t strings;                /* how many distinct ones there is room for */
     int64_t *string_starts, *string_lengths;
     int64_t slots;                  /* of the table in which equal strings meet: a power of two, more than strings */
@@ -142,6 +143,7 @@ struct number {
     uint64_t digits;                /* all digits as one number, right if there are fewer than 20 */
     int whole, decimals;            /* how many digits stand before and after the point */
     int plain;                      /* neither a sign nor an exponent */
+    int extreme;                    /* it may be out of a double's range */
 };
 
 static text digits(text p, uint64_t *value)
@@ -177,7 +179,9 @@ static text number(text p, struct number *found)
         q = digits(p, &exponent);
         if (q == p)
             return NULL;
+        found->extreme = q - p > 2;
     }
+    found->extreme |= found->whole > 200;
     return q;
 }
 
@@ -263,6 +267,7 @@ static text behind_value(text p, int depth, unsigned *marks)
         return end ? end : behind_not_finite(p, marks);
     default:
         end = number(p, &ignored);
+        *marks |= end && ignored.extreme ? EXTREMES : 0;
         return end ? end : behind_not_finite(p, marks);
     }
 }
@@ -347,6 +352,7 @@ static text take_number(struct scan *s, int field, text p)
         found.digits *= 10;                     /* microseconds to ns */
     }
     plain = plain && found.digits <= LARGEST;
+    s->marks |= found.extreme ? EXTREMES : 0;
     set(s, field, (int64_t)found.digits, plain ? PLAIN : ODD);
     return p;
 }
@@ -431,6 +437,8 @@ int64_t scan(text start, int64_t stop, int32_t more, const struct field *field, 
         p = behind_object(&s, p + 1, EVENT);
         if (!p)
             return s.full ? FULL : REFUSED;
+        if (s.marks & EXTREMES)
+            states(&s)[fields] = ODD;
         if ((s.marks & FAULTS) && states(&s)[fields] != ODD)
             states(&s)[fields] = MENDED;
         if (s.marks & BEYOND_ASCII)

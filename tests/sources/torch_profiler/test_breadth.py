@@ -364,6 +364,36 @@ def test_collectives_of_every_kineto(trace_of, since):
     assert rows == [("all_gather", None, None, None), ("all_gather", *told)]
 
 
+def test_ids_that_several_processes_count_name_no_launch(trace_of):
+    """As SGLang merges the traces of its ranks: process ids become texts, correlation ids stay and meet."""
+
+    def of(rank, correlation):
+        return [
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": f"[TP0{rank}] {100 + rank}", "tid": 1, "ts": 5 + rank, "dur": 1,
+             "args": {"correlation": correlation}},
+            {"ph": "X", "cat": "kernel", "name": f"k{rank}", "pid": f"[TP0{rank}] {rank}", "tid": 7, "ts": 9 + rank, "dur": 1,
+             "args": {"device": rank, "stream": 7, "correlation": correlation}},
+        ]  # fmt: skip
+
+    trace = trace_of(
+        document([*of(0, 5), *of(1, 5), *of(0, 6), *of(1, 7)], after={"distributedInfo": {"rank": 0}})
+    )
+    pids = dict(trace.threads.select("process", "pid").rows())
+    found = sorted(trace.gpu_ops.select("correlation", pl.col("name").cast(pl.String), "pid").rows())
+    assert found == [
+        (5, "k0", None),
+        (5, "k1", None),
+        (6, "k0", pids["[TP00] 100"]),
+        (7, "k1", pids["[TP01] 101"]),
+    ]
+    one_more = trace_of(document([*of(0, 5), *of(1, 5), *of(0, 6)]))
+    assert one_more.gpu_ops["pid"].null_count() == 2
+    assert trace.gpus["rank"].to_list() == [None, None]
+    assert (
+        trace.health["message"].str.contains("1 correlation ids belong to calls of several processes").any()
+    )
+
+
 ANNOTATIONS = [
     "execute_8192_context_9(sq8155sk8155sqsq66504025sqsk66504025)_generation_37(sq37sk44551sqsq37sqsk44551)",  # vLLM
     "step[DECODE bs=32]",  # SGLang

@@ -25,6 +25,10 @@ __all__ = ["Assembly"]
 
 #: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or a start of its own.
 EPOCH_LIKE_NS = 10**18
+MERGED = (
+    "{} correlation ids belong to calls of several processes, as in a file merged from several: which of them launched "
+    "the GPU work with these ids is not known; give the files of the ranks instead"
+)
 #: So many of the first times tell whether a base is to be added to them.
 SAMPLED = 1000
 
@@ -49,7 +53,15 @@ class Assembly:
         self.base = _base(found.document, spans, gpu)
         self.wall = self.base > 0 or _epoch_like(spans) or _epoch_like(gpu)
         self.rank, self.rank_from = rank_of(found.document, path.name)
-        self.called = frames.launches(pl.concat(frames.calls(part) for part in spans))
+        calls = pl.concat(frames.calls(part) for part in spans)
+        several = frames.shared(calls)
+        self.called = frames.launches(calls, several)
+        if several.len():  # what the file says of its rank is true of one of them
+            self.rank, self.rank_from = (
+                None,
+                "nothing, because traces of several processes were merged into it",
+            )
+            found.document.notes.append(MERGED.format(several.len()))
         self.threads = frames.threads(
             pl.concat(frames.hosts(frames.on_threads(part, self.called)) for part in spans),
             found.batch,

@@ -12,7 +12,18 @@ from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
 if TYPE_CHECKING:
     from tracelib.sources.torch_profiler.events import Batch
 
-__all__ = ["calls", "counters", "gpu_ops", "gpus", "hosts", "launches", "on_threads", "slices", "threads"]
+__all__ = [
+    "calls",
+    "counters",
+    "gpu_ops",
+    "gpus",
+    "hosts",
+    "launches",
+    "on_threads",
+    "shared",
+    "slices",
+    "threads",
+]
 
 _THREAD_LABEL = re.compile(r"thread \d+ \((.*)\)")
 #: Calls that start all kernels of a graph at once: cudaGraphLaunch, cuGraphLaunch_ptsz, hipGraphLaunch.
@@ -36,9 +47,21 @@ def calls(spans: pl.DataFrame) -> pl.DataFrame:
     return spans.filter(called).select("correlation", caller="pid", caller_tid="tid", by_graph=graph)
 
 
-def launches(called: pl.DataFrame) -> pl.DataFrame:
-    """Return the first of the :func:`calls` of each correlation id."""
-    return called.filter(pl.col("correlation").is_first_distinct())
+def shared(called: pl.DataFrame) -> pl.Series:
+    """Return the correlation ids of :func:`calls` that several processes have: each counts its own, and files get merged."""
+    if called["caller"].n_unique() < 2:
+        return called["correlation"].clear()
+    processes = called.group_by("correlation").agg(pl.col("caller").n_unique())
+    return processes.filter(pl.col("caller") > 1)["correlation"]
+
+
+def launches(called: pl.DataFrame, several: pl.Series) -> pl.DataFrame:
+    """Return the first of the :func:`calls` of each correlation id, without its caller if it has :func:`several <shared>`."""
+    first = called.filter(pl.col("correlation").is_first_distinct())
+    if several.is_empty():
+        return first
+    known = ~pl.col("correlation").is_in(several.implode())
+    return first.with_columns(pl.when(known).then(pl.col("caller", "caller_tid")))
 
 
 def hosts(placed: pl.DataFrame) -> pl.DataFrame:
@@ -115,7 +138,7 @@ def gpu_ops(gpu: pl.DataFrame, devices: pl.Series, called: pl.DataFrame, base: i
     calls, it is that one.
     """
     numbers = pl.DataFrame({"device": devices, "gpu": pl.Series(range(devices.len()), dtype=pl.Int32)})
-    callers = called["caller"].drop_nulls().unique()
+    callers = called["caller"].unique()  # null is one that is not known
     only = pl.lit(callers[0] if callers.len() == 1 else None, pl.Int64)
     with_calls = gpu.join(numbers, on="device", how="left", nulls_equal=True, maintain_order="left").join(
         called, on="correlation", how="left", maintain_order="left"

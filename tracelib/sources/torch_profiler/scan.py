@@ -66,6 +66,8 @@ class Scan:
         self.found = scanned(chunk)
         every = np.arange(self.found.begins.size)
         self.slow = self.found.odd | (self.event("args").states == ODD)
+        if self.found.mended.any() and (self.event("ph").states != PLAIN).any():
+            raise Refused("faults, and parts that may be no events")
         self.phase = self._phases(every)
         spans = IS_SPAN[self.phase]
         self.slow |= ~(spans | IS_FLOW[self.phase])

@@ -291,14 +291,29 @@ def test_a_piece_cut_inside_of_a_nested_list_is_put_together_again():
 
 
 @pytest.mark.parametrize("start", ["{}", "[]"])
-def test_events_behind_the_end_of_the_list_are_told(trace_of, start):
-    """Found by fuzzing: a stray bracket ends the list, and what followed was lost in silence."""
+def test_a_stray_bracket_costs_no_event(trace_of, start):
+    """A bracket behind an event closes the list; an event that follows cannot be the document's."""
     text = (
-        wrapped(*GOOD[:2], GOOD[2] + "]", *GOOD[3:])
+        wrapped(*GOOD[:2], GOOD[2] + "]", GOOD[3] + "]", *GOOD[4:])
         if start == "{}"
         else f"[{', '.join(GOOD[:3])}], {', '.join(GOOD[3:])}]"
     )
     trace = trace_of(text)
+    assert names(trace) == ["op0", "op1", "op2", "op3", "op4"]
+    assert "events: behind a stray bracket in the list" in remarks(trace)
+    assert trace.sources["lost_detected"][0] == 0
+
+
+def test_of_many_stray_brackets_the_rest_is_told(trace_of):
+    many = [event(number) + "]" for number in range(60)]
+    trace = trace_of(wrapped(*many)[: -len('], "traceName": "x"}')])
+    assert names(trace) == [f"op{n}" for n in range(17)]
+    assert "43 events: lost: behind the end of the list" in remarks(trace)
+    assert trace.sources["skipped_bytes"][0] > 43 * len(GOOD[0])
+
+
+def test_events_of_a_second_document_are_told(trace_of):
+    trace = trace_of(wrapped(*GOOD[:3]) + wrapped(*GOOD[3:]))
     assert names(trace) == ["op0", "op1", "op2"]
     assert "2 events: lost: behind the end of the list" in remarks(trace)
     assert trace.sources["skipped_bytes"][0] > 2 * len(GOOD[3])

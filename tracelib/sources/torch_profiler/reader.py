@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tracelib.errors import BadTrace
 from tracelib.sources.files import keep_freed_memory, open_stream
 from tracelib.sources.torch_profiler import plain
-from tracelib.sources.torch_profiler.chunks import Chunk, Cutter
+from tracelib.sources.torch_profiler.chunks import PAD, Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
 from tracelib.sources.torch_profiler.events import Batch, joined
 from tracelib.sources.torch_profiler.fast import fast_batch
@@ -31,6 +31,10 @@ __all__ = ["Content", "content"]
 LONGEST_TAIL = 16 << 20
 #: Only events have this key; in a text inside of a string its quotes are escaped.
 PHASE = re.compile(rb'(?<!\\)"ph"\s*:')
+#: An event where the list has ended.
+EVENT_BEHIND = re.compile(rb"\s*,\s*\{")
+#: So many stray brackets are passed over in a piece: each means to look at the rest once more.
+MOST_BRACKETS = 16
 THREADS = 2
 
 
@@ -79,14 +83,29 @@ def _decoded(cutter: Cutter) -> Iterator[tuple[Chunk, Batch, bytes | None]]:
             yield first, *future.result()
 
 
+def _behind_brackets(chunk: Chunk, batch: Batch, behind: bytes | None) -> tuple[list[Batch], bytes | None]:
+    """Return also the events behind stray brackets, which close the list although an event follows, where a key must."""
+    batches = [batch]
+    while behind is not None and len(batches) <= MOST_BRACKETS and (event := EVENT_BEHIND.match(behind)):
+        text = behind[event.end() - 1 :]
+        rest = Chunk(
+            bytearray(text) + bytes(PAD), len(text), chunk.offset + chunk.stop - len(text), chunk.last
+        )
+        batch, behind = plain_batch(rest)
+        batch.remarks["behind a stray bracket in the list"] += batch.tally.total()
+        batches.append(batch)
+    return batches, behind
+
+
 def _batches(cutter: Cutter, take: Callable[[Batch], None]) -> tuple[list[Batch], bytes | None]:
     batches: list[Batch] = []
     tail: bytes | None = None
     for chunk, batch, behind in _decoded(cutter):
         if tail is None:
-            take(batch)
-            batches.append(batch)
-            tail = behind
+            found, tail = _behind_brackets(chunk, batch, behind)
+            for each in found:
+                take(each)
+            batches += found
         elif len(tail) < LONGEST_TAIL:  # the list has ended: this text belongs to the document
             tail += b"," + chunk.text
     return batches, tail

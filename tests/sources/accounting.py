@@ -5,6 +5,7 @@ Counts are made here by other means than the reader's: Python's lines, `json`, `
 
 import contextlib
 import json
+import re
 import sqlite3
 
 import polars as pl
@@ -56,7 +57,7 @@ def account_for(reader, path, trace):
 
 
 def _lines(data):
-    return data.replace(b"\r\n", b"\n").decode(errors="replace").split("\n")
+    return re.sub(rb"\r+\n", b"\n", data).decode(errors="replace").split("\n")
 
 
 def _perf(path, trace):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +20,7 @@ Item = TypeVar("Item")
 
 #: Measured: with smaller pieces the threads wait for each other more often, larger ones take memory and give nothing.
 CHUNK = 16 << 20
+LINE_END = re.compile(rb"\r+\n")
 LONGEST = 4  # a piece without a cut grows to this many times its size, then it is handed out as it is
 
 
@@ -72,12 +74,12 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def lines(chunk: bytes) -> tuple[pl.Series, int]:
-    """Return the lines of `chunk` without their ends (LF or CRLF), and how many places in it were no UTF-8.
+    """Return the lines of `chunk` without their ends (LF, CRLF), and how many places in it were no UTF-8.
 
-    What is no UTF-8 becomes U+FFFD. Empty lines stay: a line's index is its place in the chunk.
+    A file that was converted twice has CRCRLF. What is no UTF-8 becomes U+FFFD. Empty lines stay: a line's index is its place in the chunk.
     """
     if b"\r" in chunk:
-        chunk = chunk.replace(b"\r\n", b"\n")
+        chunk = LINE_END.sub(b"\n", chunk)
     damaged = 0
     try:
         chunk.isascii() or chunk.decode()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tracelib.errors import BadTrace, TraceError
 from tracelib.sources import choose
-from tracelib.sources.torch_profiler import read
-from tracelib.sources.torch_profiler.chunks import LONGEST
+from tracelib.sources.torch_profiler import read, reader
+from tracelib.sources.torch_profiler.chunks import LONGEST, Cutter
 from tracelib.sources.torch_profiler.salvage import salvage
 
 BASE = 1_700_000_000_000_000_000
@@ -310,6 +310,14 @@ def test_of_many_stray_brackets_the_rest_is_told(trace_of):
     assert names(trace) == [f"op{n}" for n in range(17)]
     assert "43 events: lost: behind the end of the list" in remarks(trace)
     assert trace.sources["skipped_bytes"][0] > 43 * len(GOOD[0])
+
+
+def test_events_far_behind_the_end_of_the_list_are_told_as_well(trace_of, monkeypatch):
+    monkeypatch.setattr(reader, "LONGEST_TAIL", 1)
+    monkeypatch.setattr(Cutter.__init__, "__defaults__", (200,))
+    trace = trace_of(wrapped(*GOOD) + wrapped(*GOOD * 20))
+    assert names(trace) == [f"op{n}" for n in range(5)]
+    assert "100 events: lost: behind the end of the list" in remarks(trace)
 
 
 def test_events_of_a_second_document_are_told(trace_of):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +13,14 @@ from tracelib.sources.files import keep_freed_memory, open_stream
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.chunks import PAD, Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
-from tracelib.sources.torch_profiler.events import Batch, joined
+from tracelib.sources.torch_profiler.events import (
+    NO_COUNTERS,
+    NO_GPU,
+    NO_MARKS,
+    NO_SPANS,
+    Batch,
+    joined,
+)
 from tracelib.sources.torch_profiler.fast import fast_batch
 from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.salvage import decoded, salvage
@@ -27,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Content", "content"]
 
-#: More text than this after the list of events is not looked at: it is other tools' data.
+#: More text than this after the list of events is not kept: events in it are counted.
 LONGEST_TAIL = 16 << 20
+BEHIND = "lost: behind the end of the list"
 #: Only events have this key; in a text inside of a string its quotes are escaped.
 PHASE = re.compile(rb'(?<!\\)"ph"\s*:')
 #: An event where the list has ended.
@@ -108,6 +116,11 @@ def _batches(cutter: Cutter, take: Callable[[Batch], None]) -> tuple[list[Batch]
             batches += found
         elif len(tail) < LONGEST_TAIL:  # the list has ended: this text belongs to the document
             tail += b"," + chunk.text
+        else:
+            lost = Counter({BEHIND: batch.tally.total()})
+            batches.append(
+                Batch(NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS, remarks=lost, skipped_bytes=chunk.stop)
+            )
     return batches, tail
 
 
@@ -141,6 +154,6 @@ def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Conte
         if behind := len(
             PHASE.findall(tail or b"")
         ):  # a stray bracket closed the list, or two files were joined
-            whole.remarks["lost: behind the end of the list"] += behind
+            whole.remarks[BEHIND] += behind
             whole.skipped_bytes += len(tail or b"")
         return Content(whole, document(cutter.head, tail), stream.damage, stream.lost_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from tracelib.schema import FRAMES, SORT, empty
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Trace", "ordered"]
+__all__ = ["Trace", "ordered", "write_parquet"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +61,7 @@ class Trace:
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         for name, rows in self.frames().items():
-            rows.write_parquet(place / f"{name}-0.parquet", compression_level=1)
+            write_parquet(rows, place / f"{name}-0.parquet")
 
     @classmethod
     def from_parquet(cls, folder: str | Path) -> Trace:
@@ -74,15 +75,19 @@ class Trace:
             A file is no Parquet, or its columns and dtypes are not those of :mod:`tracelib.schema`.
 
         """
-        made = {}
-        for name, schema in FRAMES.items():
+        files = {}
+        for name in FRAMES:
             parts = sorted(
                 Path(folder).glob(f"{name}-*.parquet"), key=lambda part: int(part.stem.rpartition("-")[2])
             )
             if not parts:
                 raise FileNotFoundError(f"{folder} has no {name}-0.parquet")
-            made[name] = pl.read_parquet(parts).match_to_schema(schema)
-        return cls(**made).check()
+            files[name] = parts
+        with ThreadPoolExecutor() as pool:  # most are so small that opening them is all of the work
+            rows = pool.map(pl.read_parquet, files.values())
+        return cls(
+            **{name: part.match_to_schema(FRAMES[name]) for name, part in zip(FRAMES, rows, strict=True)}
+        ).check()
 
     def __repr__(self) -> str:
         """Return a readable summary: files, clocks, roles, remarks."""
@@ -121,6 +126,11 @@ class Trace:
             shortest = getattr(self, name)["dur_ns"].min()
             assert shortest is None or shortest >= 0, f"{name}.dur_ns holds {shortest}"
         return self
+
+
+def write_parquet(rows: pl.DataFrame, file: Path) -> None:
+    """Write rows as Parquet without compression: read in half the time, and still a twentieth of the trace's text."""
+    rows.write_parquet(file, compression="uncompressed", statistics=False)
 
 
 def ordered(name: str, frame: pl.DataFrame) -> pl.DataFrame:

@@ -30,7 +30,7 @@ import platformdirs
 import polars as pl
 
 from tracelib.schema import FRAMES
-from tracelib.sources.files import GZIP, ZSTD, head, sha256
+from tracelib.sources.files import BLOCK, GZIP, ZSTD, head, sha256
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -218,7 +218,15 @@ def _written(place: Path, text: str) -> None:
 
 
 def _checksums(entry: Path) -> dict[str, int]:
-    return {file.name: zlib.crc32(file.read_bytes()) for file in sorted(entry.glob("*.parquet"))}
+    return {file.name: _checksum(file) for file in sorted(entry.glob("*.parquet"))}
+
+
+def _checksum(place: Path) -> int:
+    result, buffer = 0, memoryview(bytearray(BLOCK))  # used again: fresh memory costs more than the sum
+    with place.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            result = zlib.crc32(buffer[:count], result)
+    return result
 
 
 def _keep(entry: Path, write: Callable[[Path], None]) -> None:

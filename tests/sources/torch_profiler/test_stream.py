@@ -23,7 +23,7 @@ SAMPLES = [
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(streaming, "ROWS", 600)
-    monkeypatch.setattr(streaming, "STRETCH", 700)
+    monkeypatch.setattr(streaming, "STRETCH", dict.fromkeys(streaming.STRETCH, 700))
     monkeypatch.setattr(streaming, "SAMPLED", 7)
 
 

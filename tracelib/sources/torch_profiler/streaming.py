@@ -21,7 +21,7 @@ from tracelib.sources.torch_profiler.assembly import Assembly
 from tracelib.sources.torch_profiler.events import NO_GPU, NO_SPANS
 from tracelib.sources.torch_profiler.pairs import with_pairs
 from tracelib.sources.torch_profiler.reader import content
-from tracelib.trace import Trace, ordered
+from tracelib.trace import Trace, ordered, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["stream"]
 
-#: Rows of a part and of a stretch: half a million slices take about 25 MB.
-ROWS, STRETCH = 1 << 19, 1 << 20
+#: Rows of a part: half a million slices take about 25 MB.
+ROWS = 1 << 19
+#: Rows of a stretch; those of GPU ops are wider.
+STRETCH = {"slices": 1 << 20, "gpu_ops": 1 << 18}
 #: A boundary between stretches is looked for among every so many rows.
 SAMPLED = 1000
 #: Where rows of no thread stand: first, as nulls do.
@@ -78,12 +80,12 @@ def _made(
     return made
 
 
-def _bounds(parts: Parts, keys: list[str]) -> list[tuple[int, int]]:
-    """Return where stretches of about `STRETCH` rows begin in the order of `keys`."""
+def _bounds(parts: Parts, keys: list[str], rows: int) -> list[tuple[int, int]]:
+    """Return where stretches of about so many `rows` begin in the order of `keys`."""
     sample = (
         pl.concat(part.select(keys).gather_every(SAMPLED) for part in parts).fill_null(NOWHERE).sort(keys)
     )
-    return sample.gather_every(STRETCH // SAMPLED)[1:].unique(maintain_order=True).rows()
+    return sample.gather_every(rows // SAMPLED)[1:].unique(maintain_order=True).rows()
 
 
 def _from(keys: list[str], bound: tuple[int, int]) -> pl.Expr:
@@ -95,12 +97,12 @@ def _from(keys: list[str], bound: tuple[int, int]) -> pl.Expr:
 def _sorted(name: str, parts: Parts, folder: Path) -> Iterator[pl.DataFrame]:
     """Write the rows of the frame called `name` in its order, stretch by stretch; yield each."""
     keys = SORT[name][:2]
-    begins = [_from(keys, bound) for bound in _bounds(parts, keys)]
+    begins = [_from(keys, bound) for bound in _bounds(parts, keys, STRETCH[name])]
     for number, (begin, end) in enumerate(
         itertools.pairwise([pl.lit(value=True), *begins, pl.lit(value=False)])
     ):
         rows = ordered(name, parts.scan().filter(begin & ~end).collect(engine="streaming"))
-        rows.write_parquet(folder / f"{name}-{number}.parquet", compression_level=1)
+        write_parquet(rows, folder / f"{name}-{number}.parquet")
         yield rows
 
 
@@ -137,4 +139,4 @@ def stream(path: Path, folder: Path) -> None:
         rest = Trace.of(whole.others()).frames()
         for frame, rows in rest.items():
             if frame not in ("slices", "gpu_ops"):
-                rows.write_parquet(folder / f"{frame}-0.parquet", compression_level=1)
+                write_parquet(rows, folder / f"{frame}-0.parquet")

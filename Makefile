@@ -11,7 +11,7 @@ SAMPLE ?= sample_traces/starved
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(READY): pyproject.toml hatch_build.py tracelib/sources/torch_profiler/scan.c
+$(READY): pyproject.toml hatch_build.py $(wildcard tracelib/sources/torch_profiler/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tracelib needs Python 3.11 or newer; give one with PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
@@ -53,7 +53,7 @@ confusion: $(READY)  ## blame simulated runs with one known defect each; prints 
 	$(BIN)/python -m tests.simulator.confusion
 
 fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS, FUZZ_READER, FUZZ_SEED); keeps what fails in .fuzz
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-2000} $(BIN)/python -m pytest tests/sources/test_fuzz.py tests/sources/test_structure.py -q -s --basetemp=.fuzz
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-2000} $(BIN)/python -m pytest tests/sources/test_fuzz.py tests/sources/test_structure.py tests/sources/torch_profiler/test_native.py -q -s --basetemp=.fuzz
 
 clean:  ## remove what was built
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage .fuzz

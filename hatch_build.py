@@ -7,6 +7,7 @@ The library needs no Python headers: it is called through ctypes.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shlex
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +23,47 @@ FOLDER = Path("tracelib") / "sources" / "torch_profiler"
 FLAGS = ("-std=c99", "-O3", "-Wall", "-Wextra", "-shared", "-fPIC")
 
 
+def library_in(folder: Path) -> Path:
+    """Return the same as `native.library_in`: this runs before tracelib can be imported."""
+    made_of = [
+        sysconfig.get_platform().encode(),
+        *(path.read_bytes() for path in sorted(folder.glob("*.[ch]"))),
+    ]
+    return folder / f"_scan_{hashlib.sha256(b''.join(made_of)).hexdigest()[:12]}.so"
+
+
+def _loads(library: Path) -> bool:
+    try:
+        return library.exists() and hasattr(ctypes.CDLL(str(library)), "scan")
+    except OSError:
+        return False
+
+
+def _compiler() -> list[str]:
+    chosen = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")
+    return chosen if chosen and shutil.which(chosen[0]) else ["cc"]
+
+
 def compile_scan(root: Path) -> Path | None:
     """Make the library that `native.py` looks for, unless it is there; return where, None if it cannot be made."""
-    source = root / FOLDER / "scan.c"
-    # the same name as native.library_of: this runs before tracelib can be imported
-    library = source.with_name(f"_scan_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so")
-    if library.exists():
+    folder = root / FOLDER
+    library = library_in(folder)
+    if _loads(library):
         return library
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    if not shutil.which(compiler[0]):
-        compiler = ["cc"]
-    made = library.with_suffix(f".{os.getpid()}")  # renamed when it is whole
     try:
-        subprocess.run([*compiler, *FLAGS, str(source), "-o", str(made)], check=True)
-        made.replace(library)
-    except (OSError, subprocess.CalledProcessError):
+        with tempfile.TemporaryDirectory(
+            dir=folder, prefix="_scan_", suffix=".so"
+        ) as place:  # moved when it is whole
+            made = Path(place) / "scan"
+            subprocess.run([*_compiler(), *FLAGS, str(folder / "scan.c"), "-o", str(made)], check=True)
+            made.replace(library)
+        for old in {path for path in folder.glob("_scan_*.so") if path.is_file()} - {library}:
+            old.unlink(missing_ok=True)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        reason = "PyTorch traces will be read several times slower, to the same result"
+        sys.stderr.write(f"tracelib: {folder / 'scan.c'} was not compiled ({error}): {reason}\n")
         return None
-    for old in set(source.parent.glob("_scan_*.so")) - {library}:
-        old.unlink()
-    return library
+    return library if _loads(library) else None
 
 
 if __name__ == "__main__":

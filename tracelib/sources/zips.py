@@ -36,7 +36,7 @@ class _Entry:
     name: str
     flags: int
     method: int
-    start: int  # of its bytes
+    start: int | None  # of its bytes; None if its header is damaged
     size: int | None  # of them; None if that stands behind them only
     checksum: int | None
 
@@ -68,10 +68,11 @@ def _listed(path: Path, file: IO[bytes]) -> list[_Entry] | None:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return None
     return [
-        _Entry(info.filename, info.flag_bits, info.compress_type, start, info.compress_size, info.CRC)
+        _Entry(
+            info.filename, info.flag_bits, info.compress_type, _start(file, info.header_offset), info.compress_size, info.CRC
+        )
         for info in infos
-        if (start := _start(file, info.header_offset)) is not None
-    ]
+    ]  # fmt: skip
 
 
 def _start(file: IO[bytes], offset: int) -> int | None:
@@ -125,6 +126,8 @@ def _next(file: IO[bytes], at: int) -> int | None:
 
 
 def _content(file: IO[bytes], entry: _Entry) -> Iterator[bytes]:
+    if entry.start is None:
+        raise zipfile.BadZipFile("its header is damaged")
     if entry.flags & ENCRYPTED:
         raise NotImplementedError("it is encrypted")
     if entry.method not in (STORED, DEFLATED):

@@ -280,6 +280,38 @@ def test_numbers_out_of_range_in_args_make_no_difference(number):
     assert compared(chunks_of(f'{{"traceEvents": [{text}]}}'.encode())) == 1
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"Process Group ID": 3},
+        {"Process Group ID": "3"},
+        {"In msg size": 9},
+        {"Out msg size": 9, "In msg nelems": 4},
+    ],
+)
+def test_older_spellings_of_a_collective_mean_the_same_to_both(more):
+    args = {"device": 0, "stream": 7, "Collective name": "allreduce", "Group size": 2, **more}
+    pieces = chunks_of(dumped([*EVENTS[:3], {**EVENTS[3], "args": args}]))
+    assert compared(pieces) == 1
+
+
+#: Faults in events that hold lists of objects: each is one event, repaired.
+NESTED = (r'"args":{"stack":[{"file":"a"},{"file":"C:\q"}]},"cat":"cpu_op","ph":"X"', r'"ph":"X","cat":"cpu_op","args":{"x":"\q","l":[1,{"ph":"X"}]}',
+          '"ph":"X","cat":"cpu_op","args":{"l":[{"ph":"A"},{"ph":"Y","x":NaN}]}')  # fmt: skip
+
+
+@pytest.mark.parametrize("nested", NESTED)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_objects_inside_of_an_event_with_a_fault_are_no_events(nested, place):
+    events = [json.dumps(event) for event in EVENTS[:2]]
+    events.insert(place, f'{{{nested},"name":"odd","pid":1,"tid":2,"ts":1,"dur":3}}')
+    pieces = chunks_of(f"[{', '.join(events)}]".encode())
+    assert compared(pieces) == 1
+    batch = plain_whole(pieces)
+    assert sorted(batch.spans["name"].cast(pl.String)) == ["aten::add", "cudaLaunchKernel", "odd"]
+    assert batch.remarks == {"repaired: invalid JSON": 1}
+
+
 def json_reads(text):
     try:
         return "\ud800" not in json.loads(text)

@@ -1,7 +1,8 @@
 """The fast decoder: rows of a chunk's ordinary events, from the values that one compiled pass finds (:mod:`native`).
 
 The text of the events that :mod:`scan` calls slow goes to the plain decoder, so that only that one knows their rules; a
-chunk that is no valid JSON is refused as a whole. Both decoders give the same rows.
+chunk that is no valid JSON but for small faults, or hardly has ordinary events, is refused as a whole. Both decoders
+give the same rows.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _collectives(scan: Scan) -> dict[str, Column]:
     called, collective = scan.strings("Collective name", rows, among)
     groups, group = scan.strings("Process Group Name", rows, among)
     size, sized = scan.optional("Group size", rows, among)
-    scan.slow[rows[size >= LARGEST_GROUP]] = True
+    scan.slow[rows[(size >= LARGEST_GROUP) | (scan.older(rows) & among)]] = True
     (sent, sends), (received, receives) = (
         scan.optional(f"{way} msg nelems", rows, among) for way in ("In", "Out")
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import sysconfig
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Kind = Literal["integer", "time", "string", "object"]
 
-__all__ = ["ODD", "PLAIN", "Column", "Refused", "Scanned", "available", "library_of", "scanned"]
+__all__ = ["ODD", "PLAIN", "Column", "Refused", "Scanned", "available", "library_in", "scanned"]
 
-SOURCE = Path(__file__).with_name("scan.c")
+FOLDER = Path(__file__).parent
 #: States of a value: what it should be; something else. 0 is none at all. Of an event: faults that can be mended.
 PLAIN, ODD, MENDED = 1, 2, 3
 KINDS: tuple[Kind, ...] = ("integer", "time", "string", "object")
+#: Spellings of a collective's args before October 2024: the plain decoder knows what they mean.
+OLDER = ("Process Group ID", "In msg size", "Out msg size")
 #: The fields of an event, and those of its args, by what they should hold.
 EVENT: dict[str, Kind] = {
     "ph": "string", "cat": "string", "name": "string", "pid": "integer", "tid": "integer", "ts": "time", "dur": "time",
@@ -40,7 +43,7 @@ EVENT: dict[str, Kind] = {
 ARGS: dict[str, Kind] = {
     "correlation": "integer", "device": "integer", "stream": "integer", "graph id": "integer", "bytes": "integer",
     "Collective name": "string", "Process Group Name": "string", "Group size": "integer", "Seq": "integer",
-    "In msg nelems": "integer", "Out msg nelems": "integer",
+    "In msg nelems": "integer", "Out msg nelems": "integer", **dict.fromkeys(OLDER, "integer"),
 }  # fmt: skip
 PLACES = {(level, name): at for at, (level, name) in enumerate(
     [*(("event", name) for name in EVENT), *(("args", name) for name in ARGS)]
@@ -81,16 +84,20 @@ def _fields() -> ctypes.Array[_Field]:
 FIELDS = _fields()
 
 
-def library_of(source: Path) -> Path:
-    """Return where the library that is made from `source` lies."""
-    return source.with_name(f"_scan_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so")
+def library_in(folder: Path) -> Path:
+    """Return where the library lies that is made for this platform from the sources in `folder`."""
+    made_of = [
+        sysconfig.get_platform().encode(),
+        *(path.read_bytes() for path in sorted(folder.glob("*.[ch]"))),
+    ]
+    return folder / f"_scan_{hashlib.sha256(b''.join(made_of)).hexdigest()[:12]}.so"
 
 
 @functools.cache
 def _scan() -> ctypes._FuncPointer | None:
     try:
-        function = ctypes.CDLL(str(library_of(SOURCE))).scan
-    except OSError:
+        function = ctypes.CDLL(str(library_in(FOLDER))).scan
+    except (OSError, AttributeError):
         return None
     function.restype = ctypes.c_int64
     function.argtypes = (

@@ -136,9 +136,18 @@ def _whole(text: str, at: int) -> tuple[int, int] | None:
     return None
 
 
+def _one(text: bytes) -> tuple[list[Event], bytes | None] | None:
+    """Return the one event that the smallest repair makes of `text`, whatever objects are inside of it; None if it does not."""
+    found = _events(repaired(text)[0].encode("utf-8", "replace"))
+    return found if found and len(found[0]) == 1 and not _PHASE.search(found[1] or b"") else None
+
+
 def _repair(text: bytes, result: Salvaged) -> None:
     """Add the whole events in a damaged part and what can be read of the rest, else count it as lost."""
     if _mixed(text, result):
+        return
+    if event := _one(text):
+        result.take(event, REPAIRED)
         return
     characters = text.decode("latin-1")  # one character a byte
     begin = at = 0
@@ -171,6 +180,9 @@ def _mend(text: bytes, result: Salvaged) -> None:
 
 def _give_up(result: Salvaged) -> None:
     """Repair or lose the parts that could not be read; one without a phase is the rest of the one before it."""
+    if len(result.unread) > 1 and (found := _one(b",".join(result.unread))):
+        result.take(found, REPAIRED)
+        result.unread = []
     events: list[bytes] = []
     for part in result.unread:
         if events and not _PHASE.search(part):

@@ -5,24 +5,16 @@
  * MENDED); all else is refused as a whole, and the plain decoder then says what is wrong with it. So the two never differ
  * in what they take from a text. Nothing is allocated here and nothing is kept.
  *
- * The text ends with a byte 0 and at least 8 bytes more that may be read: no step goes beyond a 0, because none of JSON's
- * characters is one. So there is no other check for the end. UTF-8 is not checked here: what is beyond ASCII is told of.
+ * The text ends with a byte 0 and at least 7 bytes more that may be read. UTF-8 is not checked: what is beyond ASCII is
+ * told of.
  */
-#include <stdint.h>
-#include <string.h>
+#include "json.h"
 
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the lowest byte of a word must be the first character"
-#endif
-
-typedef const uint8_t *text;
-
-enum { ABSENT, PLAIN, ODD, MENDED };        /* states of a field: ODD values are the plain decoder's business */
-enum { ESCAPES = 1, FAULTS = 2, BEYOND_ASCII = 4, EXTREMES = 8 };   /* marks: what was met on the way */
+enum { ABSENT, PLAIN, ODD, MENDED };        /* states of a field, but for MENDED; ODD is the plain decoder's business */
 enum { INTEGER, TIME, STRING, OBJECT };     /* kinds of fields */
 enum { REFUSED = -1, FULL = -2 };           /* results that are no number of events */
 enum { EVENT, ARGS, LEVELS };               /* where a field stands: in the event, or in its args */
-enum { LONGEST_KEY = 31, DEEPEST = 64, MOST_FIELDS = 32 };
+enum { LONGEST_KEY = 31, MOST_FIELDS = 32, MOST_PROBES = 64 };
 static const uint64_t LARGEST = ((uint64_t)1 << 61) - 1;    /* as in plain.py: what is above is damage, or an id to be wrapped */
 
 struct field {
@@ -59,219 +51,6 @@ struct scan {
     int full;
 };
 
-static const uint64_t ONES = 0x0101010101010101, TOPS = 0x8080808080808080;     /* the lowest and the highest bit of bytes */
-
-static uint64_t word(text p)
-{
-    uint64_t w;
-    memcpy(&w, p, 8);
-    return w;
-}
-
-static text behind_space(text p)
-{
-    while (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')
-        p++;
-    return p;
-}
-
-/* The lowest byte of each word that is special has its top bit set in the result: a quote, a backslash, a control
- * character (Mycroft's test for a zero byte: only bytes above the lowest one may be marked wrongly). */
-static uint64_t specials(uint64_t w)
-{
-    uint64_t quote = w ^ (ONES * '"'), slash = w ^ (ONES * '\\');
-    return (((quote - ONES) & ~quote) | ((slash - ONES) & ~slash) | ((w - ONES * 0x20) & ~w)) & TOPS;
-}
-
-/* Return the number that four hexadecimal digits stand for, -1 if they are none. */
-static int hexadecimal(text p)
-{
-    int value = 0;
-    for (int k = 0; k < 4; k++) {
-        uint8_t c = p[k], letter = c | 0x20;
-        if (c >= '0' && c <= '9')
-            value = value << 4 | (c - '0');
-        else if (letter >= 'a' && letter <= 'f')
-            value = value << 4 | (letter - 'a' + 10);
-        else
-            return -1;
-    }
-    return value;
-}
-
-/* Return what follows the escape at p; a backslash that begins none stands for itself, as does half of a surrogate pair. */
-static text behind_escape(text p, unsigned *marks)
-{
-    *marks |= ESCAPES;
-    if (p[1] && strchr("\"\\/bfnrt", p[1]))
-        return p + 2;
-    int unit = p[1] == 'u' ? hexadecimal(p + 2) : -1;
-    if (unit >= 0 && (unit < 0xD800 || unit >= 0xE000))
-        return p + 6;
-    int second = unit >= 0 && unit < 0xDC00 && p[6] == '\\' && p[7] == 'u' ? hexadecimal(p + 8) : -1;
-    if (second >= 0xDC00 && second < 0xE000)
-        return p + 12;
-    *marks |= FAULTS;
-    return unit < 0 ? p + 1 : p + 6;
-}
-
-/* Return the closing quote of the string whose characters begin at p, NULL if it has none. */
-static text string_end(text p, unsigned *marks)
-{
-    for (;;) {
-        uint64_t w = word(p), found = specials(w);
-        *marks |= w & TOPS ? BEYOND_ASCII : 0;
-        if (!found) {
-            p += 8;
-            continue;
-        }
-        p += __builtin_ctzll(found) >> 3;
-        if (*p == '"')
-            return p;
-        if (*p == '\\') {
-            p = behind_escape(p, marks);
-        } else {                            /* a control character */
-            if (!*p)
-                return NULL;
-            *marks |= FAULTS;
-            p++;
-        }
-    }
-}
-
-struct number {
-    uint64_t digits;                /* all digits as one number, right if there are fewer than 20 */
-    int whole, decimals;            /* how many digits stand before and after the point */
-    int plain;                      /* neither a sign nor an exponent */
-    int extreme;                    /* it may be out of a double's range */
-};
-
-static text digits(text p, uint64_t *value)
-{
-    for (; *p >= '0' && *p <= '9'; p++)
-        *value = *value * 10 + (*p - '0');
-    return p;
-}
-
-/* Read the number at p; return what follows it, NULL if it is none. */
-static text number(text p, struct number *found)
-{
-    *found = (struct number){.plain = *p != '-'};
-    if (*p == '-')
-        p++;
-    text q = digits(p, &found->digits);
-    found->whole = (int)(q - p);
-    if (!found->whole || (*p == '0' && found->whole > 1))
-        return NULL;
-    if (*q == '.') {
-        p = q + 1;
-        q = digits(p, &found->digits);
-        found->decimals = (int)(q - p);
-        if (!found->decimals)
-            return NULL;
-    }
-    if ((*q | 0x20) == 'e') {
-        uint64_t exponent = 0;
-        found->plain = 0;
-        p = q + 1;
-        if (*p == '+' || *p == '-')
-            p++;
-        q = digits(p, &exponent);
-        if (q == p)
-            return NULL;
-        found->extreme = q - p > 2;
-    }
-    found->extreme |= found->whole > 200;
-    return q;
-}
-
-static text behind_word(text p, const char *name)
-{
-    size_t length = strlen(name);
-    return strncmp((const char *)p, name, length) ? NULL : p + length;
-}
-
-/* Return what follows a number that is not finite, as some writers spell it; NULL if there is none at p. */
-static text behind_not_finite(text p, unsigned *marks)
-{
-    static const char *const names[] = {"NaN", "nan", "Infinity", "inf", "N/A"};
-    text end = NULL;
-    if (*p == '-')
-        p++;
-    for (unsigned k = 0; k < sizeof names / sizeof *names && !end; k++)
-        end = behind_word(p, names[k]);
-    *marks |= FAULTS;
-    return end;
-}
-
-/* At a comma or at the end of a list or object: return where the next item begins, or set `closed` and return what
- * follows the end. NULL if neither stands there. */
-static text next_item(text p, uint8_t close, int *closed, unsigned *marks)
-{
-    p = behind_space(p);
-    if (*p == ',') {
-        p = behind_space(p + 1);
-        if (*p != close)
-            return p;
-        *marks |= FAULTS;                   /* a comma too much */
-    }
-    *closed = 1;
-    return *p == close ? p + 1 : NULL;
-}
-
-/* Return where the value of the key begins that ended before p; NULL if there is none. */
-static text behind_colon(text p)
-{
-    p = behind_space(p);
-    return *p == ':' ? behind_space(p + 1) : NULL;
-}
-
-static text behind_value(text p, int depth, unsigned *marks);
-
-/* Return what follows the list or object that opens before p and closes with `close`. */
-static text behind_items(text p, uint8_t close, int depth, unsigned *marks)
-{
-    int closed = 0;
-    p = behind_space(p);
-    if (*p == close)
-        return p + 1;
-    while (!closed) {
-        if (close == '}' && (*p != '"' || !(p = string_end(p + 1, marks)) || !(p = behind_colon(p + 1))))
-            return NULL;
-        p = behind_value(p, depth + 1, marks);
-        if (!p || !(p = next_item(p, close, &closed, marks)))
-            return NULL;
-    }
-    return p;
-}
-
-/* Return what follows the value at p, NULL if there is none. */
-static text behind_value(text p, int depth, unsigned *marks)
-{
-    struct number ignored;
-    text end;
-    switch (*p) {
-    case '"':
-        p = string_end(p + 1, marks);
-        return p ? p + 1 : NULL;
-    case '[':
-        return depth < DEEPEST ? behind_items(p + 1, ']', depth, marks) : NULL;
-    case '{':
-        return depth < DEEPEST ? behind_items(p + 1, '}', depth, marks) : NULL;
-    case 't':
-        return behind_word(p, "true");
-    case 'f':
-        return behind_word(p, "false");
-    case 'n':
-        end = behind_word(p, "null");
-        return end ? end : behind_not_finite(p, marks);
-    default:
-        end = number(p, &ignored);
-        *marks |= end && ignored.extreme ? EXTREMES : 0;
-        return end ? end : behind_not_finite(p, marks);
-    }
-}
-
 /* Mix all bytes of a string into one word. */
 static uint64_t mixed(text p, int64_t length)
 {
@@ -281,21 +60,21 @@ static uint64_t mixed(text p, int64_t length)
         mix = ((mix ^ word(p)) * factor) ^ (mix >> 32);
     if (length)
         mix = (mix ^ (word(p) << (64 - 8 * length))) * factor;
-    return mix ^ (mix >> 29);
+    mix = (mix ^ (mix >> 32)) * factor;     /* so that the last characters reach the lowest bits */
+    return mix ^ (mix >> 32);
 }
 
-/* Return the number of the string: equal ones have the same; -1 if there is no room for one more. */
+/* Return the number of the string: equal ones have the same; -1 if there is no room for one more, or if too many that are
+ * unequal meet (someone may have made them so). */
 static int64_t interned(struct scan *s, text p, int64_t length)
 {
     struct result *r = s->result;
-    uint64_t slot = mixed(p, length);
-    for (;; slot++) {
+    uint64_t slot = mixed(p, length), last = slot + MOST_PROBES;
+    for (; slot < last; slot++) {
         int32_t *there = &r->table[slot & (uint64_t)(r->slots - 1)];
         if (!*there) {
-            if (r->found == r->strings) {
-                s->full = 1;
-                return -1;
-            }
+            if (r->found == r->strings)
+                break;
             r->string_starts[r->found] = p - s->start;
             r->string_lengths[r->found] = length;
             *there = (int32_t)++r->found;
@@ -305,6 +84,8 @@ static int64_t interned(struct scan *s, text p, int64_t length)
         if (r->string_lengths[known] == length && !memcmp(s->start + r->string_starts[known], p, (size_t)length))
             return known;
     }
+    s->full = 1;
+    return -1;
 }
 
 static text behind_object(struct scan *s, text p, int level);
@@ -368,7 +149,7 @@ static text take(struct scan *s, int field, text p)
     if ((kind == INTEGER || kind == TIME) && is_digit)
         return take_number(s, field, p);
     set(s, field, 0, ODD);
-    return behind_value(p, LEVELS, &s->marks);
+    return behind_value(p, 0, &s->marks);
 }
 
 static int field_called(const struct scan *s, int level, text key, int64_t length)
@@ -398,7 +179,7 @@ static text behind_object(struct scan *s, text p, int level)
         s->marks |= marks;
         p = behind_colon(p + 1);
         if (p)
-            p = field < 0 ? behind_value(p, LEVELS, &s->marks) : take(s, field, p);
+            p = field < 0 ? behind_value(p, 0, &s->marks) : take(s, field, p);
         if (!p || !(p = next_item(p, '}', &closed, &s->marks)))
             return NULL;
     }

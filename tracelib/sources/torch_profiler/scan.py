@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from tracelib.sources.torch_profiler.events import gpu_kind
-from tracelib.sources.torch_profiler.native import ODD, PLAIN, Refused, scanned
+from tracelib.sources.torch_profiler.native import ODD, OLDER, PLAIN, Refused, scanned
 from tracelib.sources.torch_profiler.salvage import UNDECODABLE, repaired
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Scan:
         self.found = scanned(chunk)
         every = np.arange(self.found.begins.size)
         self.slow = self.found.odd | (self.event("args").states == ODD)
-        if self.found.mended.any() and (self.event("ph").states != PLAIN).any():
+        if self.found.mended.any() and (self.found.odd | (self.event("ph").states != PLAIN)).any():
             raise Refused("faults, and parts that may be no events")
         self.phase = self._phases(every)
         spans = IS_SPAN[self.phase]
@@ -155,6 +155,11 @@ class Scan:
     def collectives(self, rows: Integers) -> Flags:
         """Return which of the events `rows` have the arguments of a collective."""
         has: Flags = self.args("Collective name").states[rows] != 0
+        return has
+
+    def older(self, rows: Integers) -> Flags:
+        """Return which of the events `rows` have args of a collective in the spellings of before."""
+        has: Flags = np.any([self.args(name).states[rows] != 0 for name in OLDER], axis=0)
         return has
 
     def correlations(self, rows: Integers, among: Flags | np.bool_ = ALL) -> tuple[Integers, Flags]:

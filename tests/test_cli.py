@@ -16,6 +16,7 @@ from tracelib import cli, report
 from tracelib.report import pipeline
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import parameter_names
+from tracelib.sources.torch_profiler import native
 
 SAMPLE = str(ROOT / "sample_traces" / "starved")
 
@@ -87,7 +88,17 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--version"])
     assert stopped.value.code == 0
-    assert capsys.readouterr().out.startswith("tracelib 0.")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("tracelib 0.")
+    assert second.endswith("by the compiled pass") == native.available()
+
+
+def test_who_reads_only_the_first_lines_is_told_nothing_else():
+    command = f"{sys.executable} -m tracelib inspect {SAMPLE} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "Broken pipe" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert int(done.stdout.splitlines()[-1]) in (0, cli.BROKEN_PIPE)
 
 
 def notebook_that(tmp_path, monkeypatch, *cells):

@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -116,12 +118,47 @@ def test_paths_that_cannot_be_used(tmp_path):
     (tmp_path / "prose.txt").write_text("Dear diary,\nno trace here.\n")
     for path, said in (
         (tmp_path / "missing", "no such file"),
-        (tmp_path / "empty", "none of its 0 files"),
+        (tmp_path / "empty", "there is no file in it"),
         (tmp_path / "zero.json", "empty"),
         (tmp_path / "prose.txt", "none of"),
     ):
         with pytest.raises(UnknownFormat, match=said):
             tracelib.load(path)
+
+
+def test_a_pipe_is_told_from_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(UnknownFormat, match="a pipe or a device, no file"):
+        tracelib.load(tmp_path / "pipe.json")
+
+
+@pytest.fixture
+def closed(tmp_path, monkeypatch):
+    """A folder of two traces, one of which nobody may open (chmod would not stop root)."""
+    for name in ("worker_TP0.pt.trace.json.gz", "perf.txt.gz"):
+        shutil.copy(SAMPLE / name, tmp_path)
+    opened = Path.open
+
+    def refuse(self, *rest, **named):
+        if self.name.startswith("worker"):
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *rest, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    return tmp_path
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_in_health(closed):
+    found = tracelib.load(closed)
+    errors = found.health.filter(pl.col("level") == "error")["message"].to_list()
+    assert errors == [
+        "worker_TP0.pt.trace.json.gz cannot be opened (Permission denied): if it is a trace, what it recorded is missing"
+    ]
+    with pytest.raises(UnknownFormat, match=r"worker_TP0.*: cannot be opened \(Permission denied\)"):
+        tracelib.load(closed / "worker_TP0.pt.trace.json.gz")
+    (closed / "perf.txt.gz").unlink()
+    with pytest.raises(UnknownFormat, match=r"none of its 1 files is a trace; worker_TP0.* cannot be opened"):
+        tracelib.load(closed)
 
 
 def test_a_cut_gzip_is_used_as_far_as_it_goes_and_named(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
-from tracelib.cli_flags import PART_FAILED, USAGE_ERROR, listed, offsets, one_line, pair
+from tracelib.cli_flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, listed, offsets, one_line, pair
 from tracelib.cli_record import add_recording
 from tracelib.cli_share import add_sharing
 from tracelib.errors import BadParameter, TraceError
@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["TRACELIB_CACHE"] = "off"  # the report's notebook runs in a process of its own
     try:
         status: int = options.run(options)
+    except BrokenPipeError:  # who reads the output has seen enough (| head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except (TraceError, OSError) as error:
         if options.debug:
             raise
@@ -76,13 +79,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Version(argparse.Action):
+    """Prints the version, and whether the compiled pass is there, which is asked for only here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from tracelib.sources.torch_profiler.native import available
+
+        slow = "without the compiled pass, several times slower: install again where a C compiler (cc) is"
+        how = "by the compiled pass" if available() else slow
+        print(f"tracelib {__version__}\nPyTorch traces are read {how}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tracelib",
         description="Why is a multi-GPU LLM server slow while its GPUs are not busy? Answers from the traces you have.",
         epilog="tracelib COMMAND --help teaches each command with examples.",
     )
-    parser.add_argument("--version", action="version", version=f"tracelib {__version__}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the version, and how PyTorch traces are read"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_report(commands)
@@ -251,6 +268,10 @@ def _report(options: argparse.Namespace) -> int:
     if report.findings is not None:
         verdict = report.findings["verdict"]
         print(f"{verdict['state']} ({verdict['confidence']} confidence): {one_line(verdict['sentence'])}")
+        errors = [row["message"] for row in report.findings["health"] if row["level"] == "error"]
+        if errors:
+            more = f" ({len(errors) - 1} more under Trace health in the report)" if len(errors) > 1 else ""
+            print(f"tracelib: parts of the recording are lost: {one_line(errors[0])}{more}", file=sys.stderr)
     print(f"report: {(folder / 'report.html').resolve()}")
     if not can_draw():
         print("tracelib: no overview.png beside it: that takes the package resvg-py (pip install resvg-py)", file=sys.stderr)  # fmt: skip

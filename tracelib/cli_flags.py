@@ -9,9 +9,11 @@ from tracelib.errors import BadParameter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PART_FAILED", "USAGE_ERROR", "listed", "offsets", "one_line", "pair"]
+__all__ = ["BROKEN_PIPE", "PART_FAILED", "USAGE_ERROR", "listed", "offsets", "one_line", "pair"]
 
 USAGE_ERROR = 2
+#: As a shell says it of a program that wrote into a closed pipe (128 + SIGPIPE).
+BROKEN_PIPE = 141
 PART_FAILED = 3
 
 

@@ -15,6 +15,7 @@ Every message says what is wrong, where, and what to do about it, on one line: t
 from __future__ import annotations
 
 import difflib
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -95,4 +96,5 @@ class BadParameter(TraceError):
         )
         self.did_you_mean = close[0] if close else None
         hint = f" Did you mean {self.did_you_mean!r}?" if self.did_you_mean else ""
-        super().__init__(f"{name}={value!r} is not allowed here.{hint} Allowed: {', '.join(self.allowed)}")
+        shown = repr(str(value) if isinstance(value, PurePath) else value)
+        super().__init__(f"{name}={shown} is not allowed here.{hint} Allowed: {', '.join(self.allowed)}")

@@ -11,7 +11,7 @@ from tracelib.align import align
 from tracelib.manifest import FILE_NAME, manifest_of
 from tracelib.pid_map import read_pid_map
 from tracelib.schema import FRAMES
-from tracelib.sources import read_files, trace_files
+from tracelib.sources import not_opened, read_files, trace_files
 from tracelib.sources.cache import cache as user_cache
 from tracelib.sources.files import sha256
 from tracelib.sources.progress import shown
@@ -168,6 +168,11 @@ def _with_file_remarks(
             for error in failures
         ),
     ]
+    closed = {path: reason for path in others if (reason := not_opened(path))}
+    for path, reason in closed.items():
+        message = f"{path.name} cannot be opened ({reason}): if it is a trace, what it recorded is missing"
+        rows.append({"source": None, "level": "error", "message": message, "fix": "Make it readable (chmod, chown), or move it away."})  # fmt: skip
+    others = [path for path in others if path not in closed]
     if others:
         shown = ", ".join(path.name for path in others[:5]) + (
             f" and {len(others) - 5} more" if len(others) > 5 else ""

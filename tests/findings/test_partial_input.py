@@ -1,8 +1,10 @@
 """Whatever is missing from the files: no rule fails, none claims what only the missing part tells."""
 
+import dataclasses
 from itertools import combinations
 
 import jsonschema
+import polars as pl
 import pytest
 
 from tests.findings.sheet import Sheet
@@ -71,6 +73,25 @@ def test_any_part_can_be_missing(gone):
         assert not found & SCHEDULED
     if not gone:
         assert {"cpu_shortage", "tokenization_starves", "launch_bound"} <= found
+
+
+def test_what_was_lost_is_the_first_reason_and_makes_no_verdict_sure():
+    results = everything().results()
+    sure = diagnose(results)["verdict"]
+    row = (0, "error", "compressed data ends early", "Copy it again.")
+    lost = pl.DataFrame([row], schema=results.trace.health.schema, orient="row")
+    damaged = dataclasses.replace(
+        results, trace=results.trace.replace(health=pl.concat([results.trace.health, lost]))
+    )
+    said = diagnose(damaged)["verdict"]
+    first, *rest = said["why"]
+    assert first.startswith(
+        "parts of the recording are lost: files are damaged, cut short or cannot be opened"
+    )
+    assert first.endswith("(1 errors under Trace health)")
+    assert rest == sure["why"]
+    assert said["confidence"] == ("medium" if sure["confidence"] == "high" else sure["confidence"])
+    assert said["state"] == sure["state"]
 
 
 @pytest.mark.parametrize("shift_ms", [-500, 86_400_000 * 20_000])

@@ -100,7 +100,7 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     """
     if results.gpu_time.is_empty():
         said = f"These files cannot tell: no GPU operation was recorded, so nothing says when the GPUs were held up{_asleep(results)}."
-        return Verdict("insufficient", said, "high", ["no source recorded the GPUs"])
+        return Verdict("insufficient", said, "high", [*_damage(results), "no source recorded the GPUs"])
     limits = thresholds or Thresholds()
     share = shares(results)
     state = _state(share, limits)
@@ -226,12 +226,22 @@ def _cpus(results: Results) -> str:
     return f"{which} that the server ran on{f' (the host has {host})' if host else ''} {be}"
 
 
+def _damage(results: Results) -> list[str]:
+    """Return what to say of files that are damaged, cut short or could not be opened."""
+    errors = results.trace.health.filter(pl.col("level") == "error").height
+    lost = "parts of the recording are lost: files are damaged, cut short or cannot be opened"
+    return (
+        [f"{lost}; none of that time is in any figure ({errors} errors under Trace health)"] if errors else []
+    )
+
+
 def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]:
     """Return how sure the verdict is, and why, weakest point first."""
-    why: list[str] = []
+    why = _damage(results)
     unknown = share.unattributed / share.lost if share.lost else 0.0
     launched = mean(results.launches["call_ts_ns"].is_not_null())
     untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
+    damaged = bool(why)
     weak = unknown > 0.2 or launched < 0.5
     if unknown > 0.02:
         why.append(f"{_percent(unknown)} of the lost time has no recorded cause")
@@ -242,5 +252,5 @@ def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]
     )  # fmt: skip
     if untied:
         why.append(f"{untied} of {results.trace.sources.height} sources could not be tied to the timeline")
-    sure = not weak and unknown < 0.1 and share.cpu_known > 0.5 and not untied
+    sure = not weak and not damaged and unknown < 0.1 and share.cpu_known > 0.5 and not untied
     return ("low" if weak else "high" if sure else "medium"), why

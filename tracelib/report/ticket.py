@@ -165,8 +165,11 @@ def _unknown(findings: Findings) -> list[str]:
 def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
     window, tool = findings["window"], findings["tool"]
     formats = sorted({str(source["format"]).replace("_", " ") for source in findings["sources"]})
-    worst = [row for row in findings["health"] if row["level"] != "info"]
-    health = f" {len(worst)} warnings on the traces' health." if worst else ""
+    counts = {
+        level: sum(row["level"] == level for row in findings["health"]) for level in ("error", "warning")
+    }
+    worst = " and ".join(f"{count} {level}{'s' * (count != 1)}" for level, count in counts.items() if count)
+    health = f" {worst} on the traces' health." if worst else ""
     report = f" Report: report.html, sha256 {report_sha256}." if report_sha256 else ""
     return [
         (

@@ -12,6 +12,7 @@ list[Path]`, all of them: the cache's key holds the content of each.
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tracelib.sources.cache import Cache
     from tracelib.trace import Trace
 
-__all__ = ["SOURCES", "choose", "read_files", "trace_files"]
+__all__ = ["SOURCES", "choose", "not_opened", "read_files", "trace_files"]
 
 #: Formats in the order in which they are asked; nothing else lists them.
 SOURCES = ("nsys", "torch_profiler", "perf", "ftrace", "pftrace")
@@ -97,8 +98,7 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     traces: list[Path] = []
     others: list[Path] = []
     for path in map(Path, paths):
-        if not path.exists():
-            raise UnknownFormat(path, SOURCES, reason="no such file or directory")
+        _check_place(path)
         if path.is_file():
             found, left = _traces_in(path)
             traces, others = [*traces, *found], [*others, *left]
@@ -106,10 +106,46 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
         known = [_traces_or_none(file) for file in files]
         if not any(found for found, _ in known):
-            raise UnknownFormat(path, SOURCES, reason=f"none of its {len(files)} files is a trace")
+            closed = next(
+                (f"{file.name} cannot be opened ({why})" for file in files if (why := not_opened(file))), ""
+            )
+            reason = f"none of its {len(files)} files is a trace" if files else "there is no file in it"
+            raise UnknownFormat(path, SOURCES, reason="; ".join(filter(None, [reason, closed])))
         for found, left in known:
             traces, others = [*traces, *found], [*others, *left]
     return traces, others
+
+
+def not_opened(path: Path) -> str:
+    """Return why the file at `path` cannot be opened, "" if it can be."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _check_place(path: Path) -> None:
+    """Raise UnknownFormat unless `path` is a file or a directory that can be looked into."""
+    try:
+        if not path.exists():
+            reason = "no such file or directory"
+        elif path.is_dir():
+            reason = (
+                ""
+                if os.access(path, os.R_OK | os.X_OK)
+                else "the directory cannot be opened: permission denied"
+            )
+        else:
+            reason = (
+                ""
+                if path.is_file()
+                else "a pipe or a device, no file: save what comes out of it to one first"
+            )
+    except OSError as error:
+        reason = f"cannot be opened ({error.strerror or error})"
+    if reason:
+        raise UnknownFormat(path, SOURCES, reason=reason)
 
 
 def _traces_in(path: Path) -> tuple[list[Path], list[Path]]:
@@ -123,7 +159,8 @@ def _traces_in(path: Path) -> tuple[list[Path], list[Path]]:
             return [path], []
         members = unpacked(path)
     except OSError as error:
-        raise UnknownFormat(path, SOURCES, reason=str(error)) from error
+        reason = f"cannot be opened ({error.strerror or error})"
+        raise UnknownFormat(path, SOURCES, reason=reason) from error
     known = {member: bool(_traces_or_none(member, archives=False)[0]) for member in members}
     if any(known.values()):
         traces = [member for member, is_trace in known.items() if is_trace or damage_of(member)]

@@ -185,6 +185,18 @@ def test_a_shortage_that_no_event_tells_is_no_figure(full):
     assert "CPU shortage" not in comparison({"a": make(lost=blind)})["figure"].to_list()
 
 
+def test_only_the_rules_of_others_are_called_so(full):
+    """2 GPUs: the article's rule asks for 10, the floor for 4, the band for 8 to 16; what this run shows is none of them."""
+    sentence = charts.capacity_chart(capacity(full, 8192)).layout.meta["sentence"]
+    assert sentence.endswith("the rules of others ask for 4 to 16 (4 of them).")
+    one = capacity(full).with_columns(
+        cores=pl.when(pl.col("estimate").str.starts_with("cores that")).then(1.0).otherwise("cores")
+    )
+    said = charts.capacity_chart(one).layout.meta["sentence"]
+    assert said.startswith("The server had 1 core; ")
+    assert said.endswith("the rules of others ask for 4 to 16 (3 of them).")
+
+
 def test_capacity_by_hand(full):
     """2 GPUs; the demand is 3 for 300 ms, 2 for 300, 4 for 360, 6 for 40: median 3, 95 % reach 4, 99 % reach 6."""
     cores = dict(capacity(full, 8192).select("estimate", "cores").iter_rows())

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.charts.theme import finished, plain, safe
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["capacity_chart"]
 
 HAD = "cores that the server had"
 MEASURED = "#0072B2"
 CLAIMED = "#E69F00"
+OWN = pl.col("source").str.starts_with("this run")
 
 
 def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
@@ -30,8 +26,8 @@ def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
         return None
     figure = go.Figure()
     for words, colour, pattern, own in (
-        ("measured in this run", MEASURED, "", bars.filter(pl.col("source").str.starts_with("this run"))),
-        ("a rule of others, not measured here", CLAIMED, "/", bars.filter(~pl.col("source").str.starts_with("this run"))),
+        ("measured in this run", MEASURED, "", bars.filter(OWN)),
+        ("a rule of others, not measured here", CLAIMED, "/", bars.filter(~OWN)),
     ):  # fmt: skip
         figure.add_bar(
             y=[safe(name) for name in own["estimate"]], x=own["cores"].to_list(), orientation="h", name=words,
@@ -48,9 +44,7 @@ def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
         categoryorder="array", categoryarray=[safe(n) for n in bars["estimate"]][::-1], showgrid=False
     )
     figure.update_layout(margin={"t": 70})
-    return finished(
-        figure, _sentence(known, bars["estimate"].to_list()), _table(estimates), 150 + 34 * len(bars)
-    )
+    return finished(figure, _sentence(known), _table(estimates), 150 + 34 * len(bars))
 
 
 def _had(known: pl.DataFrame) -> float | None:
@@ -58,10 +52,12 @@ def _had(known: pl.DataFrame) -> float | None:
     return float(own[0]) if len(own) else None
 
 
-def _sentence(known: pl.DataFrame, names: Sequence[str]) -> str:
+def _sentence(known: pl.DataFrame) -> str:
     had = _had(known)
     have = (
-        "How many cores the server had was not recorded" if had is None else f"The server had {had:g} cores"
+        "How many cores the server had was not recorded"
+        if had is None
+        else f"The server had {had:g} {'core' if had == 1 else 'cores'}"
     )
     values = dict(known.select("estimate", "cores").iter_rows())
     p95 = values.get("measured demand, p95")
@@ -70,8 +66,7 @@ def _sentence(known: pl.DataFrame, names: Sequence[str]) -> str:
         if p95 is None
         else f"for 95 % of the time at most {p95:g} of its threads wanted one"
     )
-    others = [n for n in names if not n.startswith(("measured", "of it"))]
-    spread = [values[n] for n in others]
+    spread = known.filter(~OWN & (pl.col("estimate") != HAD))["cores"].to_list()
     rules = (
         f"; the rules of others ask for {min(spread):.3g} to {max(spread):.3g} ({len(spread)} of them)"
         if spread

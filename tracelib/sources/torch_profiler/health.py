@@ -33,7 +33,12 @@ def health(found: Content, odd: Counter[str], base: int, rank_from: str, *, wall
 
 def _losses(found: Content) -> Iterator[Row]:
     if found.damage:
-        yield "error", f"{found.damage}; {found.lost_bytes} bytes of the file were not read", FINISH
+        rest = (
+            f"{found.lost_bytes} bytes of the file were not read"
+            if found.lost_bytes
+            else "how much is missing cannot be told"
+        )
+        yield "error", f"{found.damage}; {rest}", FINISH
     if found.batch.skipped_bytes:
         yield "error", f"{found.batch.skipped_bytes} bytes of events could not be read", FINISH
     for remark, count in sorted(found.batch.remarks.items()):

@@ -121,7 +121,11 @@ def _frame_name() -> pl.Expr:
     )
     known = file.is_not_null() & ~file.str.starts_with("[")
     nameless = (symbol == "[unknown]") | symbol.is_null()
-    return pl.when(nameless & known).then(pl.format("[{}]", file)).otherwise(symbol.fill_null("[unknown]"))
+    return (
+        pl.when(nameless & known)
+        .then(pl.concat_str(pl.lit("["), file, pl.lit("]")))
+        .otherwise(symbol.fill_null("[unknown]"))
+    )
 
 
 def _nodes(here: pl.DataFrame, least: int, first: int) -> pl.DataFrame:

@@ -18,9 +18,9 @@ def gpu_names(results: Results) -> dict[int, str]:
     """Return "rank 0" per GPU where ranks are known and tell the GPUs apart, else "GPU 0", else with its host."""
     gpus = results.trace.gpus
     for words in (
-        pl.format("rank {}", "rank"),
-        pl.format("GPU {}", "device"),
-        pl.format("GPU {} of {}", "device", "host"),
+        pl.concat_str(pl.lit("rank "), "rank"),
+        pl.concat_str(pl.lit("GPU "), "device"),
+        pl.concat_str(pl.lit("GPU "), "device", pl.lit(" of "), "host"),
     ):
         names = gpus.select(words.alias("name"))["name"]
         if names.null_count() == 0 and names.n_unique() == len(names):

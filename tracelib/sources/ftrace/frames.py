@@ -190,7 +190,9 @@ class Frames:
                          "To be certain, record syscalls:* instead of raw_syscalls:*")  # fmt: skip
         table = {**table, syscalls.NO_NUMBER: "rt_sigreturn"}
         names = pl.col("number").replace_strict(table, default=None, return_dtype=pl.String)
-        named = pl.coalesce(names, pl.format("syscall {}", pl.col("number").cast(pl.String).fill_null("?")))
+        named = pl.coalesce(
+            names, pl.concat_str(pl.lit("syscall "), pl.col("number").cast(pl.String).fill_null("?"))
+        )
         return rows.with_columns(event=pl.when("raw").then(named.cast(pl.Categorical())).otherwise("event"))
 
     def _marks(self) -> markers.Marks:

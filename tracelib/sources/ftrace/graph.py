@@ -44,8 +44,8 @@ def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]
         pl.when(call.str.starts_with("/*"))
         .then(call.str.strip_prefix("/*").str.strip_suffix("*/").str.strip_chars(" "))
         .when(call.str.starts_with("}"))
-        .then(pl.format("funcgraph_exit: {}{}", duration, call))
-        .otherwise(pl.format("funcgraph_entry: {}{}", duration, call))
+        .then(pl.concat_str(pl.lit("funcgraph_exit: "), duration, call))
+        .otherwise(pl.concat_str(pl.lit("funcgraph_entry: "), duration, call))
     )
     nanoseconds = pl.col("fraction").str.pad_end(9, "0").str.slice(0, 9).cast(pl.Int64, strict=False)
     events = matched.filter(timed).select(

@@ -81,6 +81,9 @@ def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
         Where ranges that do not end are cut.
 
     """
+    rows = (
+        rows.rechunk()
+    )  # columns in unequal pieces, the first one empty, have made Polars panic (pl.format)
     parts = pl.col("text").str.extract_groups(FIRST).struct.rename_fields(["mark", "pid", "more"])
     rows = rows.with_columns(parts.struct.unnest()).with_columns(pl.col("pid").cast(pl.Int64, strict=False))
     mark = pl.col("mark")
@@ -132,6 +135,6 @@ def _counters(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("mark") == "C").select(
         "ts_ns",
         more.str.replace(r"\|[^|]*$", "").alias("name"),
-        pl.format("process {}", "pid").alias("track"),
+        pl.concat_str(pl.lit("process "), "pid").alias("track"),
         more.str.extract(r"\|([^|]*)$").cast(pl.Float64, strict=False).alias("value"),
     )

@@ -128,7 +128,7 @@ def _remark_on_text(remarks: PerfRemarks, text: Text) -> int:
                 "text", pl.lit(1, pl.UInt32).alias("len")
             ),
             spoken.filter(pl.col("event").str.contains("LOST")).select(
-                pl.format("lost {}", "rest").alias("text"), "len"
+                pl.concat_str(pl.lit("lost "), "rest").alias("text"), "len"
             ),
         ]
     )

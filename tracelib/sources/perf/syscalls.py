@@ -38,7 +38,9 @@ def calls(says: pl.DataFrame, architecture: str | None) -> pl.DataFrame:
     number = pl.col("rest").str.extract(r"^NR (-?\d+)").cast(pl.Int64, strict=False)
     raw = pl.col("event").str.extract(r"^raw_syscalls:sys_(enter|exit)$")
     named = pl.col("event").str.extract_groups(NAMED)
-    by_number = number.replace_strict(names, default=pl.format("syscall_{}", number), return_dtype=pl.String)
+    by_number = number.replace_strict(
+        names, default=pl.concat_str(pl.lit("syscall_"), number), return_dtype=pl.String
+    )
     return says.select(
         pl.coalesce(named.struct.field("edge"), pl.when(number.is_not_null()).then(raw)).alias("edge"),
         pl.coalesce(named.struct.field("name"), pl.when(raw.is_not_null()).then(by_number)).alias("call"),

@@ -81,7 +81,7 @@ def test_bytes_changed_in_a_table_cost_that_table_at_most(export, process, tmp_p
     folder = converted(export(rows), tmp_path / "dir", kind)
     table = next(folder.glob("OSRT_API.*"))
     whole, lost = table.read_bytes(), 0
-    for seed in range(60):
+    for seed in range(25):
         pick, data = random.Random(seed), bytearray(whole)
         for _ in range(3):
             data[pick.randrange(8, len(data))] = pick.choice((0, 44, 127, 255))
@@ -91,7 +91,7 @@ def test_bytes_changed_in_a_table_cost_that_table_at_most(export, process, tmp_p
         if trace.slices.height == 1:
             lost += 1
             assert "table OSRT_API" in " ".join(trace.health["message"])
-    assert lost > 5
+    assert lost > 2
 
 
 def test_unsigned_ids_are_those_of_sqlite(export, tmp_path):

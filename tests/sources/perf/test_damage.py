@@ -203,3 +203,10 @@ def test_a_line_that_is_too_long_for_a_head_or_a_frame_is_told(load, messages, s
     assert trace.stacks.height == 1
     assert trace.sources["skipped_bytes"][0] == 300_000 + len(start)
     assert "1 line" in messages(trace)
+
+
+@pytest.mark.parametrize("blank", ["\t", "\t \t", "\t    "])
+def test_a_line_of_blanks_is_no_frame(load, plain, blank):
+    """Found by fuzzing: it was taken for a frame without a text."""
+    text = "x 1/1 [000] 5.000001: 1 cycles: \n\t 7f00 f ([k])\n{}\ny 2/2 [000] 5.000002: 1 cycles: \n\t 7f01 g ([k])\n{}\n"
+    assert plain(load(text.format(blank, blank))) == plain(load(text.format("", "")))

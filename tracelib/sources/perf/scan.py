@@ -87,8 +87,10 @@ def scan(block: bytes, tables: Tables) -> Scan:
     long = size > LONGEST_LINE
     indented = line.str.starts_with("\t") & ~long
     empty = size == 0
+    blank = _blank(line, indented)
+    indented = indented & ~blank
     comment = _comments(line)
-    rest = (~(indented | empty | comment | long)).arg_true()
+    rest = (~(indented | blank | empty | comment | long)).arg_true()
     fast, careful = _cut(line, rest)
     if len(careful):
         slow, loose_frames, other = _cut_carefully(line, careful)
@@ -120,6 +122,12 @@ def scan(block: bytes, tables: Tables) -> Scan:
         orphans=int((~owned).sum()),
         damaged=damaged,
     )
+
+
+def _blank(line: pl.Series, indented: pl.Series) -> pl.Series:
+    """Say in which of the indented lines nothing stands: they are no frames, and the call chain goes on behind them."""
+    places = (indented & (line.str.ends_with("\t") | line.str.ends_with(" "))).arg_true()
+    return _mask(places.filter(line.gather(places).str.strip_chars() == ""), len(line))
 
 
 def _comments(line: pl.Series) -> pl.Series:

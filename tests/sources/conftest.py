@@ -1,5 +1,6 @@
 """A table at the end of the tests' output: what became of other people's files, per format."""
 
+import os
 from collections import Counter
 
 import pytest
@@ -16,6 +17,21 @@ def became(request):
         request.node.user_properties.append(("corpus", f"{folder}|{outcome}"))
 
     return note
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Only programs that the test writes are found: `stand_in("perf", SCRIPT)`, a shell's text or bytes as they are."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+
+    def install(name, script):
+        program = folder / name
+        program.write_bytes(script if isinstance(script, bytes) else f"#!/bin/sh\n{script}\n".encode())
+        program.chmod(0o755)
+
+    return install
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -71,7 +71,7 @@ def choose(path: Path) -> Source:
     try:
         start = head(path)
     except OSError as error:
-        raise UnknownFormat(path, SOURCES, reason=f"cannot be opened ({error.strerror or error})") from error
+        raise _unopened(path, error) from error
     if not start:
         reason = "nothing can be decompressed from it" if path.stat().st_size else "the file is empty"
         raise UnknownFormat(path, SOURCES, reason=reason)
@@ -116,6 +116,10 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     return traces, others
 
 
+def _unopened(path: Path, error: OSError) -> UnknownFormat:
+    return UnknownFormat(path, SOURCES, reason=f"cannot be opened ({error.strerror or error})")
+
+
 def not_opened(path: Path) -> str:
     """Return why the file at `path` cannot be opened, "" if it can be."""
     try:
@@ -128,24 +132,17 @@ def not_opened(path: Path) -> str:
 def _check_place(path: Path) -> None:
     """Raise UnknownFormat unless `path` is a file or a directory that can be looked into."""
     try:
-        if not path.exists():
-            reason = "no such file or directory"
-        elif path.is_dir():
-            reason = (
-                ""
-                if os.access(path, os.R_OK | os.X_OK)
-                else "the directory cannot be opened: permission denied"
-            )
-        else:
-            reason = (
-                ""
-                if path.is_file()
-                else "a pipe or a device, no file: save what comes out of it to one first"
-            )
+        exists, is_folder, is_file = path.exists(), path.is_dir(), path.is_file()
     except OSError as error:
-        reason = f"cannot be opened ({error.strerror or error})"
-    if reason:
-        raise UnknownFormat(path, SOURCES, reason=reason)
+        raise _unopened(path, error) from error
+    if not exists:
+        raise UnknownFormat(path, SOURCES, reason="no such file or directory")
+    if is_folder and not os.access(path, os.R_OK | os.X_OK):
+        raise UnknownFormat(path, SOURCES, reason="the directory cannot be opened: permission denied")
+    if not (is_folder or is_file):
+        raise UnknownFormat(
+            path, SOURCES, reason="a pipe or a device, no file: save what comes out of it to one first"
+        )
 
 
 def _traces_in(path: Path) -> tuple[list[Path], list[Path]]:
@@ -159,8 +156,7 @@ def _traces_in(path: Path) -> tuple[list[Path], list[Path]]:
             return [path], []
         members = unpacked(path)
     except OSError as error:
-        reason = f"cannot be opened ({error.strerror or error})"
-        raise UnknownFormat(path, SOURCES, reason=reason) from error
+        raise _unopened(path, error) from error
     known = {member: bool(_traces_or_none(member, archives=False)[0]) for member in members}
     if any(known.values()):
         traces = [member for member, is_trace in known.items() if is_trace or damage_of(member)]

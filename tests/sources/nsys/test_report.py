@@ -1,5 +1,6 @@
 """Reports (.nsys-rep, .qdrep): by way of `nsys export`, which a script stands in for here."""
 
+import functools
 import os
 
 import pytest
@@ -11,20 +12,11 @@ REPORT = b"NVIDIA Tegra Profiler Report 2025@5@1@12\n" + bytes(100)
 
 
 @pytest.fixture
-def report(tmp_path, monkeypatch):
+def report(tmp_path, stand_in):
     """A report, in a place where only the `nsys` that a test writes is found."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(REPORT)
-
-    def install(script):
-        nsys = folder / "nsys"
-        nsys.write_text(f"#!/bin/sh\n{script}\n")
-        nsys.chmod(0o755)
-
-    return path, install
+    return path, functools.partial(stand_in, "nsys")
 
 
 def test_reports_are_recognised_by_content():
@@ -52,7 +44,7 @@ def test_through_nsys_export(report, export, process, tmp_path):
     said = (tmp_path / "said").read_text().split()
     assert said[:3] == ["export", "--type=sqlite", "--force-overwrite=true"]
     assert said[-1] == str(path)
-    assert not os.path.exists(said[3].removeprefix("--output="))  # noqa: PTH110
+    assert not os.path.exists(said[3].removeprefix("--output="))
 
 
 @pytest.mark.parametrize("script", ["echo 'unsupported report version' >&2; exit 3", "exit 0"])

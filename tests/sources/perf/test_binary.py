@@ -1,6 +1,6 @@
 """perf.data by way of a perf, which a script stands in for here."""
 
-import os
+import functools
 
 import pytest
 
@@ -11,21 +11,12 @@ EVENT = "x 7/8 [003] 5.000001:         12 cycles: \n\t    7f0012345678 foo+0x1 (
 
 
 @pytest.fixture
-def recording(tmp_path, monkeypatch):
+def recording(tmp_path, stand_in):
     """A recording, in a place where only the `perf` that a test writes is found; and what writes it."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
     path = tmp_path / "perf.data"
     path.write_bytes(b"PERFILE2" + bytes(100))
     (tmp_path / "text").write_text(EVENT * 3)
-
-    def install(script):
-        perf = folder / "perf"
-        perf.write_bytes(script if isinstance(script, bytes) else f"#!/bin/sh\n{script}\n".encode())
-        perf.chmod(0o755)
-
-    return path, install
+    return path, functools.partial(stand_in, "perf")
 
 
 def test_the_text_that_perf_prints_is_read(recording, tmp_path):

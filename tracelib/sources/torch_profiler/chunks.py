@@ -42,11 +42,10 @@ _is_event = msgspec.json.Decoder(_Phased).decode
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole events, separated by commas: `data[:stop]`, which began at byte `offset` of the decompressed file."""
+    """Whole events, separated by commas: `data[:stop]`; `last` if the file ends with it."""
 
     data: bytearray
     stop: int
-    offset: int
     last: bool
 
     @property
@@ -88,12 +87,12 @@ class Cutter:
         self.skipped_bytes = 0
 
     def __iter__(self) -> Iterator[Chunk]:
-        carry, offset = self._find_list()
+        carry = self._find_list()
         size = self.size
         while self.head is not None:
             data, stop, ended = self._filled(carry, size)
             if ended:
-                yield Chunk(data, stop, offset, last=True)
+                yield Chunk(data, stop, last=True)
                 return
             place = _cut(data, stop)
             if place is None and stop < LONGEST:
@@ -104,16 +103,15 @@ class Cutter:
                 place is None
             ):  # one event of impossible length: drop what is there, go on at the next boundary
                 self.skipped_bytes += stop - 64
-                carry, offset = bytes(data[stop - 64 : stop]), offset + stop - 64
+                carry = bytes(data[stop - 64 : stop])
                 continue
             end, start = place
             carry = bytes(data[start:stop])
-            chunk_offset, offset = offset, offset + start
             data[end:] = bytes(PAD)
-            yield Chunk(data, end, chunk_offset, last=False)
+            yield Chunk(data, end, last=False)
 
-    def _find_list(self) -> tuple[bytes, int]:
-        """Read up to the list of events; return the bytes read beyond its bracket, and where they began."""
+    def _find_list(self) -> bytes:
+        """Read up to the list of events; return the bytes read beyond its bracket."""
         text = b""
         while len(text) < LONGEST:
             more = self.stream.read(min(self.size, 1 << 20))
@@ -121,10 +119,10 @@ class Cutter:
             found = BARE_LIST.match(text) or EVENTS_KEY.search(text)
             if found:
                 self.head = text[: found.end() - 1]
-                return text[found.end() :], found.end()
+                return text[found.end() :]
             if not more:
                 break
-        return b"", 0
+        return b""
 
     def _filled(self, carry: bytes, size: int) -> tuple[bytearray, int, bool]:
         """Return a padded buffer that holds `carry` and up to `size` bytes more, where it stops, and if that is all."""

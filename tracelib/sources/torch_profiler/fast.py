@@ -159,7 +159,8 @@ def fast_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     Raises
     ------
     Refused
-        The chunk is no list of whole events in valid JSON, or there is no compiled pass.
+        The chunk is no list of whole events in JSON that is valid but for small faults, hardly has ordinary events, or there
+        is no compiled pass.
 
     """
     scan = Scan(chunk)

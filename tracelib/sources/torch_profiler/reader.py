@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,14 +13,7 @@ from tracelib.sources.files import keep_freed_memory, open_stream
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.chunks import PAD, Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
-from tracelib.sources.torch_profiler.events import (
-    NO_COUNTERS,
-    NO_GPU,
-    NO_MARKS,
-    NO_SPANS,
-    Batch,
-    joined,
-)
+from tracelib.sources.torch_profiler.events import Batch, joined
 from tracelib.sources.torch_profiler.fast import fast_batch
 from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.salvage import decoded, salvage
@@ -96,10 +89,7 @@ def _behind_brackets(chunk: Chunk, batch: Batch, behind: bytes | None) -> tuple[
     batches = [batch]
     while behind is not None and len(batches) <= MOST_BRACKETS and (event := EVENT_BEHIND.match(behind)):
         text = behind[event.end() - 1 :]
-        rest = Chunk(
-            bytearray(text) + bytes(PAD), len(text), chunk.offset + chunk.stop - len(text), chunk.last
-        )
-        batch, behind = plain_batch(rest)
+        batch, behind = plain_batch(Chunk(bytearray(text) + bytes(PAD), len(text), chunk.last))
         batch.remarks["behind a stray bracket in the list"] += batch.tally.total()
         batches.append(batch)
     return batches, behind
@@ -117,10 +107,9 @@ def _batches(cutter: Cutter, take: Callable[[Batch], None]) -> tuple[list[Batch]
         elif len(tail) < LONGEST_TAIL:  # the list has ended: this text belongs to the document
             tail += b"," + chunk.text
         else:
-            lost = Counter({BEHIND: batch.tally.total()})
-            batches.append(
-                Batch(NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS, remarks=lost, skipped_bytes=chunk.stop)
-            )
+            lost = joined([])
+            lost.remarks[BEHIND], lost.skipped_bytes = batch.tally.total(), chunk.stop
+            batches.append(lost)
     return batches, tail
 
 

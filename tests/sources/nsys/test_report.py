@@ -1,7 +1,7 @@
 """Reports (.nsys-rep, .qdrep): by way of `nsys export`, which a script stands in for here."""
 
 import functools
-import os
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_through_nsys_export(report, export, process, tmp_path):
     said = (tmp_path / "said").read_text().split()
     assert said[:3] == ["export", "--type=sqlite", "--force-overwrite=true"]
     assert said[-1] == str(path)
-    assert not os.path.exists(said[3].removeprefix("--output="))
+    assert not Path(said[3].removeprefix("--output=")).exists()
 
 
 @pytest.mark.parametrize("script", ["echo 'unsupported report version' >&2; exit 3", "exit 0"])

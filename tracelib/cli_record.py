@@ -134,10 +134,20 @@ def _record(options: argparse.Namespace) -> int:
         about=_about(options), recorder=f"tracelib {__version__}",
     )  # fmt: skip
     print("\n".join(["", *map(one_line, plan.lines(made))]))
+    if chosen.processes and not (pids or options.command or options.server):
+        _no_server(options, chosen.processes)
     if not options.go:
         print("\nNothing was recorded: add --go.")
         return 0
     return recorder.record(made)
+
+
+def _no_server(options: argparse.Namespace, processes: str) -> None:
+    """Say before the recording, not after it, that there is nobody to record."""
+    missing = f"a recipe whose server runs here (no process is named {processes}, as this one's)"
+    if options.go:
+        raise BadParameter("--recipe", options.recipe, [missing, "--pid, --command or --server beside it", "generic"])  # fmt: skip
+    print(f"\n--recipe {options.recipe}: no process is named {processes}; start the server, or give --pid.")
 
 
 def _about(options: argparse.Namespace) -> dict[str, Any]:

@@ -195,7 +195,9 @@ def _batch(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise BadParameter("-j", options.jobs, ["a whole number from 1"])
     seconds(options.window)  # a wrong one is told before anything starts
-    runs = expanded(options.runs)
+    runs, others = expanded(options.runs)
+    for path in others:
+        print(plain(f"left out: {path} (of no known format)"), file=sys.stderr)
     roles = dict(pair(text, "--role", "PATTERN=ROLE") for text in options.role)
     parameters = {"window": options.window, "roles": roles, "redact": not options.no_redact}
     entries = batch(

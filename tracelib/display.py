@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["as_html", "as_text"]
+__all__ = ["as_html", "as_text", "numbered"]
 
 
 class Frames(Protocol):
@@ -101,13 +101,19 @@ def _remarks(trace: Frames) -> list[str]:
     ]
 
 
+def numbered(count: int, noun: str) -> str:
+    """Return a number and what it counts: `1 file`, `1,234 files`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _headline(trace: Frames) -> str:
     counted = ", ".join(
         f"{getattr(trace, name).height:,} {name}" for name in _COUNTED if getattr(trace, name).height
     )
     first, last = trace.sources["first_ns"].drop_nulls(), trace.sources["last_ns"].drop_nulls()
     span = seconds(max(last) - min(first)) if first.len() and last.len() else "not known"
-    return f"{trace.sources.height} files, {trace.gpus.height} GPUs, span {span}: {counted or 'no events'}"
+    files, gpus = numbered(trace.sources.height, "file"), numbered(trace.gpus.height, "GPU")
+    return f"{files}, {gpus}, span {span}: {counted or 'no events'}"
 
 
 def as_text(trace: Frames) -> str:

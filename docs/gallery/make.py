@@ -58,9 +58,7 @@ def command(name, sample):
         given = f"-y {quote(f'runs: {{{runs}}}')}"
     else:
         given = f"-p traces {parameters(sample)['traces'][0]}"
-    return (
-        f"papermill tracelib://{name} {name}.ipynb {given} && jupyter nbconvert --to tracereport {name}.ipynb"
-    )
+    return f"papermill tracelib://{name}.ipynb {name}.ipynb {given} && jupyter nbconvert --to tracereport {name}.ipynb"
 
 
 def rendered(name, sample):

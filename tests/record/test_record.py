@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 from tests.record import busy, recording
 from tracelib import cli
 from tracelib.manifest import manifest
-from tracelib.record import perf
+from tracelib.record import perf, recipes
+from tracelib.record.proc import threads
 from tracelib.record.recipes import recipe, recipe_names
 
 
@@ -250,6 +251,21 @@ def test_bad_flags_are_one_line_and_status_2(flags, tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.startswith("tracelib: ")
     assert said.count("\n") == 1
+
+
+def test_that_there_is_no_server_to_record_is_said_before_the_recording(tmp_path, capsys):
+    if recipes.processes_of(recipe("trtllm"), threads().values()):
+        pytest.skip("a server runs here")
+    command = ["record", "--recipe", "trtllm", "--without", "perf", "--out", str(tmp_path / "out")]
+    status = cli.main(command)
+    said = capsys.readouterr()
+    if "no tracefs" in said.err or "not writable" in said.err:
+        pytest.skip("nothing can be recorded here")
+    assert status == 0
+    assert "no process is named ^trtllm|" in said.out
+    assert cli.main([*command, "--go"]) == cli.USAGE_ERROR
+    assert "no process is named ^trtllm|" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_with_something_in_it_is_not_touched(tmp_path, capsys):

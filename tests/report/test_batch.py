@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -44,10 +45,22 @@ def test_a_quoted_pattern_stands_for_what_it_matches(tmp_path, monkeypatch):
     for name in ("r1", "r2", "other"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    assert [path.name for path in expanded(["r*", "r1"])] == ["r1", "r2"]
-    assert [path.name for path in expanded([str(tmp_path / "r*")])] == ["r1", "r2"]
-    with pytest.raises(BadParameter, match="matches something"):
+    assert expanded(["r*", "r1"]) == ([Path("r1"), Path("r2")], [])
+    assert expanded([str(tmp_path / "r*")]) == ([tmp_path / "r1", tmp_path / "r2"], [])
+    with pytest.raises(BadParameter, match="matches folders or traces"):
         expanded(["q*"])
+
+
+def test_a_pattern_does_not_make_a_run_of_a_file_that_is_no_trace_but_of_one_that_may_be(tmp_path):
+    (tmp_path / "README.md").write_text("What these runs are.")
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "run").mkdir()
+    mine, readme = [tmp_path / "empty.json", tmp_path / "run"], tmp_path / "README.md"
+    assert expanded([str(tmp_path / "*")]) == (mine, [readme])
+    # a file that is named itself is told of as what it is
+    assert expanded([str(readme), str(tmp_path / "*")]) == ([readme, *mine], [])
+    with pytest.raises(BadParameter, match="matches folders or traces"):
+        expanded([str(tmp_path / "R*")])
 
 
 def index(*entries):

@@ -41,7 +41,7 @@ def test_a_picture_small_enough_for_a_page_and_a_sentence_for_each_chart(section
 def test_its_command_names_the_notebook_its_parameters_and_files_that_are_here(sections, name):
     (line,) = re.findall(r"^papermill .*$", sections[name], flags=re.MULTILINE)
     words = shlex.split(line)
-    assert words[1] == f"tracelib://{name}"
+    assert words[1] == f"tracelib://{name}.ipynb"
     given = {words[4]: words[5]} if words[3] == "-p" else yaml.safe_load(words[4])
     assert set(given) <= set(parameter_names(notebook(name)))
     for value in given.values():

@@ -30,7 +30,7 @@ def test_the_report_s_notebook_is_there_by_every_name():
 
 def test_papermill_s_handler_reads_and_never_writes():
     assert json.loads(PAPERMILL.read("tracelib://root_cause"))["nbformat"] == 4
-    assert "tracelib://root_cause" in PAPERMILL.listdir("tracelib://")
+    assert "tracelib://root_cause.ipynb" in PAPERMILL.listdir("tracelib://")
     with pytest.raises(BadParameter):
         PAPERMILL.write("{}", "tracelib://root_cause")
 

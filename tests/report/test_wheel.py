@@ -83,7 +83,7 @@ def test_papermill_nbconvert_and_the_command_work_without_a_checkout(run, tmp_pa
     where = command("python", "-c", "import tracelib; print(tracelib.__file__)").strip()
     assert Path(where).is_relative_to(work.parent / "venv")
     cut(ROOT / "sample_traces" / "starved", tmp_path / "traces", 46.4, 46.46)
-    command("python", "-m", "papermill", "tracelib://root_cause", "out.ipynb", "-p", "traces", str(tmp_path / "traces"))  # fmt: skip
+    command("python", "-m", "papermill", "tracelib://root_cause.ipynb", "out.ipynb", "-p", "traces", str(tmp_path / "traces"))  # fmt: skip
     command("python", "-m", "nbconvert", "--to", "tracereport", "out.ipynb")
     page = (work / "out.html").read_text()
     assert "Content-Security-Policy" in page

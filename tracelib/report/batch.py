@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
-from tracelib.errors import BadParameter, TraceError
+from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.report import numbers
 from tracelib.report.batch_page import index_page
 from tracelib.report.pipeline import write_report
-from tracelib.sources import trace_files
+from tracelib.sources import choose, trace_files
+from tracelib.sources.archives import is_archive
 from tracelib.sources.files import sha256
 
 if TYPE_CHECKING:
@@ -51,16 +52,19 @@ class Entry:
     resumed: bool = False
 
 
-def expanded(runs: Iterable[str]) -> list[Path]:
-    """Return the paths that `runs` names; a pattern (quoted, so that the shell left it alone) stands for all that match.
+def expanded(runs: Iterable[str]) -> tuple[list[Path], list[Path]]:
+    """Return the paths that `runs` names, and the files that only a pattern names and that are of no known format.
+
+    A pattern (quoted, so that the shell left it alone) stands for all that match.
 
     Raises
     ------
     BadParameter
-        A pattern matches nothing.
+        A pattern matches nothing, or nothing that could be a trace.
 
     """
     paths: list[Path] = []
+    others: list[Path] = []
     for text in runs:
         path = Path(text).expanduser()
         if path.exists() or not set("*?[") & set(text):
@@ -68,10 +72,22 @@ def expanded(runs: Iterable[str]) -> list[Path]:
             continue
         anchor = Path(path.anchor) if path.is_absolute() else Path()
         found = sorted(anchor.glob(str(path.relative_to(anchor))))
-        if not found:
-            raise BadParameter("run", text, ["a pattern that matches something"])
-        paths += found
-    return list(dict.fromkeys(paths))
+        unknown = [path for path in found if _is_other(path)]
+        if len(unknown) == len(found):
+            raise BadParameter("run", text, ["a pattern that matches folders or traces"])
+        paths += [path for path in found if path not in unknown]
+        others += unknown
+    return list(dict.fromkeys(paths)), [path for path in dict.fromkeys(others) if path not in paths]
+
+
+def _is_other(path: Path) -> bool:
+    """Return whether it is a file that nobody takes for a trace, such as a README; one that is empty or closed may be one."""
+    try:
+        if path.is_file():
+            choose(path)
+    except UnknownFormat as error:
+        return not error.reason and not is_archive(path)
+    return False
 
 
 def names(runs: Sequence[Path]) -> list[str]:

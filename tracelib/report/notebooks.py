@@ -1,4 +1,4 @@
-"""Where the notebooks are, and how papermill reads them by name (`tracelib://root_cause`).
+"""Where the notebooks are, and how papermill reads them by name (`tracelib://root_cause.ipynb`).
 
 A wheel carries them as `tracelib/_notebooks`; an editable install and a checkout have them in `notebooks/` beside the
 package. Both hold the same files, so the first that exists is used.
@@ -62,7 +62,7 @@ def _located(path: Path) -> Path:
 
 
 class NotebooksByName:
-    """papermill's I/O handler for `tracelib://NAME` (entry point group `papermill.io`): reads, never writes."""
+    """papermill's I/O handler for `tracelib://NAME.ipynb` (entry point group `papermill.io`): reads, never writes."""
 
     def read(self, path: str) -> str:
         """Return the text of the notebook."""
@@ -70,7 +70,7 @@ class NotebooksByName:
 
     def listdir(self, path: str) -> list[str]:  # noqa: ARG002 (papermill's signature; there are no folders)
         """Return the addresses of all notebooks."""
-        return [SCHEME + name for name in notebooks()]
+        return [f"{SCHEME}{name}.ipynb" for name in notebooks()]
 
     def write(self, buf: Any, path: str) -> None:  # noqa: ARG002 (papermill's signature)
         """Refuse: the notebooks belong to the installed package."""

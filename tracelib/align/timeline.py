@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelib.align.domains import BILLION, Tie, declared_tie, shared_clock_tie, source_row, user_offset
 from tracelib.align.evidence import Check, Evidence
+from tracelib.align.together import apart, common_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,19 +56,7 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
     _tie_all(rows, ties, evidence, max_error_ns)
     remarks, checks = _replace_wrong(rows, ties, evidence, max_error_ns)
     made = [_checked(index, tie or Tie("untied"), checks, rows) for index, tie in enumerate(ties)]
-    remarks += [
-        (
-            index,
-            "warning",
-            "it covers none of the time that the other files cover: another run, or a wrong clock",
-            "",
-        )
-        for index, tie in enumerate(made)
-        if len(made) > 1
-        and tie.method != "untied"
-        and not _meets_any(index, evidence, made)
-        and evidence.span(index)
-    ]
+    remarks += apart(evidence, made)
     for index, tie in enumerate(made):
         remarks += _remarks(index, tie, checks, rows)
     return Timeline(made, evidence, remarks)
@@ -177,24 +166,7 @@ def _shared_time(
     """Return how long a source and each of the others, tied otherwise than through it, cover the same time, in all."""
     file = rows[index]["file"]
     free = [at for at, tie in enumerate(ties) if at != index and tie is not None and tie.against != file]
-    return _common_ns(index, free, evidence, ties)
-
-
-def _meets_any(index: int, evidence: Evidence, ties: Sequence[Tie]) -> bool:
-    """Say whether a source covers some time that another tied one covers too; those tied through it count as well."""
-    others = [at for at, tie in enumerate(ties) if at != index and tie.method != "untied"]
-    return not others or _common_ns(index, others, evidence, ties) > 0
-
-
-def _common_ns(index: int, others: Sequence[int], evidence: Evidence, ties: Sequence[Tie | None]) -> int:
-    """Return the time that a source and each of the others cover together, summed over them."""
-
-    def span(at: int) -> tuple[int, int]:
-        tie, own = ties[at], evidence.span(at)
-        return (0, 0) if tie is None or own is None else (own[0] + tie.offset_ns, own[1] + tie.offset_ns)
-
-    first, last = span(index)
-    return sum(max(0, min(last, span(at)[1]) - max(first, span(at)[0])) for at in others)
+    return common_ns(index, free, evidence, ties)
 
 
 def _untie(index: int, rows: Sequence[Mapping[str, Any]], ties: list[Tie | None]) -> None:

@@ -56,3 +56,16 @@ def test_changed_bytes(corpus, tmp_path, sample, seed):
         return
     assert trace.health.height > 0
     assert trace.sources["skipped_bytes"][0] >= 0
+
+
+def test_the_first_head_is_the_line_s_where_two_writers_are_mixed(tmp_path):
+    """The columns of the other lines fit the second head as well, and would make all before it a thread's name."""
+    wide = "a-thread-of-a-long-name-so-that-heads-stand-far-to-the-right"
+    usual = f"{wide}-7 [000]   8.00000{{}}: tracing_mark_write: B|1|x\n"
+    start = "b-1 [001] 7.000001: tracing_mark_write: B|1|"
+    mixed = f"{start}{'x' * (len(wide) - len(start))}-7 [003]   9.000009: tracing_mark_write: E|1\n"
+    path = tmp_path / "trace"
+    path.write_text("".join(usual.format(digit) for digit in range(5)) + mixed)
+    slices = read(path).slices.sort("ts_ns")
+    assert slices["ts_ns"][0] == 7_000_001_000
+    assert slices["name"][0].startswith("xxx")

@@ -36,6 +36,8 @@ TIME = r"(?P<seconds>\d{1,19})(?:\.(?P<fraction>\d{1,9}))?"
 #: `(+232)` is what `trace-cmd report --ts-diff` adds.
 REST = r":(?:\s+\(\+\d+\))?\s+(?P<rest>\S.*)$"
 HEAD = rf"^\s*{TASK}\s+\[(?P<cpu>\d{{1,6}})\](?:\s+(?P<flags>{FLAGS}))?\s*{TIME}{REST}"
+#: Where lines of two writers are mixed, the first head is the line's: the columns of a layout may fit a later one.
+HOLDS_HEAD = HEAD.removesuffix(r".*)$") + ")"
 LATENCY = rf"^\s*{TASK}\s+(?P<cpu>\d{{1,6}}){FLAGS}\s+{TIME}(?P<unit>us[ +!#*@$]?)?\s*{REST}"
 
 #: How many places of columns are tried before the rest of a chunk goes to the regular expression.
@@ -119,9 +121,11 @@ class Layout:
         return pl.when(seconds <= MOST_SECONDS).then(seconds * NS + ns * 10 ** (9 - digits))
 
 
-def _where(pattern: str) -> pl.Expr:
-    """Return `text` where `pattern` is in it, else null."""
-    return pl.when(pl.col("text").str.contains(pattern)).then("text")
+def _where(pattern: str, without: str | None = None) -> pl.Expr:
+    """Return `text` where `pattern` is in it and `without` is not, else null."""
+    text = pl.col("text").str
+    fits = text.contains(pattern) if without is None else text.contains(pattern) & ~text.contains(without)
+    return pl.when(fits).then("text")
 
 
 class Piece(NamedTuple):
@@ -197,7 +201,9 @@ class Heads:
         """Return the events that fit `layout`, and the other lines."""
         tried = lines.select("index", *layout.columns())
         parts = [
-            *per_distinct(tried["task"], _where(TASK_ENDS).cast(self.tasks.kind).alias("task")),
+            *per_distinct(
+                tried["task"], _where(TASK_ENDS, without=HOLDS_HEAD).cast(self.tasks.kind).alias("task")
+            ),
             *per_distinct(tried["between"], *layout.between()),
             self.rests.add(tried["rest"], _where(STARTS).str.slice(2)).alias("rest"),
         ]

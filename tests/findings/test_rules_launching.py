@@ -3,6 +3,7 @@
 import pytest
 
 from tests.findings.sheet import MS, Sheet
+from tracelib.analyses.launches import graph_coverage
 from tracelib.findings.finding import Abstained, Finding
 from tracelib.findings.rules.allocation_hot_path import allocation_hot_path
 from tracelib.findings.rules.gc_pauses import gc_pauses
@@ -125,6 +126,28 @@ def test_single_launches_that_cannot_keep_up_call_for_graphs():
     found = low_graph_coverage(sheet.results())
     assert found.gain_ns == round(20.01 * MS)
     assert found.claim.startswith("None of 2 kernels came from graphs")
+
+
+def test_of_graphs_recorded_whole_nobody_knows_how_many_kernels_they_hold():
+    """3 kernels and 1 graph of any number of kernels: no coverage, neither 25 % nor 0."""
+    sheet = gap()
+    sheet.kernel(102, 110, kind="graph", graph=7)
+    sheet.kernel(110, 111)
+    sheet.doing(0, 20, 40, "aten::mm", "op")
+    results = sheet.results()
+    found = low_graph_coverage(results)
+    assert isinstance(found, Abstained)
+    assert "1 launches of CUDA graphs" in found.reason
+    assert "--cuda-graph-trace=node" in found.record_with
+    assert graph_coverage(results.launches) is None
+    assert "by graphs" not in launch_bound(results).claim
+
+
+def test_coverage_counts_kernels():
+    sheet = gap(graph=1)
+    sheet.kernel(102, 110)
+    sheet.kernel(111, 112, kind="memcpy")
+    assert graph_coverage(sheet.results().launches) == 2 / 3
 
 
 def test_graphs_that_are_launched_late_call_for_something_else():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-__all__ = ["launches"]
+__all__ = ["graph_coverage", "launches"]
 
 KEY = ["source", "pid", "correlation"]
 
@@ -47,6 +47,18 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
         return_to_start_ns=pl.col("ts_ns") - returned,
     )
     return ordered("gpu_ops", _with_late(timed, trace.gpu_ops))
+
+
+def graph_coverage(ops: pl.DataFrame) -> float | None:
+    """Return kernels launched by graphs / kernels, of what :func:`launches` returns.
+
+    None where nothing tells: there are no kernels, or graphs were recorded as one operation each (nsys's default), and
+    how many kernels such a one holds is not recorded.
+    """
+    kernels = ops.filter(pl.col("kind") == "kernel")
+    if kernels.is_empty() or (ops["kind"] == "graph").any():
+        return None
+    return kernels["graph"].count() / kernels.height
 
 
 def _calls(trace: Trace) -> pl.DataFrame:

@@ -12,10 +12,11 @@ from tracelib import __version__
 from tracelib.analyses.capacity import capacity
 from tracelib.analyses.demand import demand_at
 from tracelib.analyses.launch_delays import launch_delays
+from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.spinning import polls
-from tracelib.findings.finding import Abstained, Finding, mean, quantile
+from tracelib.findings.finding import Abstained, Finding, quantile
 from tracelib.findings.order import ordered, place, reservation
 from tracelib.findings.rules import RULES
 from tracelib.findings.shown import Shown
@@ -177,12 +178,10 @@ def _launches(results: Results) -> dict[str, Any] | None:
     ops = results.launches
     if ops.is_empty() or ops["call_ts_ns"].null_count() == ops.height:
         return None
-    kernels = ops.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    by_graph = mean(kernels["graph"].is_not_null())
     return {
         "count": ops.height, "api_ns": _quantiles(ops["api_ns"]), "launch_to_start_ns": _quantiles(ops["launch_to_start_ns"]),
         "return_to_start_ns": _quantiles(ops["return_to_start_ns"]), "negative_returns": int((ops["return_to_start_ns"] < 0).sum() or 0),
-        "late": int(ops["late"].sum() or 0), "graph_coverage": by_graph, "unmatched_gpu_ops": ops["call_ts_ns"].null_count(),
+        "late": int(ops["late"].sum() or 0), "graph_coverage": graph_coverage(ops), "unmatched_gpu_ops": ops["call_ts_ns"].null_count(),
         "definitions": _rows(launch_delays(ops)),
     }  # fmt: skip
 

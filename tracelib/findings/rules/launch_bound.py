@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.unexplained import unexplained
 from tracelib.findings.finding import (
     Finding,
@@ -39,14 +40,14 @@ def launch_bound(results: Results) -> Finding | None:
     )
     total = int(lost["dur_ns"].sum())
     split = ", ".join(f"{_WORDS[name]} {100 * ns / total:.0f} %" for name, ns in parts.iter_rows())
-    kernels = results.launches.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    coverage = mean(kernels["graph"].is_not_null())
+    coverage = graph_coverage(results.launches)
+    by_graphs = "" if coverage is None else f", {100 * coverage:.0f} % of the kernels were launched by graphs"
     late = mean(results.launches["late"])
     hidden = _hidden(results, total)
     return Finding(
         id="launch_bound", cause="kernel_launch",
-        claim=f"The GPUs waited for the next launch {100 * share:.1f} % of the time ({split}); {100 * late:.0f} % of the launches came after the GPU had run dry, "
-        f"{100 * coverage:.0f} % of the kernels were launched by graphs.{shortage_note(lost)}",
+        claim=f"The GPUs waited for the next launch {100 * share:.1f} % of the time ({split}); {100 * late:.0f} % of the launches came after the GPU had run dry{by_graphs}."
+        f"{shortage_note(lost)}",
         confidence="medium" if hidden else "high",
         why=f"each gap is joined to the call that ended it by correlation id{hidden}",
         disproof="If capturing the decode step into CUDA graphs leaves the gaps between kernels as they are, the launch path is not what they wait for.",

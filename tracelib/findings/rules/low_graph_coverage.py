@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.launches import graph_coverage
 from tracelib.findings.finding import (
+    Abstained,
     Evidence,
     Finding,
     exposed,
@@ -28,18 +30,22 @@ WORTH_SAYING = 0.05
 COVERED = 0.5
 
 
-def low_graph_coverage(results: Results) -> Finding | None:
+def low_graph_coverage(results: Results) -> Finding | Abstained | None:
     """Report that few kernels came from graphs while GPUs waited for launches.
 
     Low coverage alone costs nothing: a GPU that is fed in time does not care how. So launches must be what it waits for.
     """
-    kernels = results.launches.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    coverage = mean(kernels["graph"].is_not_null())
+    coverage = graph_coverage(results.launches)
     cost = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["api", "dispatch", "latency"])
     lost = exposed(results, cost)
     own = own_ns(lost)
-    if kernels.is_empty() or coverage >= COVERED or own < WORTH_SAYING * _whole(results):
+    if own < WORTH_SAYING * _whole(results):
         return None
+    if coverage is None:
+        return _unknown(results.launches)
+    if coverage >= COVERED:
+        return None
+    kernels = results.launches.filter(pl.col("kind") == "kernel")
     single = kernels.filter(pl.col("graph").is_null())
     length, late = quantile(single["dur_ns"], 0.5), mean(single["late"])
     window = results.window
@@ -57,6 +63,19 @@ def low_graph_coverage(results: Results) -> Finding | None:
         verify=["Graph coverage must rise, the share of late launches fall."],
         change="setting", gain_ns=own,
     )  # fmt: skip
+
+
+def _unknown(ops: pl.DataFrame) -> Abstained | None:
+    """Abstain where graphs were recorded whole; where there are no kernels at all, there is nothing to say."""
+    graphs = int((ops["kind"] == "graph").sum())
+    if not graphs:
+        return None
+    reason = f"{graphs:,} launches of CUDA graphs were recorded as one operation each: which share of the kernels they hold is not known"
+    return Abstained(
+        "low_graph_coverage",
+        reason,
+        "nsys profile --cuda-graph-trace=node, which records the kernels of graphs one by one",
+    )
 
 
 def _whole(results: Results) -> int:

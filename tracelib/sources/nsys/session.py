@@ -23,8 +23,8 @@ __all__ = ["add_diagnostics", "clock", "cpus", "diagnostics", "exported", "host"
 _EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: Options of the recording that matter here: no other row of META_DATA_CAPTURE is used.
 OPTIONS = {
-    "graphs": r"^PROCESS_\d+:CUDA_GRAPH_TRACE_OPTIONS:MODE$",
     "switches": r"^LINUX_PERF_OPTIONS:COLLECTION_MODE$",
+    "backtraces": r"^LINUX_PERF_OPTIONS:SAMPLES_PER_BACKTRACE$",
 }
 _NAME_VALUE = {"name": pl.String, "value": pl.String}
 _LOST = re.compile(r"drop|\blost\b|\blose\b|discard|overflow", re.IGNORECASE)
@@ -33,7 +33,8 @@ _NUMBERS = (
     re.compile(r"\b(\d[\d,]*)\s+(?:[\w/-]+\s+){1,6}?(?:dropped|lost|discarded)\b", re.IGNORECASE),
     re.compile(r"\b(?:drop\w*|lost|lose|discard\w*)\W{1,3}(?:\w+\W+){0,4}?(\d[\d,]*)\b", re.IGNORECASE),
 )
-_WARNING = 2
+#: ENUM_DIAGNOSTIC_SEVERITY_LEVEL; 0 is unknown, 1 information, 4 verbose.
+_WARNING, _ERROR = 2, 3
 
 
 def exported(database: Tables) -> dict[str, str]:
@@ -91,7 +92,7 @@ def host(database: Tables) -> str | None:
 
 
 def diagnostics(database: Tables) -> pl.DataFrame:
-    """Return what nsys reported while it recorded: `severity` (1 info, 2 warning, 3 error, 4 fatal), `text`, `count`."""
+    """Return what nsys reported while it recorded: `severity` (ENUM_DIAGNOSTIC_SEVERITY_LEVEL), `text`, `count`."""
     rows = database.read("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
     rows = rows.with_columns(pl.col("text").str.replace_all(r"\s+", " ").str.strip_chars())
     return rows.group_by("severity", "text", maintain_order=True).agg(count=pl.len())
@@ -104,8 +105,8 @@ def add_diagnostics(reported: pl.DataFrame, notes: Remarks) -> int:
         is_loss = bool(_LOST.search(text))
         if is_loss:
             lost += _number_lost(text) * count
-        if severity >= _WARNING or is_loss:
-            level = "error" if severity > _WARNING else "warning"
+        if severity in (_WARNING, _ERROR) or is_loss:
+            level = "error" if severity == _ERROR else "warning"
             times = f" ({count} times)" if count > 1 else ""
             notes.add(level, f"nsys reported{times}: {text}")
     return lost

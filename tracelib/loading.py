@@ -15,6 +15,7 @@ from tracelib.sources import not_opened, read_files, trace_files
 from tracelib.sources.cache import cache as user_cache
 from tracelib.sources.files import sha256
 from tracelib.sources.progress import shown
+from tracelib.sources.repeats import export_of, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,12 +78,15 @@ def load(
     traces, failures = _read(files, progress, user_cache(cache))
     if not traces:
         raise failures[0]
+    readable = _readable(files, failures)
+    twice = repeats(traces)
     named = {row["host"] for trace in traces for row in trace.sources.iter_rows(named=True)} - {None}
     # A manifest of one machine and files that call theirs otherwise: which is which the threads prove, not the name.
     stranger = said.host is not None and bool(named) and said.host not in named
     complete = [
         _completed(trace, path, host or (None if stranger else said.host), said.cpus)
-        for trace, path in zip(traces, _readable(files, failures), strict=True)
+        for index, (trace, path) in enumerate(zip(traces, readable, strict=True))
+        if index not in twice
     ]
     trace = align(
         complete, offsets=_over(offsets, said.offsets), roles=_over(roles, said.roles),
@@ -90,7 +94,10 @@ def load(
         pids=pids,
     )  # fmt: skip
     remarks = [_host_remark(named)] if stranger and not host else []
-    return _with_file_remarks(trace, failures, [path for path in others if path.name != FILE_NAME], remarks)
+    remarks += [_twice_remark(readable[index], readable[first]) for index, first in twice.items()]
+    return _with_file_remarks(
+        trace, failures, files, [path for path in others if path.name != FILE_NAME], remarks
+    )
 
 
 def _over(given: Mapping[str, Any] | None, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,8 +160,17 @@ def _host_remark(named: set[str]) -> dict[str, Any]:
     return {"source": None, "level": "warning", "message": message, "fix": "correct [host] name in run.toml"}
 
 
+def _twice_remark(path: Path, first: Path) -> dict[str, Any]:
+    message = f"{path.name} holds the same recording as {first.name}, which was read alone"
+    return {"source": None, "level": "info", "message": message, "fix": ""}
+
+
 def _with_file_remarks(
-    trace: Trace, failures: Sequence[BadTrace], others: Sequence[Path], remarks: Sequence[dict[str, Any]]
+    trace: Trace,
+    failures: Sequence[BadTrace],
+    files: Sequence[Path],
+    others: Sequence[Path],
+    remarks: Sequence[dict[str, Any]],
 ) -> Trace:
     rows: list[dict[str, Any]] = [
         *remarks,
@@ -172,7 +188,9 @@ def _with_file_remarks(
     for path, reason in closed.items():
         message = f"{path.name} cannot be opened ({reason}): if it is a trace, what it recorded is missing"
         rows.append({"source": None, "level": "error", "message": message, "fix": "Make it readable (chmod, chown), or move it away."})  # fmt: skip
-    others = [path for path in others if path not in closed]
+    exports = {path: export for path in others if (export := export_of(path, files))}
+    rows += [_twice_remark(path, export) for path, export in exports.items()]
+    others = [path for path in others if path not in closed and path not in exports]
     if others:
         shown = ", ".join(path.name for path in others[:5]) + (
             f" and {len(others) - 5} more" if len(others) > 5 else ""

@@ -21,6 +21,7 @@ import polars as pl
 from tracelib.errors import BadTrace, UnknownFormat
 from tracelib.sources.archives import damage_of, is_archive, unpacked
 from tracelib.sources.files import head
+from tracelib.sources.repeats import export_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +88,7 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     """Return the trace files that `paths` name, and the files in directories among them that are none.
 
     A directory stands for every trace file below it, an archive (zip, tar) for those in it; a file that is named itself
-    must be either a trace or such an archive.
+    must be either a trace or such an archive. A report whose own export is among the traces is one of the others.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
             found, left = _traces_in(path)
             traces, others = [*traces, *found], [*others, *left]
             continue
-        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not _hidden(file, path)]
         known = [_traces_or_none(file) for file in files]
         if not any(found for found, _ in known):
             closed = next(
@@ -113,7 +114,25 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
             raise UnknownFormat(path, SOURCES, reason="; ".join(filter(None, [reason, closed])))
         for found, left in known:
             traces, others = [*traces, *found], [*others, *left]
-    return traces, others
+    exported = [path for path in traces if export_of(path, traces)]
+    traces = [path for path in traces if path not in exported]
+    read = {file for path in traces for file in _read_with(path)} if others else set()
+    return traces, [*exported, *(path for path in others if path not in read)]
+
+
+def _read_with(path: Path) -> list[Path]:
+    """Return the files that are read with the trace at `path`: the other tables of a directory of them."""
+    try:
+        source = choose(path)
+    except UnknownFormat:
+        return []  # a damaged member of an archive, of which reading it tells
+    listed: Callable[[Path], list[Path]] | None = getattr(source, "files", None)
+    return listed(path) if listed else [path]
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    """Say whether a file below `folder`, or a folder on the way to it, is hidden: editors keep copies there."""
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _unopened(path: Path, error: OSError) -> UnknownFormat:

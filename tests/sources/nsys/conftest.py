@@ -10,7 +10,7 @@ TABLES = {
     "META_DATA_CAPTURE": "name TEXT, value TEXT",
     "TARGET_INFO_SYSTEM_ENV": "globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, utcTime TEXT, localTime TEXT",
-    "TARGET_INFO_GPU": "vmId INTEGER, id INTEGER, name TEXT",
+    "TARGET_INFO_GPU": "vmId INTEGER, id INTEGER, name TEXT, cuDevice INTEGER",
     "TARGET_INFO_CUDA_DEVICE": "gpuId INTEGER, cudaId INTEGER, pid INTEGER",
     "ProcessStreams": "globalPid INTEGER, filenameId INTEGER, contentId INTEGER",
     "PROCESSES": "globalPid INTEGER, pid INTEGER, name TEXT",

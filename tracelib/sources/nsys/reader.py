@@ -14,6 +14,7 @@ from tracelib.sources.nsys import (
     counters,
     evidence,
     gpu_ops,
+    gpus,
     payloads,
     samples,
     sched,
@@ -88,7 +89,7 @@ def _numbered(
     host = session.host(database)
     known = threads.threads(database, texts, used.filter(used != IDLE), host)
     frames = {"threads": known.drop("globalTid"), "counters": read.pop("counters")}
-    frames["gpus"], gpu = threads.gpus(database, read["gpu_ops"], host)
+    frames["gpus"], gpu = gpus.gpus(database, read["gpu_ops"], host, notes)
     frames["gpu_ops"] = _operations(read.pop("gpu_ops"), gpu, notes)
     del gpu
     frames["slices"] = _slices(read.pop("slices"), known, last, notes)

@@ -1,4 +1,4 @@
-"""Threads, processes and GPUs of an nsys export, and the numbers under which the frames know them.
+"""Threads and processes of an nsys export, and the numbers under which the frames know them.
 
 A `globalTid` packs hardware id (8 bits), VM id (8), process (24) and thread (24) into a signed 64-bit integer; a
 `globalPid` is the same with a thread of 0 (Nsight Systems User Guide, "Serialized process and thread identifiers").
@@ -10,32 +10,31 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.schema import FRAMES
 from tracelib.sources.nsys.names import looked_up
 
 if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
 
-__all__ = ["gpus", "numbered", "pid", "process", "ranks", "threads", "tid"]
+__all__ = ["FIELD", "numbered", "pid", "process", "ranks", "threads", "tid"]
 
-_FIELD = 1 << 24
-_DEVICES = 1 << 31
+#: What a process's or a thread's field can hold.
+FIELD = 1 << 24
 _NVTX_THREAD_NAME = 39
 
 
 def process(column: str) -> pl.Expr:
     """Return what identifies the process in `column`, a globalTid or globalPid."""
-    return pl.col(column) // _FIELD
+    return pl.col(column) // FIELD
 
 
 def pid(column: str) -> pl.Expr:
     """Return the process id in `column`."""
-    return process(column) % _FIELD
+    return process(column) % FIELD
 
 
 def tid(column: str) -> pl.Expr:
     """Return the thread id in `column`."""
-    return pl.col(column) % _FIELD
+    return pl.col(column) % FIELD
 
 
 def threads(database: Tables, texts: pl.DataFrame, used: pl.Series, host: str | None) -> pl.DataFrame:
@@ -89,36 +88,6 @@ def _process_names(database: Tables, named: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([listed, main]).drop_nulls().unique("key", keep="first", maintain_order=True)
 
 
-def gpus(database: Tables, operations: pl.DataFrame, host: str | None) -> tuple[pl.DataFrame, pl.Series]:
-    """Return the GPUs that ran `operations` or that the export lists, and the GPU of each operation.
-
-    A process counts the devices that it may use from 0; `TARGET_INFO_CUDA_DEVICE` says which GPU each of them is. A
-    process that it does not list is taken to see the GPUs as the machine numbers them. An operation whose device number
-    makes no sense has no GPU.
-    """
-    listed = database.read("TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64))
-    listed = (
-        listed.select(key=_device(pl.col("pid"), "cudaId"), gpuId="gpuId")
-        .drop_nulls()
-        .unique("key", keep="first")
-    )
-    devices = operations.select(key=_device(pid("globalPid"), "deviceId"))
-    seen = devices.unique().drop_nulls().join(listed, on="key", how="left")
-    seen = seen.with_columns(device=pl.coalesce("gpuId", pl.col("key") % _DEVICES))
-    models = database.read("TARGET_INFO_GPU", {"id": pl.Int64, "name": pl.String})
-    models = models.select(device="id", name="name").drop_nulls("device").unique("device", keep="first")
-    known = pl.concat([seen.select("device"), models.select("device")]).unique().sort("device")
-    known = known.filter(pl.col("device").is_between(0, _DEVICES - 1)).with_row_index("gpu")
-    known = known.join(models, on="device", how="left", maintain_order="left")
-    numbers = seen.join(known, on="device", how="left").select("key", pl.col("gpu").cast(pl.Int32))
-    gpu = devices.join(numbers, on="key", how="left", maintain_order="left")["gpu"]
-    driven = seen.join(known, on="device").select("gpu", process=pl.col("key") // _DEVICES)
-    frame = known.with_columns(host=pl.lit(host, pl.String)).join(
-        _rank_of_gpu(database, driven), on="gpu", how="left"
-    )
-    return frame.sort("gpu").select(FRAMES["gpus"].names()).cast(FRAMES["gpus"]), gpu
-
-
 def ranks(database: Tables) -> pl.DataFrame:
     """Return `process` (id), `rank` Int32 of the processes whose MPI rank the export tells."""
     columns = dict.fromkeys(("globalTid", "globalPid", "rank"), pl.Int64)
@@ -128,18 +97,6 @@ def ranks(database: Tables) -> pl.DataFrame:
         .drop_nulls()
         .unique()
     )
-
-
-def _rank_of_gpu(database: Tables, driven: pl.DataFrame) -> pl.DataFrame:
-    """Return `gpu`, `rank`: the rank of the only process with one among those in `driven` (`gpu`, `process`)."""
-    pairs = driven.join(ranks(database), on="process").select("gpu", "rank").unique()
-    return pairs.group_by("gpu").agg("rank").filter(pl.col("rank").list.len() == 1).explode("rank")
-
-
-def _device(process_id: pl.Expr, device: str) -> pl.Expr:
-    """Return one number for a process's device; null where the device's own number makes no sense."""
-    sound = pl.col(device).fill_null(0).is_between(0, _DEVICES - 1)
-    return pl.when(sound).then(process_id.fill_null(0) % _FIELD * _DEVICES + pl.col(device).fill_null(0))
 
 
 def numbered(column: pl.Series, known: pl.DataFrame) -> pl.Series:

@@ -199,6 +199,73 @@ def test_other_texts_are_not_recognised(text):
     assert not sniff(text.encode(), "perf.txt")
 
 
+SWITCH = "sched_switch: prev_comm=a prev_pid=1234 prev_prio=120 prev_state=S ==> next_comm=b next_pid=12 next_prio=120"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " request worker -1234    [000] d..2. 100.000002: {}",
+        "                -80      [001] d..2. 100.000002: {}",
+        "       worker 7 -1       [001] d..2. 100.000002: {}",
+        "       worker 12 -1234  [000]   100.000002: {}",
+        "       worker 12 -1234  (  1234) [000] d..2. 100.000002: {}",
+        "worker 12 -1234  2d..1. 100.000002: {}",
+    ],
+)
+@pytest.mark.parametrize("header", ["", "# tracer: nop\n#\n"])
+def test_ftrace_names_that_end_in_a_blank_are_no_threads_of_perf(line, header):
+    from tracelib.sources.ftrace import sniff as by_ftrace
+    from tracelib.sources.perf import sniff
+
+    text = (header + f"{line.format(SWITCH)}\n" * 3).encode()
+    assert not sniff(text, "x.txt")
+    assert by_ftrace(text, "x.txt")
+
+
+def test_below_ftrace_s_header_nothing_is_perf_s():
+    from tracelib.sources.perf import sniff
+
+    assert not sniff(b"# tracer: nop\n#\n x 8 [000] 5.000001: cycles: \n", "x.txt")
+
+
+@pytest.mark.parametrize("thread", [":-1 -1/-1", "-1/-1", ":-1    -1"])
+def test_a_thread_that_had_left_is_perf_s(load, thread):
+    trace = load(f"{thread} [000] 2.000001: 1 cycles: \n{CHAIN}")
+    assert trace.samples.select("ts_ns", "cpu", "thread").rows() == [(2_000_001_000, 0, None)]
+
+
+@pytest.mark.parametrize(
+    ("head", "who"),
+    [
+        ("  python 26243   1 5.000001: ", (None, "python", 1)),
+        ("kworker/ 26243 130 5.000001: ", (None, "kworker/", 130)),
+        ("a worker 1234567  12 5.000001: ", (None, "a worker", 12)),
+        ("  python 26000/26243   1 5.000001: ", (26000, "python", 1)),
+        ("   26243   1 5.000001: ", (None, None, 1)),
+        ("  python   26243   1 K    5.000001: ", (None, "python", 1)),
+    ],
+)
+def test_the_latency_format(load, head, who):
+    tid = 1234567 if "1234567" in head else 26243
+    trace = load(f"{head}  20408163 cpu-clock/freq=49/:     7f3f00 tuple_alloc+0x37 (/bin/x)\n" * 2)
+    assert trace.threads.filter(pl.col("tid") == tid).select("pid", "name").rows() == [who[:2]]
+    assert trace.samples.select("cpu", "period").rows() == [(who[2], 20408163)] * 2
+    assert trace.sources["skipped_bytes"].item() == 0
+
+
+def test_a_name_that_looks_like_the_latency_format_is_a_name(load):
+    trace = load(f"pool 12345 678 5.000001: 1 cycles: \n{CHAIN}x 9 5.000001: 1 cycles: \n{CHAIN}" * 2)
+    assert trace.threads.select("tid", "name").rows() == [(9, "x"), (678, "pool 12345")]
+
+
+@pytest.mark.parametrize("misc", ["K", "U", "KUH", "G", "KGg", "S", "KSp"])
+def test_letters_of_misc(load, misc):
+    trace = load(f"my thread 7/8 [003] {misc:<5} 5.000001: 12 cycles: \n{CHAIN}" * 2)
+    assert trace.threads.filter(pl.col("tid") == 8).select("pid", "name").rows() == [(7, "my thread")]
+    assert trace.samples["cpu"].to_list() == [3, 3]
+
+
 def test_a_refused_head_keeps_its_chain_from_the_event_before(load):
     trace = load(
         f"x 1/1 [000] 1.000001: 1 cycles: \n{CHAIN}torn 2.0000: 1 cycles: \n{CHAIN}x 1/1 [000] 3.000001: 1 cycles: \n{CHAIN}"

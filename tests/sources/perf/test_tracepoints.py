@@ -105,3 +105,17 @@ def test_system_calls_by_number(load, arch, number, name):
         f"x 12/12 [000] 6.000011: raw_syscalls:sys_exit: NR {number} = 0\n"
     )
     assert trace.slices.select(pl.col("name").cast(pl.String), "dur_ns").rows() == [(name, 10_000)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["probe_libc:up: (7f0012345678) arg=1", "probe:up: (7f00)", "sdt_app:up: (7f00)", "mine:up: (7f00) arg1=3", "mine:up: (7f00 <- 7f10)"],
+)  # fmt: skip
+def test_a_probe_whose_name_looks_like_modifiers_is_a_tracepoint(load, said):
+    trace = load(
+        f"x 12/12 [000] 6.000001: {said}\nx 12/12 [000] 6.000002: 1 cycles:up: \n\t 7f00 f+0x1 (/x)\n\n"
+    )
+    assert trace.samples["event"].cast(pl.String).to_list() == ["cycles:up"]
+    assert f"tracepoints that are counted only: {said.split(': ')[0]} (1)" in " ".join(
+        trace.health["message"]
+    )

@@ -6,7 +6,15 @@ import codecs
 import re
 from typing import TYPE_CHECKING
 
-from tracelib.sources.perf.patterns import HEAD, NO_THREAD_HEAD, NO_TIME_HEAD, VIRTUAL
+from tracelib.sources.perf.patterns import (
+    DEPARTED,
+    FTRACE_HEAD,
+    FTRACE_HEADER,
+    HEAD,
+    NO_THREAD_HEAD,
+    NO_TIME_HEAD,
+    VIRTUAL,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +34,8 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     if head.startswith(BINARY) or _is_json(head):
         return True
     text = head.decode(errors="replace")
+    if re.search(FTRACE_HEADER, text):
+        return False
     if "# perf version :" in text or "# captured on    :" in text:
         return True
     lines = [
@@ -33,10 +43,20 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
         for line in text.split("\n")
         if line.strip() and not line.startswith(("#", "\t"))
     ]
-    if any(re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line) for line in lines[:LOOKED_AT]):
+    lines = lines[:LOOKED_AT]
+    if sum(map(_is_ftrace, lines)) * 2 > len(lines):
+        return False
+    if any(
+        (re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line)) and not _is_ftrace(line) for line in lines
+    ):
         return True
     chain = re.search(r"(?m)^\t *[0-9a-f]+ .*\)\r?$", text)
-    return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines[:LOOKED_AT])
+    return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines)
+
+
+def _is_ftrace(line: str) -> bool:
+    """Say whether `line` is a head of ftrace's, even if perf's expression finds one in it."""
+    return re.match(FTRACE_HEAD, line) is not None and not re.match(DEPARTED, line)
 
 
 def converter(head: bytes) -> str | None:

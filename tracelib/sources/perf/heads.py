@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelib.sources.perf.patterns import EVENT, LATENCY_PREFIX, MODIFIERS, PREFIX, TRACEPOINT, VIRTUAL
+from tracelib.sources.perf.patterns import (
+    EVENT,
+    LATENCY_PREFIX,
+    MODIFIERS,
+    PREFIX,
+    PROBE,
+    PROBED,
+    TRACEPOINT,
+    VIRTUAL,
+)
 
 __all__ = ["KIND", "events", "prefixes"]
 
@@ -34,9 +43,12 @@ def prefixes(base: pl.Series) -> pl.DataFrame:
         .str.replace(VIRTUAL, "")
         .alias("prefix"),
     )
+    shown = cut["prefix"].drop_nulls()
+    shown = shown.filter(shown != "")
+    latency = shown.str.contains(LATENCY_PREFIX).sum() * 2 > len(shown)
     parts = [
         pl.col("prefix").str.extract_groups(pattern).struct.rename_fields(["comm", "thread", "cpu"])
-        for pattern in (LATENCY_PREFIX, *PREFIX)
+        for pattern in ((LATENCY_PREFIX, *PREFIX) if latency else PREFIX)
     ]
     chosen = pl.coalesce(pl.when(part.struct.field("thread").is_not_null()).then(part) for part in parts)
     ids = pl.col("thread").str.strip_chars().str.splitn("/", 2).struct.rename_fields(["first", "second"])
@@ -63,7 +75,8 @@ def events(says: pl.Series) -> pl.DataFrame:
     """Return one row per `says`, the text behind a time: `period` (Int64), `event`, `rest` (String), `kind`."""
     parts = pl.DataFrame({"says": says}).select(pl.col("says").str.extract_groups(EVENT).struct.unnest())
     name = pl.coalesce("event", "branch")
-    tracepoint = name.str.contains(TRACEPOINT) & ~name.str.contains(MODIFIERS)
+    probe = name.str.contains(PROBE) | pl.col("rest").str.contains(PROBED)
+    tracepoint = name.str.contains(TRACEPOINT) & (~name.str.contains(MODIFIERS) | probe)
     kind = (
         pl.when(name.str.starts_with("PERF_RECORD_SWITCH")).then(pl.lit("switched"))
         .when(name.str.starts_with("PERF_RECORD_") | (name == METRIC)).then(pl.lit("record"))

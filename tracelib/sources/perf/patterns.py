@@ -13,11 +13,13 @@ at most 16 characters before it.
 from __future__ import annotations
 
 __all__ = [
-    "BARE_ADDRESS", "COMM_RECORD", "EVENT", "EXTRA_LINE", "FRAME", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
-    "MEMORY_ACCESS", "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "ONLY_LIBRARY", "PHYSICAL", "PREFIX", "SHARE", "TRACEPOINT", "VIRTUAL",
+    "BARE_ADDRESS", "COMM_RECORD", "DEPARTED", "EVENT", "EXTRA_LINE", "FRAME", "FTRACE_HEAD", "FTRACE_HEADER", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
+    "MEMORY_ACCESS", "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "ONLY_LIBRARY", "PHYSICAL", "PREFIX", "PROBE", "PROBED", "SHARE", "TRACEPOINT", "VIRTUAL",
 ]  # fmt: skip
 
-_THREAD = r"-?\d+(?:/-?\d+)?"
+#: perf prints one negative id, -1, where a thread had left already; ftrace writes "name-1234".
+_ID = r"(?:-1|\d+)"
+_THREAD = rf"{_ID}(?:/{_ID})?"
 _CPU = r"\[-?\d+\]"
 
 #: Right end of what stands before the first ": " of a head in the usual layout.
@@ -41,20 +43,31 @@ NO_THREAD_HEAD = (
     r"cpu-migrations)\b"
 )
 
+#: A head of ftrace or trace-cmd, whose names may end in a blank and a number; perf's own of a thread that had left looks
+#: like one.
+FTRACE_HEADER = r"(?m)^# tracer: \S+\s*$"
+FTRACE_HEAD = (
+    r"^\s*\S?.*?-\d+(?:\s+\(\s*[\d-]+\))?\s+(?:\[\d{1,6}\](?:\s+[^\s\d\[\](]\S{3,5})?|\d{1,6}[^\s\d\[\](]\S{3,5})\s*"
+    r"\d{1,19}(?:\.\d{1,9})?(?:us[ +!#*@$]?)?\s*:\s+\S"
+)
+DEPARTED = r"^\s*(?::-1\s+(?:-1/)?-1|-1/-1)\s"
+
 #: Before the name, of a guest (`-F +machine_pid,+vcpu`).
 VIRTUAL = r"^\s*(?:VM:\s*\d+\s+(?:VCPU:\d+\s+)?|VCPU:\d+\s+)"
 #: After the cpu: `-F +misc` (letters), `-F +tod` (date and time of day).
-_EXTRAS = r"(?:\s+[A-Z]{1,4})?(?:\s+\d{4}-\d\d-\d\d\s+[\d:.]+)?"
+_EXTRAS = r"(?:\s+[KUHGgMESp]{1,6})?(?:\s+\d{4}-\d\d-\d\d\s+[\d:.]+)?"
 #: `-F …` layouts of what stands before the time, tried in turn.
 PREFIX = (
     rf"^\s*(?P<comm>\S.{{0,15}}|\S)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
     rf"^\s*(?P<comm>\S.*?)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
     rf"^\s*(?P<comm>)(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
-    r"^\s*(?P<comm>)(?P<thread>)\[(?P<cpu>-?\d+)\]$",
+    rf"^\s*(?P<comm>)(?P<thread>)\[(?P<cpu>-?\d+)\]{_EXTRAS}$",
     r"^\s*(?P<comm>\S.{0,15}?)?(?P<thread>)\s*(?:\[(?P<cpu>-?\d+)\])?$",
 )
-#: `-L` (latency format): name cut to 8, cpu without brackets, all in fixed columns.
-LATENCY_PREFIX = r"^(?P<comm>.{8}) (?P<thread>[ \d]{6}\d) (?P<cpu>[ \d]{2}\d)$"
+#: `-L` (latency format): name cut to 8 bytes, thread of at least 5 columns (7 in newer versions), cpu of 3 without brackets.
+#: Threads whose names end in numbers look so in other layouts: it is one only where most heads fit.
+_5_WIDE = r"(?: {4}\d| {3}\d\d| {2}\d{3}| \d{4}|\d{5,}| {3}-1)"
+LATENCY_PREFIX = rf"^(?:(?P<comm>.{{2,8}}) )?(?P<thread> *{_5_WIDE}(?:/{_ID})?) +(?P<cpu> -1| {{2}}\d| \d\d|\d{{3,5}}){_EXTRAS}$"
 
 #: Behind the time: period, event, the rest. Branch traces may name a kind of branch in place of an event.
 EVENT = (
@@ -64,6 +77,9 @@ EVENT = (
 #: `system:name`, as opposed to `cycles:u`, whose part behind the colon holds only modifiers.
 TRACEPOINT = r"^[A-Za-z_][\w.-]*:[A-Za-z_]\w*$"
 MODIFIERS = r"^[\w/=,.-]*:[ukhIGHpPSDeWbRX]+$"
+#: A probe may have such a name, too: its group, or the address with which its text begins, tells.
+PROBE = r"^(?:probe|sdt)(?:_\w+)?:"
+PROBED = r"^\([0-9a-f]+(?: <- [0-9a-f]+)?\)(?:\s|$)"
 
 _LIBRARY = r"\((?P<library>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
 _OFFSET = r"(?:\+0x[0-9a-f]+)?"

@@ -119,6 +119,69 @@ def test_an_address_on_the_head_s_line(load, rest, chain):
     assert chains(load(f"{HEAD}{rest}\n" * 2)) == [[chain]] * 2
 
 
+BEHIND = [
+    " ABI:2    AX:0x1    SP:0xffffc9000706bcb8    IP:0xffffffff8161f591 ",  # +iregs, +uregs
+    " insn: 48 85 ff",
+    " ilen: 3",
+    " ilen: 3 insn: 48 85 ff",
+    "               0",  # +phys_addr
+    "        1a2b3c4d",
+    "        1a2b3c4d 4K N/A",
+    " N/A",
+    " 4K",
+    "  foo+0x1/bar+0x2/P/-/-/0  foo+0x3/bar+0x4/M/-/-/12 ",  # +brstacksym
+    " 0x401136/0x401132/P/-/-/0  0x0/0x0/P/-/-/0/ ",
+    " 0x401136(/x)/0x401132(/x)/P/-/-/0 ",  # +brstack,+dso
+    " ABI:2    AX:0x1 0x401136/0x401132/P/-/-/0  insn: 48 85 ff               0 4K",
+    " \t IPC: 0.75 (3/4) ",
+]
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize(
+    ("frame", "chain"),
+    [
+        ("foo+0x1 (/lib/x.so)", ("foo", "/lib/x.so")),
+        ("foo(int, a b)+0x1f (/memfd:x (deleted))", ("foo(int, a b)", "/memfd:x (deleted)")),
+        ("[unknown] ([unknown])", ("[unknown]", "[unknown]")),
+        ("native_write ([kernel.kallsyms])", ("native_write", "[kernel.kallsyms]")),
+    ],
+)
+def test_what_stands_behind_a_frame_on_the_head_s_line_is_no_part_of_it(load, behind, frame, chain):
+    assert chains(load(f"{HEAD}    7f0012345678 {frame}{behind}\n" * 2)) == [[chain]] * 2
+
+
+@pytest.mark.parametrize("behind", [*BEHIND[:4], BEHIND[10]])
+def test_behind_an_address_or_a_symbol_alone_too(load, behind):
+    assert chains(load(f"{HEAD}    7f0012345678{behind}\n" * 2)) == [[("[unknown]", None)]] * 2
+    assert chains(load(f"{HEAD}    7f0012345678 foo+0x1{behind}\n" * 2)) == [[("foo", None)]] * 2
+    assert chains(load(f"{HEAD}{behind}\n" * 2)) == [None] * 2
+
+
+def test_branches_of_symbols_with_blanks(load):
+    trace = load(f"{HEAD}    7f0012345678 foo+0x1 (/x)  a<b, c>::d+0x1/operator new+0x2/P/-/-/0 \n" * 2)
+    assert chains(trace) == [[("foo", "/x")]] * 2
+
+
+@pytest.mark.parametrize(
+    ("said", "chain"),
+    [
+        ("cbr:  cbr: 42 freq: 4219 MHz (156%)                  0 [unknown] ([unknown])", ("[unknown]", "[unknown]")),
+        ("cbr:  cbr: 42 freq: 4219 MHz (156%)         401132 main (/bin/x)", ("main", "/bin/x")),
+        ("ptwrite:  IP: 0 payload: 0x123456789abcdef     401132 main+0x2 (/bin/x)", ("main", "/bin/x")),
+        ("mwait:  hints: 0x1 extensions: 0   401132 main (/bin/x)", ("main", "/bin/x")),
+        ("pwre:  hw: 0 cstate: 2 sub-cstate: 0   401132 main (/bin/x)", ("main", "/bin/x")),
+        ("exstop:  IP: 1   401132 main (/bin/x)", ("main", "/bin/x")),
+        ("pwrx:  deepest cstate: 2 last cstate: 2 wake reason: 0x4   401132 main (/bin/x)", ("main", "/bin/x")),
+        ("psb:  psb offs: 0x3f80   401132 main (/bin/x)", ("main", "/bin/x")),
+    ],
+)  # fmt: skip
+def test_what_intel_pt_says_of_itself_is_no_symbol(load, said, chain):
+    trace = load(f"x 7/8 [003] 5.000001:          1 {said}\n" * 2)
+    assert chains(trace) == [[chain]] * 2
+    assert trace.samples["event"].cast(pl.String).to_list() == [said.split(":")[0]] * 2
+
+
 def test_a_share_that_was_lost_is_no_count(load):
     trace = load(
         f"{HEAD}\n{FRAMES}\nProcessed 100 samples and lost 12.34%!\nProcessed 9 events and lost 5 chunks!\n"

@@ -8,9 +8,20 @@ import numpy as np
 import polars as pl
 
 from tracelib.schema import STACKS
-from tracelib.sources.perf.patterns import BARE_ADDRESS, FRAME, INLINE_FRAME, MEMORY_ACCESS, ONLY_LIBRARY
+from tracelib.sources.perf.patterns import (
+    BARE_ADDRESS,
+    BEHIND_LIBRARY,
+    FRAME,
+    INLINE_EXTRAS,
+    INLINE_FRAMES,
+    MEMORY_ACCESS,
+    ONLY_LIBRARY,
+    SYNTHETIC,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 __all__ = ["inline_frames", "intern", "parse"]
@@ -21,14 +32,16 @@ INLINED = "inlined"
 INSTRUCTION = "insn:"
 
 
-def parse(lines: pl.Series, pattern: str = FRAME) -> pl.DataFrame:
-    """Return one row per line: `symbol` and `library` (String).
+def parse(lines: pl.Series, patterns: Sequence[str] = (FRAME,)) -> pl.DataFrame:
+    """Return one row per line, read by the first of `patterns` that fits: `symbol` and `library` (String).
 
     A line that is no frame gives two nulls; one without a symbol gives "[unknown]". The offset in the function is left
     out, so that samples at two instructions of a function share a chain. An inlined function has no library of its own:
     null.
     """
-    parts = pl.DataFrame({"line": lines}).select(pl.col("line").str.extract_groups(pattern).struct.unnest())
+    tried = [pl.col("line").str.extract_groups(pattern) for pattern in patterns]
+    fits = [pl.when(groups.struct.field("address").is_not_null()).then(groups) for groups in tried]
+    parts = pl.DataFrame({"line": lines}).select(pl.coalesce(fits).struct.unnest())
     is_frame = pl.col("address").is_not_null() & ~pl.col("symbol").str.starts_with(INSTRUCTION).fill_null(
         value=False
     )
@@ -47,9 +60,10 @@ def parse(lines: pl.Series, pattern: str = FRAME) -> pl.DataFrame:
 
 def inline_frames(says: pl.Series) -> pl.DataFrame:
     """Return the frame on each head's own line (recorded without call chains), nulls where there is none."""
-    rest = says.str.replace(MEMORY_ACCESS, " ")
+    rest = says.str.replace(MEMORY_ACCESS, " ").str.replace(SYNTHETIC, " ")
+    rest = rest.str.replace(BEHIND_LIBRARY, ")").str.replace(INLINE_EXTRAS, "")
     bare = rest.str.contains(BARE_ADDRESS).fill_null(value=False)
-    alone, named = parse(rest.zip_with(bare, says.clear(len(says)))), parse(rest, INLINE_FRAME)
+    alone, named = parse(rest.zip_with(bare, says.clear(len(says)))), parse(rest, INLINE_FRAMES)
     return pl.select(
         pl.when(bare).then(alone[column]).otherwise(named[column]).alias(column) for column in named.columns
     )

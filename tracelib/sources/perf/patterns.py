@@ -13,8 +13,8 @@ at most 16 characters before it.
 from __future__ import annotations
 
 __all__ = [
-    "BARE_ADDRESS", "COMM_RECORD", "DEPARTED", "EVENT", "EXTRA_LINE", "FRAME", "FTRACE_HEAD", "FTRACE_HEADER", "HEAD", "HEAD_TAIL", "INLINE_FRAME", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
-    "MEMORY_ACCESS", "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "ONLY_LIBRARY", "PHYSICAL", "PREFIX", "PROBE", "PROBED", "SHARE", "TRACEPOINT", "VIRTUAL",
+    "BARE_ADDRESS", "BEHIND_LIBRARY", "COMM_RECORD", "DEPARTED", "EVENT", "EXTRA_LINE", "FRAME", "FTRACE_HEAD", "FTRACE_HEADER", "HEAD", "HEAD_TAIL", "INLINE_EXTRAS", "INLINE_FRAMES", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
+    "MEMORY_ACCESS", "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "ONLY_LIBRARY", "PHYSICAL", "PREFIX", "PROBE", "PROBED", "SHARE", "SYNTHETIC", "TRACEPOINT", "VIRTUAL",
 ]  # fmt: skip
 
 #: perf prints one negative id, -1, where a thread had left already; ftrace writes "name-1234".
@@ -87,14 +87,30 @@ _OFFSET = r"(?:\+0x[0-9a-f]+)?"
 ONLY_LIBRARY = rf"^{_LIBRARY}$"
 #: One line of a call chain; the library may hold blanks and one or two levels of brackets ("/memfd:x (deleted)").
 FRAME = rf"^\s*(?P<address>[0-9a-f]+)(?:\s+(?P<symbol>\S.*?)??{_OFFSET})?(?:\s+{_LIBRARY})?\s*$"
-#: The instruction pointer on the head's line (no call chain), maybe after flags, maybe before a branch's target.
-INLINE_FRAME = (
-    rf"^(?:.*?\s)??(?P<address>[0-9a-f]+)\s+(?:[0-9a-f]{{6,16}}\s+)?(?P<symbol>\S.*?){_OFFSET}(?:\s+{_LIBRARY})?"
-    r"(?:\s+=>.*)?(?:\s+0x[0-9a-f]+(?:\([^)]*\))?/0x.*)?\s*$"
+#: The instruction pointer on the head's line (no call chain), maybe after flags, maybe before a branch's target. Tried in
+#: turn: behind an unknown symbol, or behind an offset, anything may follow that `-F` adds.
+_POINTER = r"^(?:.*?\s)??(?P<address>[0-9a-f]+)\s+(?:[0-9a-f]{6,16}\s+)?"
+INLINE_FRAMES = (
+    rf"{_POINTER}(?P<symbol>\[unknown\])(?:\s+{_LIBRARY})?(?:\s.*)?$",
+    rf"{_POINTER}(?P<symbol>\S.*?)\+0x[0-9a-f]+(?:\s+{_LIBRARY})?(?:\s.*)?$",
+    rf"{_POINTER}(?P<symbol>\S.*?)(?:\s+{_LIBRARY})?(?:\s+=>.*)?\s*$",
 )
+#: What `-F` adds behind it: registers, branches, length and bytes of the instruction, physical address, page sizes.
+_EXTRA = (
+    r"(?:ABI:\d+(?:\s+\w+:0x[0-9a-f]+)*|\S+/\S+/[MPN-]+/[X-]/[A-]/\d+\S*|0x[0-9a-f]+/0x[0-9a-f]+/\S*|ilen: \d+"
+    r"|insn:(?: [0-9a-f]{2})*|\d+[BKMGTPE]|N/A|IPC: \S+ \(\d+/\d+\))"
+)
+INLINE_EXTRAS = rf"(?:(?:^|\s+){_EXTRA})+\s*$"
+#: A physical address looks like any other: it is one behind a library.
+BEHIND_LIBRARY = rf"\)(?:\s+{_EXTRA}|\s{{3,}}[0-9a-f]{{1,13}})+\s*$"
 
 #: The same without a symbol (`-F ip` or `-F ip,dso`): to be read like a line of a chain.
 BARE_ADDRESS = rf"^\s*[0-9a-f]{{4,16}}(?:\s+{_LIBRARY.replace('?P<library>', '?:')})?\s*$"
+#: What Intel PT's own events say before it (util/intel-pt.c; `perf_sample__fprintf_synth`).
+SYNTHETIC = (
+    r"^\s*(?:IP: \d+ payload: \w+|IP: \d+|hints: \w+ extensions: \w+|hw: \d+ cstate: \d+ sub-cstate: \d+"
+    r"|deepest cstate: \d+ last cstate: \d+ wake reason: \w+|cbr:\s+\d+ freq:\s+\d+ MHz(?:\s+\(\s*\d+%\))?|psb offs: \w+)\s"
+)
 #: What `-F +data_src,+weight,+ins_lat` print before it: a number, its meaning in words, up to two short numbers.
 MEMORY_ACCESS = r"[0-9a-f]+ \|OP .*\|BLK +\S+(?: or \S+)*(?:\s+\d{1,9})?(?:\s+\d{1,9})?\s"
 

@@ -8,7 +8,8 @@ import pytest
 
 from tracelib.errors import BadTrace
 from tracelib.schema import IDLE
-from tracelib.sources.ftrace import graph, heads, read, sched, sniff, syscalls
+from tracelib.sources import syscall_names
+from tracelib.sources.ftrace import graph, heads, read, sched, sniff
 from tracelib.sources.ftrace.events import kind_of
 from tracelib.sources.ftrace.reader import collect
 
@@ -200,8 +201,8 @@ def test_a_signal_handlers_return_ends_without_its_number(trace_of):
 
 
 def test_numbers_of_arm():
-    assert syscalls.machine_of(pl.Series([98, 98, 63, 124])) is syscalls.ARM64
-    assert syscalls.machine_of(pl.Series([202, 0, 24])) is syscalls.X86_64
+    assert syscall_names.machine_of(pl.Series([98, 98, 63, 124])) == "arm64"
+    assert syscall_names.machine_of(pl.Series([202, 0, 24])) == "x86-64"
 
 
 def test_calls_at_the_edges_and_with_a_missing_half(trace_of):

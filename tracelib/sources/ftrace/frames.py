@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import COUNTERS, SLICE_CATEGORY
+from tracelib.sources import syscall_names
 from tracelib.sources.ftrace import markers, nesting, sched, syscalls
 from tracelib.sources.ftrace.graph import calls
 from tracelib.sources.ftrace.interned import codes_of
@@ -166,15 +167,10 @@ class Frames:
         return calls.slices
 
     def _one_spelling(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Leave out raw_syscalls events of calls that stand there by name as well; name the others by their number.
-
-        A thread is in one call at a time: two entries, or two exits, next to each other are one told twice.
-        """
-        raw, ends = pl.col("raw"), pl.col("ends")
+        """Leave out raw_syscalls events of calls that stand there by name as well; name the others by their number."""
         if not rows["raw"].any():
             return rows
-        beside = [((~raw).shift(step) & (ends.shift(step) == ends)).over("thread") for step in (1, -1)]
-        twice = rows.select((raw & pl.any_horizontal(beside)).fill_null(value=False)).to_series()
+        twice = rows.select(syscall_names.told_twice(pl.col("raw"), pl.col("ends"))).to_series()
         if twice.any():
             self.remarks.add(
                 "info",
@@ -184,16 +180,9 @@ class Frames:
         numbered = rows.filter("raw")
         if numbered.is_empty():
             return rows
-        table = syscalls.machine_of(numbered["number"])
-        machine = "arm64" if table is syscalls.ARM64 else "x86-64"
-        self.remarks.add("info", f"system calls are named by number as on {machine}, judged by which numbers occur",
-                         "To be certain, record syscalls:* instead of raw_syscalls:*")  # fmt: skip
-        table = {**table, syscalls.NO_NUMBER: "rt_sigreturn"}
-        names = pl.col("number").replace_strict(table, default=None, return_dtype=pl.String)
-        named = pl.coalesce(
-            names, pl.concat_str(pl.lit("syscall "), pl.col("number").cast(pl.String).fill_null("?"))
-        )
-        return rows.with_columns(event=pl.when("raw").then(named.cast(pl.Categorical())).otherwise("event"))
+        machine = syscall_names.judged(numbered["number"], self.remarks)
+        named = syscall_names.by_number(pl.col("number"), machine).cast(pl.Categorical())
+        return rows.with_columns(event=pl.when("raw").then(named).otherwise("event"))
 
     def _marks(self) -> markers.Marks:
         rows = self.events.table("marker")

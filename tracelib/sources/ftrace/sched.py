@@ -10,6 +10,7 @@ import polars as pl
 
 from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
 from tracelib.sources.ftrace.interned import codes_of
+from tracelib.sources.plugin_states import of_newer_kernels
 
 __all__ = ["cuts", "frame", "missing_switches", "nothing", "parse_fields", "states"]
 
@@ -27,8 +28,6 @@ FIELDS = ("prev_name", "prev", "state", "next_name", "next", "cpu")
 
 #: Letters that older kernels print: x dead; K (wakekill), W (waking), N (no load) only beside others.
 LETTERS = {"x": "X", "K": "other", "W": "other", "N": "other"}
-#: The plugin names bits as kernels before 4.14 numbered them. A thread that leaves in "W" alone is one of a newer kernel.
-PLUGIN_OLD, PLUGIN_NEW, TELLING = ("Z", "X", "x", "W"), ("X", "Z", "P", "I"), "W"
 #: Bits of a numeric state since Linux 4.14 (include/linux/sched.h, TASK_REPORT) and before.
 BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "X", 32: "Z", 64: "P", 128: "I"}
 OLD_BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "Z", 32: "X", 64: "X", 128: "other", 256: "other", 512: "P"}
@@ -48,11 +47,8 @@ def parse_fields(texts: pl.Series) -> pl.DataFrame:
     number = pl.col("prev", "next", "cpu").cast(pl.Int64, strict=False)
     plugin = tried.select(
         pl.col("b").struct.field("prev").is_not_null() & pl.col("a").struct.field("prev").is_null()
-    )
-    state = pl.col("state")
-    if read.filter(plugin.to_series())["state"].eq(TELLING).any():
-        renamed = state.replace(PLUGIN_OLD, PLUGIN_NEW)
-        read = read.with_columns(pl.when(plugin.to_series()).then(renamed).otherwise(state).alias("state"))
+    ).to_series()
+    read = read.with_columns(of_newer_kernels(read["state"], plugin))
     return read.with_columns(number).with_columns(ok=pl.col("next").is_not_null())
 
 

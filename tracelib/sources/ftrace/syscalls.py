@@ -10,37 +10,12 @@ from typing import NamedTuple
 
 import polars as pl
 
-__all__ = ["ARM64", "NO_NUMBER", "X86_64", "Calls", "machine_of", "paired"]
+__all__ = ["Calls", "paired"]
 
-#: Numbers of the calls that servers spend time in, by machine (arch/x86/entry/syscalls/syscall_64.tbl and
-#: include/uapi/asm-generic/unistd.h).
-X86_64 = {
-    0: "read", 1: "write", 3: "close", 5: "newfstat", 7: "poll", 8: "lseek", 9: "mmap", 10: "mprotect", 11: "munmap",
-    12: "brk", 13: "rt_sigaction", 14: "rt_sigprocmask", 15: "rt_sigreturn", 16: "ioctl", 17: "pread64", 18: "pwrite64",
-    19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 28: "madvise", 32: "dup", 35: "nanosleep", 39: "getpid",
-    41: "socket", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 56: "clone",
-    57: "fork", 58: "vfork", 59: "execve", 60: "exit", 61: "wait4", 62: "kill", 72: "fcntl", 74: "fsync", 202: "futex",
-    219: "restart_syscall", 228: "clock_gettime", 230: "clock_nanosleep", 231: "exit_group", 232: "epoll_wait", 233: "epoll_ctl",
-    247: "waitid", 257: "openat", 262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
-    299: "recvmmsg", 307: "sendmmsg", 318: "getrandom", 426: "io_uring_enter", 435: "clone3", 441: "epoll_pwait2",
-    449: "futex_waitv",
-}  # fmt: skip
-ARM64 = {
-    20: "epoll_create1", 21: "epoll_ctl", 22: "epoll_pwait", 23: "dup", 25: "fcntl", 29: "ioctl", 56: "openat", 57: "close",
-    62: "lseek", 63: "read", 64: "write", 65: "readv", 66: "writev", 67: "pread64", 68: "pwrite64", 72: "pselect6",
-    73: "ppoll", 79: "newfstatat", 80: "newfstat", 82: "fsync", 93: "exit", 94: "exit_group", 95: "waitid", 98: "futex",
-    101: "nanosleep", 113: "clock_gettime", 115: "clock_nanosleep", 124: "sched_yield", 128: "restart_syscall", 129: "kill",
-    134: "rt_sigaction", 135: "rt_sigprocmask", 139: "rt_sigreturn", 172: "getpid", 198: "socket", 202: "accept",
-    203: "connect", 206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 214: "brk", 215: "munmap", 220: "clone",
-    221: "execve", 222: "mmap", 226: "mprotect", 233: "madvise", 242: "accept4", 243: "recvmmsg", 260: "wait4",
-    269: "sendmmsg", 278: "getrandom", 426: "io_uring_enter", 435: "clone3", 441: "epoll_pwait2", 449: "futex_waitv",
-}  # fmt: skip
-TELLING = ("futex", "read", "write", "sched_yield", "epoll_pwait", "epoll_wait", "ppoll", "clock_nanosleep")
 #: Calls from which a thread that did not enter them returns: it is the new thread.
 BIRTHS = ("clone", "clone3", "fork", "vfork")
-#: Calls whose end the kernel does not tell by their name: they never return, or (the last) with the number NO_NUMBER.
+#: Calls whose end the kernel does not tell by their name: they never return, or (the last) without their number.
 ENDS = ("exit", "exit_group", "rt_sigreturn")
-NO_NUMBER = -1
 
 
 class Calls(NamedTuple):
@@ -50,18 +25,6 @@ class Calls(NamedTuple):
     at_edges: int  # began before the trace or ended after it: cut at its first and last event
     without_end: int  # an entry whose exit is missing: dur_ns 0
     without_start: int  # an exit whose entry is missing: no slice
-
-
-def machine_of(numbers: pl.Series) -> dict[int, str]:
-    """Return the table of the machine that calls with these numbers were made on, which the text does not name.
-
-    The calls that every program makes most have numbers on one machine that mean rare calls on the other.
-    """
-    hits = {}
-    for name, table in (("x86", X86_64), ("arm", ARM64)):
-        telling = [number for number, call in table.items() if call in TELLING]
-        hits[name] = int(numbers.is_in(telling).sum())
-    return ARM64 if hits["arm"] > hits["x86"] else X86_64
 
 
 def paired(calls: pl.DataFrame, first_ns: int, last_ns: int, dead: pl.DataFrame) -> Calls:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import IDLE, THREAD_STATE
+from tracelib.sources.plugin_states import of_newer_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,8 @@ BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "X", 32: "Z", 64: "P", 128: "I"}
 def switches(rest: pl.Series) -> pl.DataFrame:
     """Return one row per text of a switch: `prev`, `next` (tid, Int64), `prev_state`, `prev_comm`, `next_comm`; nulls if unreadable."""
     found = _first_match(rest, SWITCH, ["prev_comm", "prev", "state", "next_comm", "next"])
-    return found.select(
+    by_plugin = ~rest.str.contains(SWITCH[0]).fill_null(value=True)
+    return found.with_columns(of_newer_kernels(found["state"], by_plugin)).select(
         pl.col("prev", "next").cast(pl.Int64, strict=False),
         _state().alias("prev_state"),
         "prev_comm",

@@ -260,9 +260,8 @@ def _by_tracepoint(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple
 
 def _slices(remarks: PerfRemarks, text: Text, events: pl.DataFrame) -> pl.DataFrame:
     """Return system calls as slices, and remark on tracepoints that have no frame."""
-    said = pl.concat(
-        [text.says, syscalls.calls(text.says, text.header.architecture)], how="horizontal"
-    ).with_row_index("says")
+    called = syscalls.calls(text.says, text.header.architecture, remarks)
+    said = pl.concat([text.says, called], how="horizontal").with_row_index("says")
     traced = events.filter(pl.col("kind") == "tracepoint").join(
         said.drop("kind"), on="says", how="left", maintain_order="left"
     )
@@ -273,10 +272,4 @@ def _slices(remarks: PerfRemarks, text: Text, events: pl.DataFrame) -> pl.DataFr
         .sort("len", "event", descending=[True, False])
     )
     remarks.counted("tracepoints that are counted only", rest)
-    slices, unpaired = syscalls.slices(traced)
-    if unpaired:
-        remarks.add(
-            "info",
-            f"{unpaired:,} system-call events without their other half (cut by the recording's ends, or lost)",
-        )
-    return slices
+    return syscalls.slices(traced, remarks)

@@ -175,3 +175,18 @@ def damaged_table(tmp_path_factory):
         tmp_path_factory.mktemp("pages") / "t.sqlite", [(n, n, None, n, n, n, n, n, -n) for n in range(5000)]
     )
     return path, path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["INTEGER", "REAL", ""])
+@pytest.mark.parametrize("others", [[], [0.5], ["a text"], [0.5, None, "b"]])
+def test_floats_are_what_sqlite_gives_whichever_path_they_take(tmp_path, kind, others):
+    """SQLite stores a float without a fraction as an integer where the column may hold either."""
+    values = [1, None, -(2**40), 2**53 + 1, 3.0, *others]
+    path = write(
+        tmp_path / "t.sqlite", [(n, value) for n, value in enumerate(values)], f"n INTEGER, v {kind}"
+    )
+    expected = [None if isinstance(value, str) or value is None else float(value) for value in values]
+    with open_database(path) as database:
+        frame = database.read("t", {"n": pl.Int64, "v": pl.Float64})
+    assert frame.schema == {"n": pl.Int64, "v": pl.Float64}
+    assert frame["v"].to_list() == expected

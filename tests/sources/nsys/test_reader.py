@@ -5,6 +5,8 @@ import pytest
 
 from tracelib.errors import BadTrace
 from tracelib.sources.nsys import read
+from tracelib.sources.nsys.database import Database
+from tracelib.sources.nsys.samples import trigger
 
 KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
@@ -145,7 +147,37 @@ def test_waits_get_the_thread_of_their_call(export, process):
     trace = read(export(rows))
     waits = trace.slices.filter(pl.col("category") == "sync")
     assert waits.select("ts_ns", "dur_ns", "name", "correlation").rows() == [(11, 8, "Stream sync", 1)]
-    assert "1 synchronization records left out" in messages(trace)
+    assert "1 synchronization records left out: their CUDA call is not in the file" in messages(trace)
+
+
+def test_waits_that_name_no_process_are_of_the_only_one_that_called(export, process):
+    rows = {
+        RUNTIME: [(10, 20, 0, process + 3, 1, 10), (30, 40, 0, process + 4, 2, 10)],
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [(11, 19, None, 1, 3), (31, 39, None, 2, 4)],
+    }
+    trace = read(export(rows))
+    waits = trace.slices.filter(pl.col("category") == "sync").join(trace.threads, on="thread")
+    assert waits.sort("ts_ns").select("ts_ns", "name", "pid", "tid").rows() == [
+        (11, "Stream sync", 100, 3),
+        (31, "Context sync", 100, 4),
+    ]
+    assert "left out" not in messages(trace)
+    assert "2 waits name no process: taken to be of the only one" in messages(trace, "info")
+    rows[RUNTIME].append((50, 60, 0, process + (1 << 24), 3, 10))  # whose they are is not known
+    trace = read(export(rows))
+    assert trace.slices.filter(pl.col("category") == "sync").is_empty()
+    assert "2 synchronization records left out: they name no process" in messages(trace)
+    assert "their CUDA call is not in the file" not in messages(trace)
+
+
+def test_a_wait_that_names_no_process_beside_others_that_do(export, process):
+    rows = {
+        RUNTIME: [(10, 20, 0, process + 3, 1, 10), (30, 40, 0, process + 3, 2, 10)],
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [(11, 19, process, 1, 3), (31, 39, None, 2, 3)],
+    }
+    trace = read(export(rows))
+    assert trace.slices.filter(pl.col("category") == "sync")["ts_ns"].to_list() == [11]
+    assert "1 synchronization records left out: they name no process" in messages(trace)
 
 
 def test_calls_of_other_libraries(export, process):
@@ -198,12 +230,42 @@ def test_samples_share_their_call_chains(export, process):
     assert trace.stacks.rows() == [(0, 0, "[unknown]", "libc.so.6"), (0, 1, "main", "libc.so.6")]
 
 
+@pytest.mark.parametrize(
+    ("said", "event"),
+    [
+        ("CPU Cycles", "cycles"),
+        ("CPU Clock", "cpu-clock"),
+        ("CPU Clock (sw)", "cpu-clock"),
+        ("Instructions Retired (hw) ", "instructions-retired"),
+        ("(sw) Clock", "(sw)-clock"),
+    ],
+)
+def test_what_triggered_the_samples(said, event):
+    text = f"Event '{said}', with sampling period 1000000, used to trigger CPU IP sample collection."
+    assert trigger(["Profiling has started.", text]) == (event, 1_000_000)
+
+
 def test_gpu_counters(export):
     rows = {
         "GPU_METRICS": [(10, 256 + 3, 1, 42)],
         "TARGET_INFO_GPU_METRICS": [(256 + 3, 1, "SMs Active [%]")],
     }
     assert read(export(rows)).counters.rows() == [(0, 10, "SMs Active [%]", "GPU 3", 42.0)]
+
+
+def test_tables_of_millions_of_rows_take_the_fast_path_and_texts_are_read_once(export, process, monkeypatch):
+    queried, query = [], Database._by_query
+    monkeypatch.setattr(Database, "_by_query", lambda *given: queried.append(given[1]) or query(*given))
+    rows = {
+        "GPU_METRICS": [(10, 256 + 3, 1, 42)],
+        "NVTX_EVENTS": [
+            (1, None, 39, "loader", process + 3, None, 0),
+            (2, 4, 59, "a", process + 3, None, 0),
+        ],
+    }
+    trace = read(export(rows))
+    assert (trace.counters["value"].to_list(), trace.threads["name"].to_list()) == ([42.0], ["loader"])
+    assert [queried.count(table) for table in rows] == [0, 1]
 
 
 @pytest.mark.parametrize(

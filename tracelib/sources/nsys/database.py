@@ -32,6 +32,7 @@ LONGEST_NAME = 1 << 16
 _PLAIN_TABLE = "CREATE TABLE"
 #: What `PRAGMA table_xinfo` calls a generated column that is not stored.
 _VIRTUAL = 2
+_NUMBERS = (pl.Int64, pl.Float64)
 _VIEWS_NAMED, _NAME_SHOWN = 20, 80
 #: SQLite's names of a row's id; a column of that name hides it.
 _ROW_IDS = ("rowid", "_rowid_", "oid")
@@ -129,7 +130,7 @@ class Database:
     def _by_page(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame | None:
         """Return the columns by the fast path, None where it does not fit."""
         places = [place for name in schema if (place := self._definitions[table][name]) is not None]
-        if len(places) < len(schema) or any(dtype != pl.Int64 for dtype in schema.values()):
+        if len(places) < len(schema) or any(dtype not in _NUMBERS for dtype in schema.values()):
             return None
         try:
             frame, damaged = self._pages.read(self._roots[table], places, list(schema))
@@ -139,7 +140,8 @@ class Database:
             self._lose(table, damaged)
             size = self._pages.size
             self._note(f"table {table}: {damaged} pages of {size} bytes cannot be read; the other rows were")
-        return frame
+        # floats are asked for where nsys may write either; what holds one that is no integer is not decoded here
+        return frame.cast({name: dtype for name, dtype in schema.items() if dtype != pl.Int64})
 
     def _by_query(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame:
         """Return the columns as SQLite gives them; of a damaged table, all rows that it gives of any page."""

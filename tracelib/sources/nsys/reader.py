@@ -43,11 +43,11 @@ def trace_of(database: Tables, path: Path) -> Trace:
     reported = session.diagnostics(database)
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter: it runs while tables are decoded
         digest = beside.submit(_digest, database.files)
-        read = _events(database, texts, reported, notes)
+        read, given = _events(database, texts, reported, notes)
     first, last = _span(read)
     evidence.add_missing(database, read, notes)
     lost = session.add_diagnostics(reported, notes)
-    frames = _numbered(database, texts, read, last or 0, notes)
+    frames = _numbered(database, texts, read, given, last or 0, notes)
     for damage in database.damage:
         notes.add("error", f"damaged: {damage}", "Export the file again from its .nsys-rep.")
     about = {"sha256": digest.result(), "first_ns": first, "last_ns": last, "lost_declared": lost}
@@ -58,22 +58,31 @@ def trace_of(database: Tables, path: Path) -> Trace:
 
 def _events(
     database: Tables, texts: pl.DataFrame, reported: pl.DataFrame, notes: Remarks
-) -> dict[str, pl.DataFrame]:
-    """Return the frames of events as the file has them: with nsys's ids, in the file's order."""
-    host = slices.host_slices(database, texts, notes)
+) -> tuple[dict[str, pl.DataFrame], pl.DataFrame]:
+    """Return the frames of events as the file has them, and the names that threads were given by NVTX.
+
+    They have nsys's ids and are in the file's order.
+    """
+    host, given = slices.host_slices(database, texts, notes)
     operations = _with_process(gpu_ops.gpu_ops(database, texts), host, notes)
     operations = payloads.with_messages(operations, host, database, notes)
-    return {
+    read = {
         "slices": host,
         "gpu_ops": _with_graph_launches(operations, host),
         "samples": samples.samples(database, *samples.trigger(reported["text"])),
         "sched": sched.switches(database),
         "counters": counters.gpu_metrics(database),
     }
+    return read, given
 
 
 def _numbered(
-    database: Tables, texts: pl.DataFrame, read: dict[str, pl.DataFrame], last: int, notes: Remarks
+    database: Tables,
+    texts: pl.DataFrame,
+    read: dict[str, pl.DataFrame],
+    given: pl.DataFrame,
+    last: int,
+    notes: Remarks,
 ) -> dict[str, pl.DataFrame]:
     """Return the frames with the numbers of threads, GPUs and stacks in place of nsys's ids.
 
@@ -87,7 +96,7 @@ def _numbered(
     ]
     used = pl.concat([column.drop_nulls().unique().alias("globalTid") for column in ids])
     host = session.host(database)
-    known = threads.threads(database, texts, used.filter(used != IDLE), host)
+    known = threads.threads(database, texts, used.filter(used != IDLE), given, host)
     frames = {"threads": known.drop("globalTid"), "counters": read.pop("counters")}
     frames["gpus"], gpu = gpus.gpus(database, read["gpu_ops"], host, notes)
     frames["gpu_ops"] = _operations(read.pop("gpu_ops"), gpu, notes)
@@ -174,14 +183,13 @@ def _with_process(operations: pl.DataFrame, host: pl.DataFrame, notes: Remarks) 
     if not operations.height or operations["globalPid"].null_count() < operations.height:
         return operations
     callers = host.filter(pl.col("category").is_in(["runtime", "driver"]))
-    processes = callers.select(threads.process("globalTid")).to_series().drop_nulls().unique()
-    if len(processes) != 1:
+    if (caller := threads.only_process(callers["globalTid"])) is None:
         notes.add(
             "warning", "GPU operations name no process: they cannot be tied to the calls that launched them"
         )
         return operations
     notes.add("info", "GPU operations name no process: taken to be of the only one that made CUDA calls")
-    return operations.with_columns(globalPid=pl.lit(processes[0] << 24, pl.Int64))
+    return operations.with_columns(globalPid=pl.lit(caller, pl.Int64))
 
 
 def _with_graph_launches(operations: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:

@@ -24,6 +24,7 @@ __all__ = ["TABLE", "call_chains", "samples", "trigger"]
 TABLE = "COMPOSITE_EVENTS"
 CHAINS = "SAMPLING_CALLCHAINS"
 _TRIGGER = re.compile(r"Event '(?P<event>[^']+)', with sampling period (?P<period>\d+)")
+_REMARK = re.compile(r"\s*\([^()]*\)\s*$")
 _ADDRESS = r"^0x[0-9a-fA-F]+$"
 
 
@@ -31,7 +32,7 @@ def trigger(diagnostics: Iterable[str]) -> tuple[str, int | None]:
     """Return the event that triggered the samples and its period, which nsys tells among its diagnostics."""
     for text in diagnostics:
         if found := _TRIGGER.search(text):
-            event = found["event"].lower()
+            event = _REMARK.sub("", found["event"].lower())  # "CPU Clock (sw)"
             return {"cpu cycles": "cycles"}.get(event, event.replace(" ", "-")), int(found["period"])
     return "cpu-sample", None
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from tracelib.schema import SLICE_CATEGORY
 from tracelib.sources.nsys.names import UNKNOWN, enumeration, looked_up, without_version
-from tracelib.sources.nsys.threads import process
+from tracelib.sources.nsys.threads import only_process, process
 
 if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
@@ -45,9 +45,10 @@ _NAMES = ("nameId", "textId")
 _CORRELATED = "CUPTI_"
 #: ENUM_NSYS_EVENT_TYPE: the NVTX events that are moments and intervals, those of imported text files (nvtxt) among them.
 MARKS, RANGES = (34, 65), (59, 60, 70, 71)
-#: Those that name threads, domains, categories and CUDA's objects.
 _KINDS_SHOWN = 8
-_NAMING = (32, 33, 39, 64, 72, 73, 74, 75, 76, 97, 98, 99)
+#: Those that name threads, domains, categories and CUDA's objects.
+_THREAD_NAME = 39
+_NAMING = (_THREAD_NAME, 32, 33, 64, 72, 73, 74, 75, 76, 97, 98, 99)
 #: ENUM_CUPTI_SYNC_TYPE.
 _SYNC = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAITS = 2
@@ -56,18 +57,19 @@ _QUERY = "Query"
 _DRIVER = "^cu[A-Z]"
 
 
-def host_slices(database: Tables, texts: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
-    """Return what host threads did, before the threads got their numbers.
+def host_slices(database: Tables, texts: pl.DataFrame, notes: Remarks) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what host threads did, before the threads got their numbers, and the names that they were given by NVTX.
 
     One row per interval: `globalTid`, `ts_ns`, `end_ns` (null = open) Int64, `name` Categorical, `category`,
-    `correlation` Int64.
+    `correlation` Int64. One row per name: `globalTid`, `name` String.
     """
     calls = {
         table: _calls(database, table, category, texts)
         for table, category in _call_tables(database, notes).items()
     }
     waits = _waits(database, calls.get(RUNTIME), notes)
-    return pl.concat([*calls.values(), waits, _nvtx(database, texts, notes)])
+    marked, names = _nvtx(database, texts, notes)
+    return pl.concat([*calls.values(), waits, marked]), names
 
 
 def _call_tables(database: Tables, notes: Remarks) -> dict[str, str]:
@@ -115,13 +117,11 @@ def _slices(rows: pl.DataFrame, name: pl.Series, category: pl.Expr | pl.Series) 
 
 
 def _waits(database: Tables, runtime: pl.DataFrame | None, notes: Remarks) -> pl.DataFrame:
-    columns = ("start", "end", "globalPid", "correlationId", "syncType")
-    rows = database.read(SYNCHRONIZATION, dict.fromkeys(columns, pl.Int64))
-    rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS)).with_columns(key=process("globalPid"))
     if runtime is None:
         runtime = pl.DataFrame(
             schema={"globalTid": pl.Int64, "correlation": pl.Int64, "name": pl.Categorical()}
         )
+    rows = _waits_of_processes(database, runtime, notes)
     caller = (
         runtime.lazy()
         .filter(pl.col("correlation").is_in(rows["correlationId"].unique().implode()))
@@ -143,12 +143,40 @@ def _waits(database: Tables, runtime: pl.DataFrame | None, notes: Remarks) -> pl
     return _slices(known, name.cast(pl.Categorical()), pl.lit("sync", SLICE_CATEGORY))
 
 
-def _nvtx(database: Tables, texts: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
+def _waits_of_processes(database: Tables, runtime: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
+    """Return the waits with their process, `key`: of an export that names none, the only one that made CUDA calls."""
+    columns = ("start", "end", "globalPid", "correlationId", "syncType")
+    rows = database.read(SYNCHRONIZATION, dict.fromkeys(columns, pl.Int64))
+    rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS))
+    if rows.height and rows["globalPid"].null_count() == rows.height:
+        if caller := only_process(runtime["globalTid"]):
+            only = f"{rows.height} waits name no process: taken to be of the only one that made CUDA calls"
+            notes.add("info", only)
+        rows = rows.with_columns(globalPid=pl.lit(caller, pl.Int64))
+    notes.count(rows["globalPid"].null_count(), "synchronization records left out: they name no process")
+    return rows.drop_nulls("globalPid").with_columns(key=process("globalPid"))
+
+
+def _nvtx(database: Tables, texts: pl.DataFrame, notes: Remarks) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the ranges and marks, and the names of threads: of a table with texts, which takes long, read once."""
     columns = {
         **dict.fromkeys(("start", "end", "eventType", "globalTid", "textId"), pl.Int64),
         "text": pl.String,
     }
-    rows = _intervals(database.read(NVTX, columns), notes)
+    records = database.read(NVTX, columns)
+    names = _names_of_threads(records, texts)
+    rows = _intervals(records, notes)
+    del records
+    return _marked(rows, texts), names
+
+
+def _names_of_threads(records: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    given = records.filter(pl.col("eventType") == _THREAD_NAME)
+    by_id = looked_up(given["textId"], texts).cast(pl.String)
+    return given.select("globalTid", name=pl.coalesce("text", by_id))
+
+
+def _marked(rows: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     named = rows.select(pl.col("text").cast(pl.Categorical()), other=looked_up(rows["textId"], texts))
     name = named.select(pl.coalesce("text", "other").fill_null("[unnamed]"))["text"]
     return rows.select(

@@ -15,11 +15,10 @@ from tracelib.sources.nsys.names import looked_up
 if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
 
-__all__ = ["FIELD", "numbered", "pid", "process", "ranks", "threads", "tid"]
+__all__ = ["FIELD", "numbered", "only_process", "pid", "process", "ranks", "threads", "tid"]
 
 #: What a process's or a thread's field can hold.
 FIELD = 1 << 24
-_NVTX_THREAD_NAME = 39
 
 
 def process(column: str) -> pl.Expr:
@@ -37,12 +36,14 @@ def tid(column: str) -> pl.Expr:
     return pl.col(column) % FIELD
 
 
-def threads(database: Tables, texts: pl.DataFrame, used: pl.Series, host: str | None) -> pl.DataFrame:
+def threads(
+    database: Tables, texts: pl.DataFrame, used: pl.Series, given: pl.DataFrame, host: str | None
+) -> pl.DataFrame:
     """Return the threads `used` (globalTid) and those that the export names in the same processes.
 
-    `host` is the machine's name. One row per thread: `globalTid` Int64 and the columns of :data:`tracelib.schema.THREADS`.
+    `given` are the names that programs gave through NVTX (`globalTid`, `name`), `host` is the machine's. One row per thread: `globalTid` Int64 and the columns of :data:`tracelib.schema.THREADS`.
     """
-    named = _thread_names(database, texts)
+    named = _thread_names(database, texts, given)
     seen = used.drop_nulls().unique().to_frame("globalTid")
     beside = named.select("globalTid").join(
         seen.select(key=process("globalTid")).unique(),
@@ -68,15 +69,11 @@ def threads(database: Tables, texts: pl.DataFrame, used: pl.Series, host: str | 
     )
 
 
-def _thread_names(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:
+def _thread_names(database: Tables, texts: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
     """Return `globalTid`, `name`: the name the system knows, else the one given through NVTX."""
     listed = database.read("ThreadNames", dict.fromkeys(("nameId", "priority", "globalTid"), pl.Int64))
     listed = listed.sort("priority", descending=True, nulls_last=True, maintain_order=True)
     listed = listed.select("globalTid", name=looked_up(listed["nameId"], texts).cast(pl.String))
-    columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "textId": pl.Int64, "text": pl.String}
-    given = database.read("NVTX_EVENTS", columns).filter(pl.col("eventType") == _NVTX_THREAD_NAME)
-    by_id = looked_up(given["textId"], texts).cast(pl.String)
-    given = given.select("globalTid", name=pl.coalesce("text", by_id))
     return pl.concat([listed, given]).drop_nulls().unique("globalTid", keep="first", maintain_order=True)
 
 
@@ -97,6 +94,12 @@ def ranks(database: Tables) -> pl.DataFrame:
         .drop_nulls()
         .unique()
     )
+
+
+def only_process(column: pl.Series) -> int | None:
+    """Return the globalPid of the only process in `column`, globalTids; None if there are several or none."""
+    found = column.to_frame("of").select(process("of")).to_series().drop_nulls().unique()
+    return int(found[0]) * FIELD if len(found) == 1 else None
 
 
 def numbered(column: pl.Series, known: pl.DataFrame) -> pl.Series:

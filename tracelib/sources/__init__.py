@@ -6,7 +6,8 @@ file's own clock (`sources.clock` names it, `sources.wall_offset_ns` ties it to 
 
 A format that is read by way of another program has `converter(head) -> str | None`, too: the program's name, or None for
 files that need none. The cache's key holds its version. A format of which one file stands for several has `files(path) ->
-list[Path]`, all of them: the cache's key holds the content of each.
+list[Path]`, all of them: the cache's key holds the content of each. It may have `belongs(path, head) -> str`, too, which says of
+a file that is only a part what to give in its place, "" of any other.
 """
 
 from __future__ import annotations
@@ -81,7 +82,15 @@ def choose(path: Path) -> Source:
         if source.sniff(start, path.name):
             return source
     packed = next((name for magic, name in PACKED.items() if start.startswith(magic)), None)
-    raise UnknownFormat(path, SOURCES, reason=f"it is packed by {packed}: unpack it first" if packed else "")
+    reason = f"it is packed by {packed}: unpack it first" if packed else _belongs(path, start)
+    raise UnknownFormat(path, SOURCES, reason=reason)
+
+
+def _belongs(path: Path, start: bytes) -> str:
+    """Return what to give in place of the file at `path` if it is only a part of a recording, "" if it is not."""
+    sources = [importlib.import_module(f"tracelib.sources.{name}") for name in SOURCES]
+    said = (source.belongs(path, start) for source in sources if hasattr(source, "belongs"))
+    return next(filter(None, said), "")
 
 
 def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
@@ -110,8 +119,10 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
             closed = next(
                 (f"{file.name} cannot be opened ({why})" for file in files if (why := not_opened(file))), ""
             )
+            opened = (file for file in files if not not_opened(file))
+            part = next((f"{f.name}: {what}" for f in opened if (what := _belongs(f, head(f)))), "")
             reason = f"none of its {len(files)} files is a trace" if files else "there is no file in it"
-            raise UnknownFormat(path, SOURCES, reason="; ".join(filter(None, [reason, closed])))
+            raise UnknownFormat(path, SOURCES, reason="; ".join(filter(None, [reason, closed, part])))
         for found, left in known:
             traces, others = [*traces, *found], [*others, *left]
     exported = [path for path in traces if export_of(path, traces)]

@@ -6,7 +6,8 @@ import sqlite3
 import polars as pl
 import pytest
 
-from tracelib.sources import cache, nsys, trace_files
+from tracelib.errors import UnknownFormat
+from tracelib.sources import cache, choose, nsys, trace_files
 from tracelib.sources.nsys import read
 
 
@@ -137,3 +138,29 @@ def test_a_damaged_table_that_is_asked_more_than_once_is_counted_once(export, pr
     trace = read(folder / "StringIds.parquet")
     assert trace.sources["skipped_bytes"].item() == 104
     assert sum("table NVTX_EVENTS" in message for message in trace.health["message"]) == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream"])
+def test_one_table_alone_names_the_folder_to_give(export, process, tmp_path, kind):
+    rows = {"CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)]}
+    folder = converted(export(rows), tmp_path / "the export", kind)
+    table = next(folder.glob("CUPTI_ACTIVITY_KIND_RUNTIME.*"))
+    with pytest.raises(UnknownFormat, match=r"one table of an nsys export, .*: give its folder, the export"):
+        choose(table)
+    next(folder.glob("StringIds.*")).unlink()
+    absent = rf"StringIds\{table.suffix}, with the names, must lie among them"
+    with pytest.raises(UnknownFormat, match=f"one table of an nsys export, .*{absent}"):
+        choose(table)
+    with pytest.raises(
+        UnknownFormat, match=rf"none of its 2 files is a trace; CUPTI_\w+\.\w+: one .*{absent}"
+    ):
+        trace_files([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("NVTX_EVENTS.parquet", b"PAR0" + bytes(90)), ("trace.parquet", b"PAR1" + bytes(90))]
+)
+def test_what_is_no_table_of_an_export_is_not_taken_for_one(tmp_path, name, head):
+    (tmp_path / name).write_bytes(head)
+    with pytest.raises(UnknownFormat, match="the content is none of: nsys"):
+        choose(tmp_path / name)

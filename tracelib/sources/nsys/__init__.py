@@ -12,6 +12,7 @@ from tracelib.sources.nsys.directory import (
     PARQUET,
     Directory,
     is_table_of_directory,
+    part_of_directory,
     tables_beside,
 )
 from tracelib.sources.nsys.plain_file import SQLITE
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
     from tracelib.trace import Trace
 
-__all__ = ["converter", "files", "read", "sniff"]
+__all__ = ["belongs", "converter", "files", "read", "sniff"]
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
 _TABLES = (
@@ -47,6 +48,11 @@ def sniff(head: bytes, name: str) -> bool:
 def converter(head: bytes) -> str | None:
     """Return the program by way of which a file that starts with `head` is read, None if it needs none."""
     return "nsys" if head.startswith(MAGIC) else None
+
+
+def belongs(path: Path, head: bytes) -> str:
+    """Return what to give in place of the file at `path` that starts with `head` if it is one table, "" if it is not."""
+    return part_of_directory(path, head)
 
 
 def files(path: Path) -> list[Path]:

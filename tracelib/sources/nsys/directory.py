@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["ARROW", "PARQUET", "Directory", "is_table_of_directory", "tables_beside"]
+__all__ = ["ARROW", "PARQUET", "Directory", "is_table_of_directory", "part_of_directory", "tables_beside"]
 
 PARQUET, ARROW = b"PAR1", b"ARROW1"
 #: First bytes of an Arrow stream, which has no magic: a continuation marker, before the length of its schema.
@@ -23,11 +23,27 @@ _ENTRIES = ("StringIds.parquet", "StringIds.arrow")
 #: What Polars raises for a damaged file; of some lengths and offsets it panics rather than say so.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 EXCERPT = 200
+#: How the names of an export's tables begin.
+_TABLES = (
+    "CUPTI_ACTIVITY_", "CUDA_", "ENUM_", "TARGET_INFO_", "META_DATA_", "NVTX_", "OSRT_API", "SCHED_EVENTS", "COMPOSITE_EVENTS",
+    "SAMPLING_CALLCHAINS", "GPU_METRICS", "DIAGNOSTIC_EVENT", "ANALYSIS_", "PROCESSES", "PROFILER_OVERHEAD", "ThreadNames", "ProcessStreams",
+)  # fmt: skip
 
 
 def is_table_of_directory(head: bytes, name: str) -> bool:
     """Say whether a file that starts with `head` is the one that stands for an export's directory."""
     return name in _ENTRIES and head.startswith((PARQUET, ARROW, _ARROW_STREAM))
+
+
+def part_of_directory(path: Path, head: bytes) -> str:
+    """Return what to give in place of a table other than the one that stands for all, "" if the file is none."""
+    if not head.startswith((PARQUET, ARROW, _ARROW_STREAM)) or not path.name.startswith(_TABLES):
+        return ""
+    entry = f"StringIds{path.suffix}"
+    table = "one table of an nsys export, which is read as a whole"
+    if path.with_name(entry).is_file():
+        return f"{table}: give its folder, {path.absolute().parent.name}"
+    return f"{table}: give the folder of all its tables; {entry}, with the names, must lie among them"
 
 
 def tables_beside(entry: Path) -> list[Path]:

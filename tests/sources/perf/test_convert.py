@@ -23,13 +23,14 @@ def _sample(ns, **fields):
     }
 
 
-def _write(tmp_path, samples):
+def _write(tmp_path, samples, **more):
     headers = {
         "header-version": 1,
         "hostname": "h",
         "nrcpus-online": 4,
         "perf-version": "6.1",
         "cmdline": ["perf", "record", "-k", "mono"],
+        **more,
     }
     path = tmp_path / "perf.json"
     # perf's own layout: tabs, one sample closed by "\t\t}"
@@ -66,6 +67,73 @@ def test_samples_switches_and_what_is_left_out(tmp_path, plain):
         "monotonic",
     )
     assert "1 wake-ups are left out" in " ".join(trace.health["message"])
+
+
+def _said(trace, level):
+    return " ".join(trace.health.filter(pl.col("level") == level)["message"])
+
+
+@pytest.mark.parametrize(
+    "fields", [{"runtime": "1234"}, {"prio": "120"}, {"pid": "9", "child_pid": "4"}, {"pid": "9"}]
+)
+def test_a_sample_with_other_fields_is_a_tracepoint(tmp_path, fields):
+    trace = read(_write(tmp_path, [_sample(10), _sample(20, **fields), _sample(30)]))
+    assert trace.samples["ts_ns"].to_list() == [10, 30]
+    assert "1 tracepoint event left out: this format does not name them" in _said(trace, "info")
+    assert trace.sources["skipped_bytes"].item() == 0
+
+
+def test_a_cut_file_knows_its_tracepoints_too(tmp_path):
+    path = _write(tmp_path, [_sample(10), _sample(20, runtime="1234"), _sample(30), _sample(40)])
+    path.write_bytes(path.read_bytes()[:-60])
+    assert read(path).samples["ts_ns"].to_list() == [10, 30]
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["record", "-a", "-e", "sched:sched_switch", "-e", "cpu-clock/freq=49/"], "sched:sched_switch"),
+        (["record", "-ecycles:u,syscalls:*:u", "--", "x"], "syscalls:*:u"),
+        (["record", "--event={probe_libc:up,cycles}"], "probe_libc:up"),
+        (["record", "-ae", "raw_syscalls:sys_enter"], "raw_syscalls:sys_enter"),
+        (["sched", "record"], "sched"),
+    ],
+)
+def test_tracepoints_that_look_like_samples_are_told(tmp_path, command, named):
+    trace = read(_write(tmp_path, [_sample(10)], cmdline=["/usr/bin/perf", *command]))
+    assert f"tracepoints were recorded ({named})" in _said(trace, "error")
+    assert "perf script" in " ".join(trace.health["fix"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["record", "-e", "cycles:u,cpu-clock/freq=49/", "--", "app", "-e", "a:b"], ["record", "sched"], ["record", "-g", "-F", "99"]],
+)  # fmt: skip
+def test_without_tracepoints_nothing_is_told(tmp_path, command):
+    assert _said(read(_write(tmp_path, [_sample(10)], cmdline=["perf", *command])), "error") == ""
+
+
+def test_tracepoints_with_their_fields_are_told_apart(tmp_path):
+    command = ["perf", "record", "-e", "sched:sched_stat_runtime,cycles"]
+    trace = read(_write(tmp_path, [_sample(10), _sample(20, runtime="7")], cmdline=command))
+    assert _said(trace, "error") == ""
+
+
+@pytest.mark.parametrize(
+    ("clock", "expected"),
+    [
+        ({"clockid": 1, "clock-time": 13_468_524_398_640, "real-time": 1_796_064_747_141_977_000}, ("monotonic", 1_796_051_278_617_578_360)),
+        ({"clockid": 7, "clock-time": 5, "real-time": 8}, ("boottime", 3)),
+        ({"clockid": 0, "clock-time": 5, "real-time": 8}, ("realtime", 0)),
+        ({"clockid": 4, "clock-time": 5, "real-time": 8}, ("unknown", 3)),
+        ({"clockid": 1}, ("monotonic", None)),
+        ({"clockid": 1, "clock-time": -(2**62), "real-time": 2**62}, ("monotonic", None)),
+    ],
+)  # fmt: skip
+def test_the_clock_is_tied_to_wall_time(tmp_path, clock, expected):
+    trace = read(_write(tmp_path, [_sample(10)], cmdline=["perf", "record"], **clock))
+    assert trace.sources.select("clock", "wall_offset_ns").row(0) == expected
+    assert ("does not tie its clock" in _said(trace, "warning")) is (expected[1] is None)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.95])

@@ -1,7 +1,8 @@
 """The JSON of `perf data convert --to-json`: samples with call chains, without event names and periods.
 
 From tools/perf/util/data-convert-json.c (perf 5.14 and later). A tracepoint's fields stand beside the sample's own, as
-strings; a switch is told by them, a wake-up cannot be told from its kin.
+strings; a switch is told by them, a wake-up cannot be told from its kin. A perf that was built without libtraceevent
+writes no such fields: its tracepoints look like samples.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from tracelib.errors import BadTrace
 from tracelib.schema import SAMPLES, SCHED, SOURCES, STACKS
 from tracelib.sources.files import open_stream, sha256
 from tracelib.sources.perf import frames, scheduler
-from tracelib.sources.perf.decoded import Recording, Sample, decoded
-from tracelib.sources.perf.header import clock_of_command
+from tracelib.sources.perf.decoded import Recording, Sample, Tracepoint, decoded
+from tracelib.sources.perf.header import clock_of, tracepoints_of, wall_offset
 from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.threads import number_of, threads
 from tracelib.sources.remarks import counted
@@ -54,21 +55,27 @@ def read_json(path: Path) -> Trace:
             f"{woken:,} wake-ups are left out: this format does not tell their kind",
             "perf script --header --ns -F +pid",
         )
+    others = rows.filter(pl.col("kind") == "tracepoint").height
+    if others:
+        remarks.add("info", f"{counted(others, 'tracepoint event')} left out: this format does not name them",
+                    "perf script --header --ns -F +pid")  # fmt: skip
+    if rows["kind"].eq("sample").all():
+        remarks.untold(tracepoints_of(recording.headers.cmdline))
     chained, stacks = _stacks(samples, rows)
     sched = _sched(rows, who)
-    clock = clock_of_command(recording.headers.cmdline)
+    told = recording.headers
+    clock = clock_of(told.clockid, told.cmdline)
+    offset = wall_offset(clock, told.clock_time, told.real_time)
     source = {
         "source": 0, "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size, "format": "perf",
         "recorder": f"perf {recording.headers.perf_version}" if recording.headers.perf_version else None,
         "host": recording.headers.hostname, "cpus": recording.headers.nrcpus_online, "clock": clock,
-        "wall_offset_ns": 0 if clock == "realtime" else None, "first_ns": rows["ts_ns"].min(), "last_ns": rows["ts_ns"].max(),
+        "wall_offset_ns": offset, "first_ns": rows["ts_ns"].min(), "last_ns": rows["ts_ns"].max(),
         "lost_declared": 0, "lost_detected": 0, "skipped_bytes": skipped,
     }  # fmt: skip
-    if clock != "realtime":
+    if offset is None:
         remarks.add(
-            "warning",
-            "this format does not tie its clock to wall time",
-            "give the text of perf script --header --ns instead",
+            "warning", f"the file does not tie its clock ({clock}) to wall time", "perf record -k mono"
         )
     missing = scheduler.missing(sched)
     source["lost_detected"] = remarks.missing_switches(missing, system_wide=missing["from_idle"] > 0)
@@ -97,9 +104,7 @@ def _decoded(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
 
 def _rows(samples: list[Sample]) -> pl.DataFrame:
     """Return one row per sample: its own fields, and what kind of event it is."""
-    kinds = [
-        "switch" if s.next_pid and s.prev_pid else "wakeup" if s.target_cpu else "sample" for s in samples
-    ]
+    kinds = [_kind(sample) for sample in samples]
     state = [f"prev_state={s.prev_state or '?'}" if s.prev_pid else "" for s in samples]
     return pl.DataFrame({
         "ts_ns": pl.Series([s.timestamp for s in samples], dtype=pl.Int64),
@@ -114,6 +119,16 @@ def _rows(samples: list[Sample]) -> pl.DataFrame:
             for s, text in zip(samples, state, strict=True)
         ],
     })  # fmt: skip
+
+
+def _kind(sample: Sample) -> str:
+    if sample.next_pid and sample.prev_pid:
+        return "switch"
+    if sample.target_cpu:
+        return "wakeup"
+    # those that hide the sample's own `pid`, or have a priority, have no other fields
+    named = isinstance(sample, Tracepoint) or isinstance(sample.pid, str) or sample.prio is not None
+    return "tracepoint" if named else "sample"
 
 
 def _seen(rows: pl.DataFrame) -> pl.DataFrame:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Frame", "Headers", "Recording", "Sample", "decoded"]
+__all__ = ["Frame", "Headers", "Recording", "Sample", "Tracepoint", "decoded"]
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
@@ -38,7 +38,7 @@ class Frame(msgspec.Struct):
     dso: str | None = None
 
 
-class Sample(msgspec.Struct):
+class Sample(msgspec.Struct, forbid_unknown_fields=True):
     """One sample; the kernel fields of a switch or a wake-up where there are any."""
 
     timestamp: Int64 | None = None
@@ -53,6 +53,17 @@ class Sample(msgspec.Struct):
     prev_comm: str | None = None
     next_comm: str | None = None
     target_cpu: str | None = None
+    prev_prio: str | None = None
+    next_prio: str | None = None
+    prio: str | None = None
+    success: str | None = None
+
+
+class Tracepoint(Sample, forbid_unknown_fields=False):
+    """A sample with other fields than those: perf writes what a tracepoint says beside what samples have."""
+
+
+FIELDS = frozenset(Sample.__struct_fields__)
 
 
 class Headers(msgspec.Struct, rename="kebab"):
@@ -60,6 +71,9 @@ class Headers(msgspec.Struct, rename="kebab"):
 
     hostname: str | None = None
     nrcpus_online: Int32 | None = None
+    clockid: Int32 | None = None
+    clock_time: Int64 | None = None
+    real_time: Int64 | None = None
     perf_version: str | None = None
     cmdline: list[str] = []
 
@@ -71,10 +85,17 @@ class Recording(msgspec.Struct):
     samples: list[Sample] = []
 
 
+class _Values(msgspec.Struct):
+    """The whole file, its samples not looked at yet."""
+
+    headers: Headers = msgspec.field(default_factory=Headers)
+    samples: list[dict[str, Any]] = []
+
+
 def decoded(data: bytes) -> tuple[Recording, list[str], bool]:
     """Return the recording in `data`, each stretch of text that could not be read, and whether its end is there."""
     try:
-        return msgspec.json.decode(data, type=Recording), [], True
+        return _whole(data), [], True
     except UNREADABLE:
         text = data.decode("utf-8-sig", errors="replace")
     recording, lost = Recording(headers=_headers(text)), list[str]()
@@ -90,6 +111,20 @@ def decoded(data: bytes) -> tuple[Recording, list[str], bool]:
     if behind and not HEADERS.search(behind):
         lost.append(behind)
     return recording, lost, _next(text, at) < len(text)
+
+
+def _whole(data: bytes) -> Recording:
+    """Return the recording in `data`; samples with other fields cost a second look at all of them."""
+    try:
+        return msgspec.json.decode(data, type=Recording)
+    except msgspec.ValidationError:
+        values = msgspec.json.decode(data, type=_Values)
+        return Recording(values.headers, [_sample(value) for value in values.samples])
+
+
+def _sample(value: object) -> Sample:
+    others = isinstance(value, dict) and not value.keys() <= FIELDS
+    return msgspec.convert(value, Tracepoint if others else Sample)
 
 
 def _headers(text: str) -> Headers:
@@ -113,7 +148,7 @@ def _samples(text: str, at: int) -> Iterator[tuple[Sample | str, int]]:
     while (at := _next(text, at)) < len(text) and text[at] != "]":
         try:
             value, end = _READER.raw_decode(text, at)
-            found: Sample | str = msgspec.convert(value, Sample)
+            found: Sample | str = _sample(value)
         except msgspec.ValidationError:
             found = text[at:end]
         except UNREADABLE:

@@ -9,15 +9,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelib.sources.perf.patterns import MODIFIERS, TRACEPOINT
+from tracelib.sources.perf.patterns import MODIFIERS, PROBE, TRACEPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Header", "clock_of_command", "of_lines"]
+__all__ = ["Header", "clock_of", "of_lines", "tracepoints_of", "wall_offset"]
 
 #: perf's name of a clock -> ours; raw and TAI time have none there, but may still be tied to wall time.
 CLOCKS = {"monotonic": "monotonic", "realtime": "realtime", "boottime": "boottime"}
+CLOCK_IDS = {0: "realtime", 1: "monotonic", 7: "boottime"}
+#: perf's tools that record tracepoints without naming them (`perf sched record`).
+TRACING = ("sched", "lock", "kmem", "kvm", "trace", "timechart", "kwork")
+EVENTS = re.compile(r"(?:^|\s)(?:-\w*?e[= ]?|--event[= ])(\S+)")
+#: As `-e` spells a tracepoint: `sched:*` stands for several, a modifier may follow.
+NAMED = r"^[A-Za-z_*?][\w.*?-]*:[A-Za-z_*?][\w*?]*(?::\w+)?$"
 REFERENCE = re.compile(r"= (-?\d+)\.(\d+) \(TOD\) = (-?\d+)\.(\d+) \(")
 SYSTEM_WIDE = re.compile(r"\s(?:-\w*a\w*|--all-cpus|-C|--cpu)(?:\s|=|\d|$)")
 
@@ -75,7 +81,32 @@ def _clock(clockid: str | None) -> str:
     return "local" if clockid is None else CLOCKS.get(clockid.partition(" ")[0], "unknown")
 
 
-def clock_of_command(command: list[str]) -> str:
+def clock_of(clockid: int | None, command: list[str]) -> str:
+    """Return the clock of a recording: by its number (clock_gettime(2)), else by what `perf record` was asked for."""
+    return _clock_of_command(command) if clockid is None else CLOCK_IDS.get(clockid, "unknown")
+
+
+def wall_offset(clock: str, clock_ns: int | None, wall_ns: int | None) -> int | None:
+    """Return wall time minus the recording's clock from the pair that perf took at its start, None without it."""
+    if clock == "realtime":
+        return 0
+    offset = None if clock_ns is None or wall_ns is None else wall_ns - clock_ns
+    return offset if offset is not None and abs(offset) < 2**62 else None
+
+
+def tracepoints_of(command: list[str]) -> list[str]:
+    """Return the tracepoints that a `perf record` command line names, and those tools of perf that record their own."""
+    own = [word for word in command[1:2] if word in TRACING and "record" in command[2:4]]
+    spoken = " ".join(command[: command.index("--")] if "--" in command else command)
+    events = [name for group in EVENTS.findall(spoken) for name in re.split(r"[,{}]+", group)]
+    return own + [
+        name
+        for name in events
+        if re.match(NAMED, name) and (re.match(PROBE, name) or not re.match(MODIFIERS, name))
+    ]
+
+
+def _clock_of_command(command: list[str]) -> str:
     """Return the clock that a `perf record` command line asks for (-k, --clockid), "local" if it asks for none."""
     spoken = re.search(r"(?:^|\s)(?:-k[= ]?|--clockid[= ])(\S+)", " ".join(command))
     name = spoken[1].removeprefix("CLOCK_").lower() if spoken else None

@@ -41,6 +41,17 @@ class PerfRemarks(Remarks):
                 "perf record -k mono",
             )
 
+    def untold(self, tracepoints: list[str]) -> None:
+        """Remark on tracepoints that stand among the samples and look like them."""
+        if tracepoints:
+            shown = ", ".join(tracepoints[:8]) + (", …" if len(tracepoints) > 8 else "")
+            self.add(
+                "error",
+                f"tracepoints were recorded ({shown}), but this file has no fields of theirs: their events cannot be told "
+                "from samples, and are among them",
+                "give the text of perf script --header --ns -F +pid instead",
+            )
+
     def subsampled(self, header: Header) -> None:
         """Remark on tracepoints that a global -F or -c thinned out."""
         if header.subsampled:

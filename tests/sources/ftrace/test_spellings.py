@@ -304,7 +304,7 @@ def test_function_graph_without_times_is_counted_and_says_what_is_missing(trace_
         "# tracer: function_graph\n#\n 3)   0.081 us    |  pick_task_fair(rq=0xffff); /* <-x ret=0x0 */\n 3)               |  }\n"
     )
     assert trace.slices.height == 0
-    assert "2 lines of a function graph carry no time or no task" in messages(trace)
+    assert "2 lines of a function graph carry no time, no task or no duration" in messages(trace)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,10 @@ def test_function_graphs_whose_lines_name_no_thread_and_arrows_at_interrupts(tra
         "  1.000015 |   0)   <========== |\n  1.000020 |   0)    bash-100    |   1.000 us    |  leaf();\n"
     )
     assert trace.slices.select("name", "dur_ns").rows() == [("leaf", 1000)]
-    assert messages(trace) == "2 lines of a function graph carry no time or no task and cannot be placed"
+    assert (
+        messages(trace)
+        == "2 lines of a function graph carry no time, no task or no duration and cannot be placed"
+    )
 
 
 def test_functions_by_address(trace_of):

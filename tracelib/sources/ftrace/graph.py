@@ -8,54 +8,76 @@ Source of the format: kernel/trace/trace_functions_graph.c; the time needs the o
     9344.121158 |   1)   ping-1922    |  ...1 |               |  /* sys_sched_setaffinity -> 0x0 */
      1)   0.081 us    |  pick_task_fair();
 
-An event in comment marks is that event. A leaf and an opening line start at their time; a closing line ends at its own.
+An event in comment marks is that event, text in them is a marker. A leaf and an opening line start at their time; a closing line ends at its own.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from tracelib.sources.ftrace.heads import GAP
 from tracelib.sources.ftrace.nesting import matched
 
-__all__ = ["calls", "graph_events"]
+__all__ = ["BEFORE_CALL", "calls", "graph_events"]
 
-DRAWN = (
-    r"^\s*(?:(?P<seconds>\d{1,9})\.(?P<fraction>\d{1,9})\s+\|\s+)?(?P<cpu>\d{1,6})\)\s*"
-    r"(?:(?P<task>\S.*?-\d+)\s*\|\s+)?(?:[^\s|\d]\S{3,5}\s+\|\s*)?"
-    r"(?:[^\w\s|]\s?)?\s*(?:(?P<duration>\d+\.?\d*) us)?\s*\|\s*(?P<call>\S.*?)\s*$"
-)
+#: In irqsoff's and wakeup's graphs the time counts from the start of the trace, in µs: it places nothing.
+TIME = rf"(?:(?:(?P<seconds>\d{{1,9}})\.(?P<fraction>\d{{1,9}})|\d+(?:\.\d+)? us){GAP}+\|{GAP}+)?"
+TASK = rf"(?:(?P<task>\S.*?-\d+){GAP}*\|{GAP}+)?"
+FLAGS = rf"(?:[^\s|\d]\S{{3,5}}{GAP}+\|{GAP}*)?"
+COLUMNS = rf"^{GAP}*{TIME}(?P<cpu>\d{{1,6}})\){GAP}*{TASK}{FLAGS}"
+#: No two gaps stand side by side: to share out blanks among them takes Python a time that grows with their number's cube.
+BEFORE_CALL = rf"{COLUMNS}(?:[^\w\s|]{GAP}*)?(?:(?P<duration>\d+(?:\.\d*)?) us{GAP}*)?\|{GAP}*"
+DRAWN = rf"{BEFORE_CALL}(?P<call>\S.*?)\s*$"
+#: The same with the option `funcgraph-duration` off: what stands last must then look like a call, its end or a comment.
+WITHOUT_DURATION = rf"{COLUMNS}(?P<call>(?:\}}|/\*).*?|\S.*\)(?:;| \{{)(?: /\*.*\*/)?)\s*$"
+#: What an event or a system call in a comment begins with; other comments are text that a program wrote (the kernel's
+#: print_graph_comment leaves out its `tracing_mark_write: `).
+NAMED = r"^(?:\w+:(?: |$)|sys_\w+(?:\(| ->)|\S+ <-|<stack trace|(?i:unknown type) \d)"
 
 
 def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Return events as :meth:`Heads.split` does, the lines that are none, and how many lines had no time or no task.
+    """Return events as :meth:`Heads.split` does, the lines that are none, and how many lines cannot be placed.
 
-    The rest of an event is `funcgraph_entry: 1.747 us | name();`, `funcgraph_exit: …`, or the event in comment marks.
+    Those have no time, no task, or no column of durations. The rest of an event is `funcgraph_entry: 1.747 us | name();`,
+    `funcgraph_exit: …`, the event in comment marks, or `tracing_mark_write: …` for the text in them.
     """
-    groups = pl.col("line").str.extract_groups(DRAWN)
-    matched = others.with_columns(groups.struct.unnest())
-    drawn = matched["call"].is_not_null()
-    inside = matched["call"].str.starts_with("/*")  # an event may name its threads itself
-    timed = drawn & matched["seconds"].is_not_null() & (matched["task"].is_not_null() | inside)
-    duration = (
-        pl.when(pl.col("duration").is_not_null()).then(pl.col("duration") + " us | ").otherwise(pl.lit("| "))
+    found, found_call = (pl.col("line").str.extract_groups(pattern) for pattern in (DRAWN, WITHOUT_DURATION))
+    lines = others.with_columns(found.struct.unnest(), bare=found_call)
+    by_bar, bare = pl.col("call").is_not_null(), pl.col("bare").struct.field
+    columns = ("seconds", "fraction", "cpu", "task", "call")
+    lines = lines.with_columns(
+        *(pl.when(by_bar).then(name).otherwise(bare(name)).alias(name) for name in columns), by_bar=by_bar
     )
-    call = pl.col("call")
-    rest = (
-        pl.when(call.str.starts_with("/*"))
-        .then(call.str.strip_prefix("/*").str.strip_suffix("*/").str.strip_chars(" "))
-        .when(call.str.starts_with("}"))
-        .then(pl.concat_str(pl.lit("funcgraph_exit: "), duration, call))
-        .otherwise(pl.concat_str(pl.lit("funcgraph_entry: "), duration, call))
-    )
+    drawn, comment = lines["call"].is_not_null(), lines["call"].str.starts_with("/*")
+    own_threads = lines["call"].str.contains(r"^/\* *sched_")  # such an event names them itself
+    placed = drawn & lines["seconds"].is_not_null() & (lines["task"].is_not_null() | own_threads)
+    placed &= lines["by_bar"] | comment
     nanoseconds = pl.col("fraction").str.pad_end(9, "0").str.slice(0, 9).cast(pl.Int64, strict=False)
-    events = matched.filter(timed).select(
+    events = lines.filter(placed).select(
         "index",
         pl.col("task").fill_null(""),
         pl.col("cpu").cast(pl.Int32, strict=False),
         (pl.col("seconds").cast(pl.Int64, strict=False) * 1_000_000_000 + nanoseconds).alias("ts_ns"),
-        rest.alias("rest"),
+        _rest().alias("rest"),
     )
-    return events, others.filter(~drawn), int((drawn & ~timed).sum())
+    return events, others.filter(~drawn), int((drawn & ~placed).sum())
+
+
+def _rest() -> pl.Expr:
+    """Return `call` as trace-cmd prints the same event."""
+    call = pl.col("call")
+    inside = call.str.strip_prefix("/*").str.strip_suffix("*/").str.strip_chars(" ")
+    text = pl.concat_str(pl.lit("tracing_mark_write: "), inside)
+    duration = (
+        pl.when(pl.col("duration").is_not_null()).then(pl.col("duration") + " us | ").otherwise(pl.lit("| "))
+    )
+    return (
+        pl.when(call.str.starts_with("/*"))
+        .then(pl.when(inside.str.contains(NAMED)).then(inside).otherwise(text))
+        .when(call.str.starts_with("}"))
+        .then(pl.concat_str(pl.lit("funcgraph_exit: "), duration, call))
+        .otherwise(pl.concat_str(pl.lit("funcgraph_entry: "), duration, call))
+    )
 
 
 #: A mark of a long call ("! 100.500 us") may stand before its time.

@@ -25,20 +25,22 @@ import polars as pl
 
 from tracelib.sources.ftrace.interned import Listed, Texts, per_distinct
 
-__all__ = ["HEAD", "LATENCY", "Heads", "Layout", "Piece"]
+__all__ = ["GAP", "HEAD", "LATENCY", "Heads", "Layout", "Piece"]
 
-NUMBER = r"-\d+(?:\s+\(\s*[\d-]+\))?"
-TASK = rf"(?P<task>.*?{NUMBER})"  # a name may be empty
+#: White space inside a line. With `\s` the search in a whole text would go on into the lines that follow, from each anew.
+GAP = r"[^\S\n]"
+NUMBER = rf"-\d+(?:{GAP}+\({GAP}*[\d-]+\))?"
+TASK = rf"(?P<task>.*?{NUMBER})"  # a name may be empty; blanks before it are taken along, as by the columns of a layout
 TASK_ENDS = rf"{NUMBER} +$"
 STARTS = r"^: [^\s(]"
 FLAGS = r"[^\s\d\[\](]\S{3,5}"
 TIME = r"(?P<seconds>\d{1,19})(?:\.(?P<fraction>\d{1,9}))?"
 #: `(+232)` is what `trace-cmd report --ts-diff` adds.
-REST = r":(?:\s+\(\+\d+\))?\s+(?P<rest>\S.*)$"
-HEAD = rf"^\s*{TASK}\s+\[(?P<cpu>\d{{1,6}})\](?:\s+(?P<flags>{FLAGS}))?\s*{TIME}{REST}"
+REST = rf":(?:{GAP}+\(\+\d+\))?{GAP}+(?P<rest>\S.*)$"
+HEAD = rf"^{TASK}{GAP}+\[(?P<cpu>\d{{1,6}})\](?:{GAP}+(?P<flags>{FLAGS}))?{GAP}*{TIME}{REST}"
 #: Where lines of two writers are mixed, the first head is the line's: the columns of a layout may fit a later one.
 HOLDS_HEAD = HEAD.removesuffix(r".*)$") + ")"
-LATENCY = rf"^\s*{TASK}\s+(?P<cpu>\d{{1,6}}){FLAGS}\s+{TIME}(?P<unit>us[ +!#*@$]?)?\s*{REST}"
+LATENCY = rf"^{TASK}{GAP}+(?P<cpu>\d{{1,6}}){FLAGS}{GAP}+{TIME}(?P<unit>us[ +!#*@$]?)?{GAP}*{REST}"
 
 #: How many places of columns are tried before the rest of a chunk goes to the regular expression.
 LAYOUTS = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tracelib.sources.ftrace.containers import atrace_offset, in_page, is_ring_buffers, is_trace_dat
-from tracelib.sources.ftrace.graph import DRAWN
+from tracelib.sources.ftrace.graph import BEFORE_CALL
 from tracelib.sources.ftrace.heads import HEAD, LATENCY
 
 __all__ = ["sniff"]
@@ -20,12 +20,12 @@ PAGE_MARKS = (
     b"normalizeException",
 )
 HEADERS = re.compile(
-    r"^# tracer: \S|^#\s+entries-in-buffer/entries-written:|^# \w+ latency trace v\d", re.MULTILINE
+    r"^# tracer: \S|^#[ \t]+entries-in-buffer/entries-written:|^# \w+ latency trace v\d", re.MULTILINE
 )
 EVENT = re.compile(
     "|".join(re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in (HEAD, LATENCY)), re.MULTILINE
 )
-GRAPH = re.compile(re.sub(r"\(\?P<\w+>", "(?:", DRAWN), re.MULTILINE)
+GRAPH = re.compile(re.sub(r"\(\?P<\w+>", "(?:", BEFORE_CALL) + r"\S", re.MULTILINE)
 LOOKED_AT = 1 << 15
 
 

@@ -42,8 +42,9 @@ def of_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
     if events.no_time:
         remarks.add(
             "warning",
-            f"{counted(events.no_time, 'line')} of a function graph carry no time or no task and cannot be placed",
-            "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc",
+            f"{counted(events.no_time, 'line')} of a function graph carry no time, no task or no duration and cannot be placed",
+            "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc; echo 1 > options/funcgraph-duration. "
+            "Graphs of irqsoff and wakeup tracers count time from their start: echo 0 > options/display-graph",
         )
     if heads.counting:
         remarks.add(

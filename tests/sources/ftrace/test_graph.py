@@ -1,0 +1,97 @@
+"""Graphs of functions as tracefs draws them: what stands in their comments, and lines that cannot be placed."""
+
+import time
+
+import polars as pl
+import pytest
+
+from tracelib.sources.ftrace import read, sniff
+
+DRAWN = "  100.{:06d} |   0)   bash-100     |               |  {}\n"
+
+
+@pytest.fixture
+def trace_of(tmp_path):
+    def make(text):
+        path = tmp_path / "trace.txt"
+        path.write_text("# tracer: function_graph\n#\n" + text)
+        return read(path)
+
+    return make
+
+
+def messages(trace, level="warning"):
+    return " | ".join(trace.health.filter(pl.col("level") == level)["message"])
+
+
+def test_text_in_comments_is_a_marker(trace_of):
+    texts = ["a() {", "/* B|100|hello */", "/* plain words: here */", "/* E|100 */", "/* C|100|cnt|5 */", "}"]
+    trace = trace_of("".join(DRAWN.format(at, text) for at, text in enumerate(texts, 1)))
+    assert trace.slices.select(pl.col("ts_ns") - 100 * 10**9, "dur_ns", "name", "category").rows() == [
+        (1000, 5000, "a", "other"),
+        (2000, 2000, "hello", "annotation"),
+        (3000, 0, "plain words: here", "annotation"),
+    ]
+    assert trace.counters.select("ts_ns", "name", "value").rows() == [(100 * 10**9 + 5000, "cnt", 5.0)]
+
+
+def test_events_calls_and_functions_in_comments_are_no_markers(trace_of):
+    texts = [
+        "/* sys_futex(uaddr: 1, op: 0) */", "/* sys_futex -> 0x0 */", "/* schedule <-do_nanosleep */", "/* <stack trace> */",
+        "/* sched_switch: prev_comm=bash prev_pid=100 prev_prio=120 prev_state=S ==> next_comm=x next_pid=7 next_prio=120 */",
+        "/* cpu_idle: state=1 */",
+    ]  # fmt: skip
+    trace = trace_of("".join(DRAWN.format(at, text) for at, text in enumerate(texts, 1)))
+    assert trace.slices.select("dur_ns", "name", "category").rows() == [(1000, "futex", "os")]
+    assert trace.sched.select("event", "prev_state").rows() == [("switch", "S")]
+    said = messages(trace, "info")
+    assert "function 1" in said
+    assert "stack trace 1" in said
+    assert "cpu_idle 1" in said
+
+
+def test_comments_without_a_task_are_told(trace_of):
+    """A scheduler event names its threads itself; text and calls do not say who wrote or made them."""
+    sched = "/* sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> next_comm=b next_pid=2 next_prio=1 */"
+    texts = ["/* B|100|hello */", "/* sys_futex(uaddr: 1, op: 0) */", sched]
+    trace = trace_of(
+        "".join(f"  100.00000{at} |   0)               |  {text}\n" for at, text in enumerate(texts))
+    )
+    assert trace.sched.height == 1
+    assert trace.slices.height == 0
+    assert "2 lines of a function graph carry no time, no task or no duration" in messages(trace)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["  100.000001 |   0)   bash-100     |  a() {", "  100.000002 |   0)   bash-100     |    leaf1();",
+         "  100.000004 |   0)   bash-100     |  } /* a ret=0x0 */"],
+        [" 0)  a(x=1) {", " 0)    leaf1 [mod](); /* ret=0x0 */", " 0)  }"],
+        ["    10 us  |   0)   bash-100     |  d..1. |   0.100 us    |  leaf1();"] * 3,
+        ["    10.123 us  |   0)   bash-100     |  d..1. |   0.100 us    |  leaf1();"] * 3,
+    ],
+)  # fmt: skip
+def test_graphs_without_durations_or_from_their_start_name_the_options(trace_of, lines):
+    trace = trace_of("\n".join(lines) + "\n")
+    assert "3 lines of a function graph carry no time, no task or no duration" in messages(trace)
+    advice = " ".join(trace.health["fix"].drop_nulls())
+    assert "funcgraph-duration" in advice
+    assert "display-graph" in advice
+
+
+def test_comments_of_a_graph_without_durations_are_read(trace_of):
+    texts = ["a() {", "/* B|100|hello */", "/* E|100 */"]
+    drawn = [f"  100.00000{at} |   0)   bash-100     |  {text}\n" for at, text in enumerate(texts)]
+    trace = trace_of("".join(drawn))
+    assert trace.slices.select("dur_ns", "name").rows() == [(1000, "hello")]
+
+
+@pytest.mark.parametrize(
+    "text", ["\n" * 32768, " " * 32768, "1)" + " " * 1500, "1) " + "1" * 32768, "-1" * 4000 + "\n" * 16000]
+)
+def test_what_repeats_is_recognised_in_time(text):
+    """Each of these took seconds to minutes: white space was shared out among expressions in every way."""
+    start = time.process_time()
+    assert not sniff(text.encode(), "trace.txt")
+    assert time.process_time() - start < 1

@@ -70,6 +70,7 @@ def test_a_guest_s_thread_has_its_name(load, prefix):
     ("head", "cpu"),
     [
         ("my thread [003]     5.000001:          1 page-faults: ", 3),
+        ("my thread-12 [003]     5.000001:          1 page-faults: ", 3),
         ("[003]     5.000001: cpu-clock: ", 3),
         ("  5.000001: cycles:u: ", None),
         ("            perf   5.000001: cpu_core/cycles/P: ", None),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracelib.sources.perf.header import clock_of_command, of_lines
+from tracelib.sources.perf.header import clock_of, of_lines
 
 EVENT = "# event : name = {name}, , id = {{ 12, 13 }}, type = {kind}, size = 128, {{ sample_period, sample_freq }} = {rate}, sample_type = IP, {freq}inherit = 1"
 SAMPLE = "x 1/1 [000] 1.000001: 1 cycles: \n\n"
@@ -67,7 +67,7 @@ def test_thinned_out_tracepoints_are_told_from_samples(name, kind, rate, freq, s
      (["perf", "record", "-a"], "local"), (["perf", "record", "-kboot"], "boottime")],
 )  # fmt: skip
 def test_the_clock_of_a_command_line(command, clock):
-    assert clock_of_command(command) == clock
+    assert clock_of(None, command) == clock
 
 
 @pytest.mark.parametrize("command", ["perf record -p 12", "perf record ./app -x", "perf record --all-user x"])

@@ -44,11 +44,10 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
         if line.strip() and not line.startswith(("#", "\t"))
     ]
     lines = lines[:LOOKED_AT]
-    if sum(map(_is_ftrace, lines)) * 2 > len(lines):
+    own = [line for line in lines if not _is_ftrace(line)]
+    if len(own) * 2 < len(lines):
         return False
-    if any(
-        (re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line)) and not _is_ftrace(line) for line in lines
-    ):
+    if any(re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line) for line in own):
         return True
     chain = re.search(r"(?m)^\t *[0-9a-f]+ .*\)\r?$", text)
     return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines)
@@ -56,7 +55,8 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
 
 def _is_ftrace(line: str) -> bool:
     """Say whether `line` is a head of ftrace's, even if perf's expression finds one in it."""
-    return re.match(FTRACE_HEAD, line) is not None and not re.match(DEPARTED, line)
+    by_perf_alone = re.match(DEPARTED, line) or re.match(NO_THREAD_HEAD, line)
+    return re.match(FTRACE_HEAD, line) is not None and not by_perf_alone
 
 
 def converter(head: bytes) -> str | None:

@@ -200,6 +200,30 @@ def test_a_signal_handlers_return_ends_without_its_number(trace_of):
     assert messages(trace) == ""
 
 
+def test_numbers_that_the_option_fields_prints_twice(trace_of):
+    text = (
+        line("1.000000", "sched_switch: prev_comm=sh prev_pid=0x61fe (25086) prev_prio=0x78 (120) prev_state=0x80 (128) "
+             "next_comm=p-0 next_pid=0x642d (25645) next_prio=0xffffffff (-1)")
+        + line("1.000001", "sched_waking: comm=sh pid=0x61fe (25086) prio=0x78 (120) target_cpu=0x11 (17)", "p-0-25645")
+        + line("1.000002", "sys_enter: id=0xca (202) args=0x1", "p-0-25645")
+        + line("1.000004", "sys_exit: id=0xca (202) ret=0x0 (0)", "p-0-25645")
+        + line("1.000005", "UNKNOWN TYPE 5", "p-0-25645")
+    )  # fmt: skip
+    trace = trace_of(text)
+    assert trace.threads.filter(pl.col("tid") > 7).select("tid", "name").rows() == [
+        (25086, "sh"),
+        (25645, "p-0"),
+    ]
+    assert trace.sched.select("event", "prev_state", "cpu").rows() == [
+        ("switch", "I", 1),
+        ("waking", None, 17),
+    ]
+    assert trace.slices.select("dur_ns", "name").rows() == [(2000, "futex")]
+    assert "unknown type 1" in messages(trace, "info")
+    assert "1 event that the kernel did not print" in messages(trace)
+    assert "fields that are not understood" not in messages(trace)
+
+
 def test_numbers_of_arm():
     assert syscall_names.machine_of(pl.Series([98, 98, 63, 124])) == "arm64"
     assert syscall_names.machine_of(pl.Series([202, 0, 24])) == "x86-64"

@@ -19,7 +19,7 @@ from tracelib.sources.ftrace.interned import Texts, codes_of
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.heads import Piece
 
-__all__ = ["Events", "Kind", "kind_of"]
+__all__ = ["UNPRINTED", "Events", "Kind", "kind_of"]
 
 #: First words, by the group of the event that they name; the first that fits counts.
 WORDS = tuple(
@@ -44,6 +44,10 @@ WORDS = tuple(
         (r"(\S+):", "other", False, False),
     )
 )
+#: First words of events that are neither named nor functions. The second is the kernel's "UNKNOWN TYPE 5": with the
+#: option `fields` it prints nothing else of text that programs wrote.
+UNPRINTED = "unknown type"
+BARE = {"<stack": "stack trace", "UNKNOWN": UNPRINTED}
 #: tracefs and trace-cmd; the number is absent where the kernel does not know it. Of a buffer or one of several files,
 #: trace-cmd writes the name before it.
 LOST = r"^(?:\s*\S+:\s+)?CPU:(?P<cpu>\d{1,6}) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
@@ -73,7 +77,7 @@ def kind_of(word: str) -> Kind:
     for pattern, group, ends, raw in WORDS:
         if found := pattern.fullmatch(word):
             return Kind(group, found[1], ends, raw)
-    return Kind("other", "stack trace" if word.startswith("<stack") else "function")
+    return Kind("other", next((name for start, name in BARE.items() if word.startswith(start)), "function"))
 
 
 def _name(word: str) -> str:
@@ -91,7 +95,7 @@ KEPT = {
     "other": [],
 }
 GROUPS = tuple(KEPT)
-NUMBER = pl.col("args").str.extract(r"^(?:NR |id=)(-?\d+)").cast(pl.Int32, strict=False)
+NUMBER = pl.col("args").str.extract(r"^(?:NR |id=(?:0x[0-9a-f]+ \()?)(-?\d+)\b").cast(pl.Int32, strict=False)
 MOST_HEADERS = 1000
 MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
 

@@ -32,7 +32,7 @@ DRAWN = rf"{BEFORE_CALL}(?P<call>\S.*?)\s*$"
 WITHOUT_DURATION = rf"{COLUMNS}(?P<call>(?:\}}|/\*).*?|\S.*\)(?:;| \{{)(?: /\*.*\*/)?)\s*$"
 #: What an event or a system call in a comment begins with; other comments are text that a program wrote (the kernel's
 #: print_graph_comment leaves out its `tracing_mark_write: `).
-NAMED = r"^(?:\w+:(?: |$)|sys_\w+(?:\(| ->)|\S+ <-|<stack trace|(?i:unknown type) \d)"
+NAMED = r"^(?:\w+:(?: |$)|sys_\w+(?:\(| ->)|\S+ <-|<stack trace|UNKNOWN TYPE \d)"
 
 
 def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelib.sources.ftrace.events import UNPRINTED
 from tracelib.sources.remarks import Remarks, counted
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def of_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
             f"{counted(events.no_time, 'line')} of a function graph carry no time, no task or no duration and cannot be placed",
             "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc; echo 1 > options/funcgraph-duration. "
             "Graphs of irqsoff and wakeup tracers count time from their start: echo 0 > options/display-graph",
+        )
+    if unprinted := events.counts.get(UNPRINTED):
+        remarks.add(
+            "warning",
+            f"{counted(unprinted, 'event')} that the kernel did not print (UNKNOWN TYPE): text that programs wrote is missing",
+            "Record with: echo 0 > options/fields",
         )
     if heads.counting:
         remarks.add(

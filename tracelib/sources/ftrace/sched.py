@@ -24,6 +24,8 @@ SWITCH_PLUGIN = (
 )
 WAKE = r"^comm=(?P<next_name>.*) pid=(?P<next>\d+) prio=-?\d+(?: success=\d)?(?: target_cpu=(?P<cpu>\d+))?"
 WAKE_PLUGIN = r"^(?P<next_name>.*):(?P<next>\d+) \[-?\d+\](?: success=\d)?(?: CPU:(?P<cpu>\d+))?"
+#: The option `fields` (Linux 6.3 and later) prints each number twice; the second is the one that counts.
+TWICE = r"=0x[0-9a-f]+ \((-?\d+)\)"
 FIELDS = ("prev_name", "prev", "state", "next_name", "next", "cpu")
 
 #: Letters that older kernels print: x dead; K (wakekill), W (waking), N (no load) only beside others.
@@ -39,7 +41,7 @@ def parse_fields(texts: pl.Series) -> pl.DataFrame:
     For wake-ups `next` is the thread woken and `prev` null. `ok` says that a spelling fits.
     """
     text = texts.to_frame("text").select(pl.col("text").str.extract_groups(EVENT).struct.unnest())
-    of = pl.col("args").str.extract_groups
+    of = pl.col("args").str.replace_all(TWICE, "=$1").str.extract_groups
     tried = text.select(
         pl.col("event").cast(SCHED_EVENT), a=of(SWITCH), b=of(SWITCH_PLUGIN), c=of(WAKE), d=of(WAKE_PLUGIN),
     )  # fmt: skip

@@ -7,6 +7,10 @@ Source of the marks: Android's libcutils (system/core/libcutils/include/cutils/t
     G|pid|track|name|cookie   H|pid|track|cookie   the same on a named track
     C|pid|name|value   a reading of a counter
     I|pid|name   N|pid|track|name   an instant
+
+Chromium writes a category after a counter's value (`C|pid|name|5|cat`), arguments and a category after a cookie. Names of
+OpenHarmony's hitrace begin with `H:`; after its marks stand the level and the tags (`B|pid|H:name|M62|…`), and older
+releases write the value behind a blank (`C|pid|H:name 5`, `S|pid|H:name 5`).
 """
 
 from __future__ import annotations
@@ -21,6 +25,11 @@ from tracelib.sources.ftrace.nesting import NO_RANGES, matched
 __all__ = ["Marks", "clock_tie", "nothing", "read_marks", "texts"]
 
 FIRST = r"^([BECSFGHIN])(?:\|(\d+))?(?:\|(.*))?$"
+VALUE = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?"
+COUNTER = rf"^(?:(?P<name>.*?)\|(?P<value>{VALUE})(?:\|.*)?|(?P<blank_name>H:.*) (?P<blank_value>{VALUE}) *)$"
+ASYNC = r"^(?:(?P<name>.*?)\|(?P<cookie>-?\d+)(?:\|.*)?|(?P<blank_name>H:.*) (?P<blank_cookie>-?\d+) *)$"
+#: Level (debug, info, critical, commercial) and numbers of tags, and what may follow them.
+HITRACE = r"^(H:.*?) *(?:\|[DICM]\d+(?:\|.*)?)?$"
 SYNC = re.compile(r"trace_event_clock_sync: realtime_ts=(\d{1,14})\b")
 
 
@@ -87,7 +96,7 @@ def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
     parts = pl.col("text").str.extract_groups(FIRST).struct.rename_fields(["mark", "pid", "more"])
     rows = rows.with_columns(parts.struct.unnest()).with_columns(pl.col("pid").cast(pl.Int64, strict=False))
     mark = pl.col("mark")
-    whole = {"B": pl.col("more").is_not_null(), "C": pl.col("more").str.contains(r"\|-?[\d.]+$")}
+    whole = {"B": pl.col("more").is_not_null(), "C": pl.col("more").str.contains(COUNTER)}
     is_mark = mark.is_not_null() & pl.when(mark == "B").then(whole["B"]).when(mark == "C").then(whole["C"]).when(
         mark == "E").then(pl.lit(value=True)).otherwise(pl.col("more").is_not_null() & pl.col("pid").is_not_null())  # fmt: skip
     rows = rows.with_columns(mark=pl.when(is_mark).then(mark))
@@ -97,7 +106,12 @@ def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
         "thread",
         "ts_ns",
         pl.lit(0, pl.Int64).alias("dur_ns"),
-        pl.coalesce(pl.when(mark.is_not_null()).then("more"), "text").alias("name"),
+        pl.when(mark == "N")
+        .then(pl.col("more").str.replace(r"^[^|]*\|", ""))
+        .when(mark == "I")
+        .then(_own_name())
+        .otherwise("text")
+        .alias("name"),
     )
     slices = pl.concat([ranges, apart, plain]).filter(pl.col("thread") >= 0)
     own = rows.filter(mark.is_in(["B", "E"]) & (pl.col("pid") > 0))
@@ -115,26 +129,41 @@ def _nested(rows: pl.DataFrame) -> pl.DataFrame:
     )
     depth = pl.when(ends).then(-1).otherwise(1).cum_sum().over("thread")
     level = pl.when(ends).then(depth).otherwise(depth - 1)
-    return on.select("index", "ts_ns", "thread", pl.col("more").alias("name"), ends.alias("ends"),
+    return on.select("index", "ts_ns", "thread", _own_name().alias("name"), ends.alias("ends"),
                      pl.struct("thread", level.alias("level")).alias("key"))  # fmt: skip
 
 
+def _own_name() -> pl.Expr:
+    """Return the name in `more` without what hitrace writes after it."""
+    return pl.col("more").str.replace(HITRACE, "$1")
+
+
 def _apart(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return begins and ends of async ranges, keyed by process, name and cookie (or track and cookie)."""
-    mark = pl.col("mark")
-    parts = pl.col("more").str.split("|")
-    cookie, first = parts.list.last(), parts.list.first()
+    """Return begins and ends of async ranges, keyed by process, name and cookie (or track and cookie), and depth.
+
+    Ranges of one key may overlap, as where every cookie is 0: the one that began last is taken to end first.
+    """
+    mark, ends = pl.col("mark"), pl.col("mark").is_in(["F", "H"])
+    parts, read = pl.col("more").str.split("|"), pl.col("more").str.extract_groups(ASYNC).struct.field
+    own = mark.is_in(["S", "F"])
+    first = pl.coalesce(pl.when(own).then(pl.coalesce(read("name"), read("blank_name"))), parts.list.first())
+    cookie = pl.coalesce(
+        pl.when(own).then(pl.coalesce(read("cookie"), read("blank_cookie"))), parts.list.last()
+    )
     name = pl.when(mark == "G").then(parts.list.get(1, null_on_oob=True)).otherwise(first)
     on = rows.filter(mark.is_in(["S", "F", "G", "H"])).sort("ts_ns", "index")
-    return on.select("index", "ts_ns", "thread", name.alias("name"), mark.is_in(["F", "H"]).alias("ends"),
-                     pl.struct("pid", first.alias("first"), cookie.alias("cookie")).alias("key"))  # fmt: skip
+    on = on.select("index", "ts_ns", "thread", name.alias("name"), ends.alias("ends"),
+                   pl.struct("pid", first.alias("first"), cookie.alias("cookie")).alias("key"))  # fmt: skip
+    depth = pl.when("ends").then(-1).otherwise(1).cum_sum().over("key")
+    level = pl.when("ends").then(depth).otherwise(depth - 1)
+    return on.with_columns(pl.struct("key", level.alias("level")).alias("key"))
 
 
 def _counters(rows: pl.DataFrame) -> pl.DataFrame:
-    more = pl.col("more")
+    read = pl.col("more").str.extract_groups(COUNTER).struct.field
     return rows.filter(pl.col("mark") == "C").select(
         "ts_ns",
-        more.str.replace(r"\|[^|]*$", "").alias("name"),
+        pl.coalesce(read("name"), read("blank_name")).alias("name"),
         pl.concat_str(pl.lit("process "), "pid").alias("track"),
-        more.str.extract(r"\|([^|]*)$").cast(pl.Float64, strict=False).alias("value"),
+        pl.coalesce(read("value"), read("blank_value")).cast(pl.Float64, strict=False).alias("value"),
     )

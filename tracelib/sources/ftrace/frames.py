@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.schema import COUNTERS, SLICE_CATEGORY
+from tracelib.schema import COUNTERS, IDLE, SLICE_CATEGORY
 from tracelib.sources import syscall_names
 from tracelib.sources.ftrace import markers, nesting, sched, syscalls
+from tracelib.sources.ftrace.filtered import threads_recorded
 from tracelib.sources.ftrace.graph import calls
 from tracelib.sources.ftrace.interned import codes_of
 from tracelib.sources.ftrace.remarks import BIGGER
@@ -54,8 +55,8 @@ class Frames:
     def made(self) -> dict[str, pl.DataFrame]:
         """Return the frames sched, slices, counters and threads; what is wrong with them becomes remarks."""
         scheduled = self._sched()
-        self.lost_detected, from_idle = sched.missing_switches(scheduled)
-        self._of_losses(scheduled, from_idle)
+        self._of_losses()
+        self._of_gaps(scheduled)
         marks = self._marks()
         name = pl.col("name").cast(pl.Categorical())
         slices = pl.concat(
@@ -116,9 +117,9 @@ class Frames:
         waiting = self.events.waiting.with_columns(cut_ns=pl.lit(self.last_ns, pl.Int64))
         return waiting if placed is None else pl.concat([placed, waiting])
 
-    def _of_losses(self, scheduled: pl.DataFrame, from_idle: int) -> None:
-        """Remark what the recorder says it lost, and what is proven to be missing."""
-        marks, missing = self._losses(), self.lost_detected
+    def _of_losses(self) -> None:
+        """Remark what the recorder says it lost."""
+        marks = self._losses()
         overwritten = max(0, (self.events.written or 0) - (self.events.in_buffer or 0))
         self.lost_declared = overwritten + int(marks["events"].fill_null(1).sum())
         if overwritten:
@@ -132,14 +133,29 @@ class Frames:
             cpus = ", ".join(str(cpu) for cpu in sorted(marks["cpu"].unique()))
             self.remarks.add("warning", f"{number} events lost on CPU {cpus} at {counted(marks.height, 'place')}; "
                              "what those CPUs did there is unknown", BIGGER)  # fmt: skip
-        if missing:
-            switches = scheduled.filter(pl.col("event") == "switch").height
+
+    def _of_gaps(self, scheduled: pl.DataFrame) -> None:
+        """Remark the switches that are proven to be missing: not recorded on purpose, or lost."""
+        gaps = sched.gaps(scheduled)
+        if gaps.is_empty():
+            return
+        if threads := threads_recorded(scheduled, gaps):
             self.remarks.add(
-                "warning",
-                f"at least {missing:,} switches are missing beside {switches:,} recorded ({from_idle:,} of them from idle to a thread), "
-                "although no loss is declared for them",
-                "Running time is known only where a thread's arrival was recorded; record sched_waking and sched_wakeup as well.",
+                "info",
+                f"recorded for some threads only (at least {threads:,}): switches of others are not in the file, "
+                f"what came in between is unknown at {counted(gaps.height, 'place')}",
+                "To see who else ran, record all threads: without set_event_pid, or trace-cmd record without -P and -F.",
             )
+            return
+        self.lost_detected = gaps.height
+        switches = scheduled.filter(pl.col("event") == "switch").height
+        from_idle = int((gaps["came"] == IDLE).sum())
+        self.remarks.add(
+            "warning",
+            f"at least {gaps.height:,} switches are missing beside {switches:,} recorded ({from_idle:,} of them from idle to a thread), "
+            "although no loss is declared for them",
+            "Running time is known only where a thread's arrival was recorded; record sched_waking and sched_wakeup as well.",
+        )
 
     def _syscalls(self, scheduled: pl.DataFrame) -> pl.DataFrame:
         rows = self.events.table("syscall")

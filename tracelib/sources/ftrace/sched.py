@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
+from tracelib.schema import SCHED, SCHED_EVENT, THREAD_STATE
 from tracelib.sources.ftrace.interned import codes_of
 from tracelib.sources.plugin_states import of_newer_kernels
 
-__all__ = ["cuts", "frame", "missing_switches", "nothing", "parse_fields", "states"]
+__all__ = ["cuts", "frame", "gaps", "nothing", "parse_fields", "states"]
 
 EVENT = r"^sched_(?P<event>\w+): *(?P<args>.*)$"
 SWITCH = (
@@ -149,8 +149,8 @@ def cuts(lost: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def missing_switches(sched: pl.DataFrame) -> tuple[int, int]:
-    """Return how many switches are proven to be missing, and how many of them are from idle to a thread.
+def gaps(sched: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per place where at least one switch is proven to be missing: came, left (threads).
 
     On one CPU the thread that a switch brings is the thread that the next switch takes away; where it is not, at least
     one switch between them was not recorded. Loss marks are not counted again.
@@ -159,5 +159,4 @@ def missing_switches(sched: pl.DataFrame) -> tuple[int, int]:
     if not switches["ts_ns"].is_sorted():
         switches = switches.sort("ts_ns", maintain_order=True)
     came, left = pl.col("next").shift(1).over("cpu"), pl.col("prev")
-    broken = switches.select(came=came, left=left).filter(pl.col("came") != pl.col("left"))
-    return broken.height, int((broken["came"] == IDLE).sum())
+    return switches.select(came=came, left=left).filter(pl.col("came") != pl.col("left"))

@@ -1,0 +1,55 @@
+"""Traces recorded for some threads only: what is missing was left out. Where that is not certain, it was lost."""
+
+import polars as pl
+import pytest
+
+from tracelib.sources.ftrace import read
+
+#: Thread 100 alone was recorded, on CPU 1: at three places others ran that the trace does not hold.
+SWITCHES = [
+    (11, 100), (100, 12), (13, 100), (100, 11), (12, 100), (100, 0), (0, 100), (100, 13), (11, 100), (100, 12),
+]  # fmt: skip
+
+
+def switch(at, prev, following, cpu=1):
+    fields = f"prev_comm=t prev_pid={prev} prev_prio=120 prev_state=S ==> next_comm=t next_pid={following} next_prio=120"
+    return f"               t-{prev} [{cpu:03d}] d..2. 1.{at:06d}: sched_switch: {fields}\n"
+
+
+def waking(at, waker, woken):
+    return f"               t-{waker} [001] d..2. 1.{at:06d}: sched_waking: comm=t pid={woken} prio=120 target_cpu=001\n"
+
+
+RECORDED = [switch(10 * at, *pair) for at, pair in enumerate(SWITCHES)]
+
+
+def told(tmp_path, lines):
+    path = tmp_path / "trace.txt"
+    path.write_text("".join(lines))
+    trace = read(path)
+    said = trace.health.filter(pl.col("message").str.contains("for some threads only"))["message"].to_list()
+    return trace.sources["lost_detected"][0], said
+
+
+@pytest.mark.parametrize("more", [[], [waking(55, 0, 100), waking(95, 100, 12)]])
+def test_what_was_left_out_is_not_lost(tmp_path, more):
+    lost, said = told(tmp_path, RECORDED + more)
+    assert lost == 0
+    assert len(said) == 1
+    assert "at least 1)" in said[0]
+    assert "3 places" in said[0]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*RECORDED, waking(95, 11, 12)],  # of others
+        [*RECORDED, waking(95, 0, 12)],
+        [*RECORDED, switch(95, 11, 0, cpu=0)],
+        [*RECORDED, switch(35, 100, 14, cpu=0)],  # 100 has left already
+        RECORDED[:3] + RECORDED[4:] + [switch(100, 12, 100)],  # 100 does not leave
+        RECORDED[:9],  # too few to tell
+    ],
+)
+def test_what_may_be_lost_is_counted(tmp_path, lines):
+    assert told(tmp_path, lines) == (3, [])

@@ -41,13 +41,7 @@ def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]
     Those have no time, no task, or no column of durations. The rest of an event is `funcgraph_entry: 1.747 us | name();`,
     `funcgraph_exit: …`, the event in comment marks, or `tracing_mark_write: …` for the text in them.
     """
-    found, found_call = (pl.col("line").str.extract_groups(pattern) for pattern in (DRAWN, WITHOUT_DURATION))
-    lines = others.with_columns(found.struct.unnest(), bare=found_call)
-    by_bar, bare = pl.col("call").is_not_null(), pl.col("bare").struct.field
-    columns = ("seconds", "fraction", "cpu", "task", "call")
-    lines = lines.with_columns(
-        *(pl.when(by_bar).then(name).otherwise(bare(name)).alias(name) for name in columns), by_bar=by_bar
-    )
+    lines = _columns(others)
     drawn, comment = lines["call"].is_not_null(), lines["call"].str.starts_with("/*")
     own_threads = lines["call"].str.contains(r"^/\* *sched_")  # such an event names them itself
     placed = drawn & lines["seconds"].is_not_null() & (lines["task"].is_not_null() | own_threads)
@@ -61,6 +55,18 @@ def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]
         _rest().alias("rest"),
     )
     return events, others.filter(~drawn), int((drawn & ~placed).sum())
+
+
+def _columns(others: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of each line in their order, null where it is none of a graph's, and `by_bar`: it has durations."""
+    lines = others.with_columns(
+        pl.col("line").str.extract_groups(DRAWN).struct.unnest(), by_bar=pl.lit(value=True)
+    )
+    if not lines["call"].null_count():
+        return lines
+    bare = pl.col("line").str.extract_groups(WITHOUT_DURATION).struct.unnest()
+    rest = lines.filter(pl.col("call").is_null()).select("index", "line", bare, by_bar=pl.lit(value=False))
+    return pl.concat([lines.filter(pl.col("call").is_not_null()), rest], how="diagonal").sort("index")
 
 
 def _rest() -> pl.Expr:

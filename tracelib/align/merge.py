@@ -139,7 +139,7 @@ def _threads_frame(
 def _gpus(
     traces: Sequence[Trace], hosts: Sequence[int], names: Sequence[str | None]
 ) -> tuple[pl.DataFrame, list[dict[int, int]]]:
-    """Return the GPUs that ran something, keyed by (host, device, rank or else source), and each source's ids."""
+    """Return the GPUs that ran something, keyed by (host, device, rank or else source and id), and each source's ids."""
     keys: dict[tuple[int, int | None, str], int] = {}
     rows: list[dict[str, Any]] = []
     local: list[dict[int, int]] = [{} for _ in traces]
@@ -147,7 +147,8 @@ def _gpus(
         used = set(trace.gpu_ops["gpu"].unique().to_list())
         for row in trace.gpus.filter(pl.col("gpu").is_in(sorted(used))).iter_rows(named=True):
             rank = row["rank"] if row["rank"] is not None else source_row(trace)["rank"]
-            key = (hosts[index], row["device"], f"source {index}" if rank is None else f"rank {rank}")
+            own = f"gpu {row['gpu']} of source {index}"  # a merged file has several of one number
+            key = (hosts[index], row["device"], own if rank is None else f"rank {rank}")
             if key not in keys:
                 keys[key] = len(rows)
                 rows.append(

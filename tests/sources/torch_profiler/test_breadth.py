@@ -388,7 +388,7 @@ def test_ids_that_several_processes_count_name_no_launch(trace_of):
     ]
     one_more = trace_of(document([*of(0, 5), *of(1, 5), *of(0, 6)]))
     assert one_more.gpu_ops["pid"].null_count() == 2
-    assert trace.gpus["rank"].to_list() == [None, None]
+    assert trace.gpus["rank"].to_list() == [0, 1]
     assert (
         trace.health["message"].str.contains("1 correlation ids belong to calls of several processes").any()
     )

@@ -10,7 +10,7 @@ import polars as pl
 from tracelib.errors import BadTrace
 from tracelib.schema import SOURCES
 from tracelib.sources.files import sha256
-from tracelib.sources.torch_profiler import frames
+from tracelib.sources.torch_profiler import frames, merged
 from tracelib.sources.torch_profiler.document import rank_of
 from tracelib.sources.torch_profiler.health import health, oddities
 
@@ -25,10 +25,7 @@ __all__ = ["Assembly"]
 
 #: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or a start of its own.
 EPOCH_LIKE_NS = 10**18
-MERGED = (
-    "{} correlation ids belong to calls of several processes, as in a file merged from several: which of them launched "
-    "the GPU work with these ids is not known; give the files of the ranks instead"
-)
+NOT_ADDED = "the times count from the epoch although a baseTimeNanoseconds is given: it was not added"
 #: So many of the first times tell whether a base is to be added to them.
 SAMPLED = 1000
 
@@ -50,28 +47,42 @@ class Assembly:
     ) -> None:
         _check(path, found)
         self.path, self.found = path, found
-        self.base = _base(found.document, spans, gpu)
-        self.wall = self.base > 0 or _epoch_like(spans) or _epoch_like(gpu)
+        counters = [found.batch.counters]
+        told = _told(found.document)
+        self.base, self.counters_base = (
+            _base(found.document, told, spans, gpu),
+            _base(found.document, told, counters),
+        )
+        rows = any(part.height for parts in (spans, gpu) for part in parts)
+        kinds = (spans, gpu) if rows else (counters,)
+        self.wall = self.base > 0 or any(_epoch_like(parts) for parts in kinds)
         self.rank, self.rank_from = rank_of(found.document, path.name)
-        calls = pl.concat(frames.calls(part) for part in spans)
-        several = frames.shared(calls)
-        self.called = frames.launches(calls, several)
-        if several.len():  # what the file says of its rank is true of one of them
-            self.rank, self.rank_from = (
-                None,
-                "nothing, because traces of several processes were merged into it",
-            )
-            found.document.notes.append(MERGED.format(several.len()))
+        ranks = self._calls(pl.concat(frames.calls(part) for part in spans))
         self.threads = frames.threads(
-            pl.concat(frames.hosts(frames.on_threads(part, self.called)) for part in spans),
+            pl.concat(frames.hosts(self._placed(part)) for part in spans),
             found.batch,
             found.document.host,
         )
-        self.devices = (
-            pl.concat(self._timed(part)["device"].unique() for part in gpu).unique().sort(nulls_last=True)
-        )
+        self.devices = frames.devices((self._timed(part) for part in gpu), self.rank, ranks)
         self.odd: Counter[str] = Counter()
         self.span: list[int] = []  # first and last moments of the parts
+
+    def _calls(self, calls: pl.DataFrame) -> dict[int, int] | None:
+        """Keep what is known of the `calls`; return the ranks of the process ids if the file was merged from several."""
+        ids = merged.shared(calls)
+        self.called = frames.launches(calls, ids)
+        self.callers = calls.select(pid="caller", tid="caller_tid").drop_nulls("pid").unique()
+        labels = merged.labels(self.found.batch.texts)
+        several = self.callers["pid"].n_unique() > 1 or len(set(labels.values())) > 1
+        self.found.document.notes += merged.notes(several, ids.len(), merged.repeated(calls))
+        if not several:
+            return None
+        ranks = merged.ranks(labels)  # what the file itself says of its rank is true of one of them
+        self.rank, self.rank_from = None, merged.RANKED if ranks else merged.UNRANKED
+        return ranks
+
+    def _placed(self, spans: pl.DataFrame) -> pl.DataFrame:
+        return frames.on_threads(spans, self.called, self.callers)
 
     def _timed(self, gpu: pl.DataFrame) -> pl.DataFrame:
         """Leave out work of a GPU at time 0, which the profiler writes when it knows no time (kineto#109)."""
@@ -79,7 +90,7 @@ class Assembly:
 
     def slices(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Return the slices of a part (:data:`tracelib.schema.SLICES`), in the order of the file."""
-        made = frames.slices(spans, frames.on_threads(spans, self.called), self.threads, self.base)
+        made = frames.slices(spans, self._placed(spans), self.threads, self.base)
         self._note(made)
         return made
 
@@ -103,10 +114,10 @@ class Assembly:
     def others(self) -> dict[str, pl.DataFrame]:
         """Return all other frames."""
         doc, batch = self.found.document, self.found.batch
-        counters = frames.counters(batch, self.base)
+        counters = frames.counters(batch, self.counters_base)
         if counters.height:
             self.span += [counters["ts_ns"].min(), counters["ts_ns"].max()]  # type: ignore[list-item]
-        gpus = frames.gpus(self.devices, doc.host, self.rank, doc.device_names)
+        gpus = frames.gpus(self.devices, doc.host, doc.device_names)
         return {
             "counters": counters, "threads": self.threads, "gpus": gpus, "sources": self._source(),
             "health": health(self.found, self.odd, self.base, self.rank_from if gpus.height or self.rank is not None else "", wall=self.wall),
@@ -140,18 +151,22 @@ def _check(path: Path, found: Content) -> None:
     )  # fmt: skip
 
 
-def _base(doc: Document, spans: Iterable[pl.DataFrame], gpu: Iterable[pl.DataFrame]) -> int:
-    """Return from when the times of the file count in ns since the epoch, 0 if that is not said or not to be believed."""
+def _told(doc: Document) -> int:
+    """Return the time base that the file tells, 0 if it tells none that is a number."""
     base = doc.integer("baseTimeNanoseconds")
     if base is None and doc.fields.get("baseTimeNanoseconds") is not None:
         doc.notes.append("baseTimeNanoseconds is no number of nanoseconds: it was not used")
-    first = (part["ts"].head(SAMPLED) for parts in (spans, gpu) for part in parts if part.height)
-    if base and _epoch_like([pl.DataFrame({"ts": next(first, [])}, schema={"ts": pl.Int64})]):
-        doc.notes.append(
-            "the times count from the epoch although a baseTimeNanoseconds is given: it was not added"
-        )
-        return 0
     return base or 0
+
+
+def _base(doc: Document, told: int, *kinds: Iterable[pl.DataFrame]) -> int:
+    """Return from when the times of these `kinds` of rows count in ns since the epoch: as `told`, 0 if they count from it."""
+    first = (part["ts"].head(SAMPLED) for parts in kinds for part in parts if part.height)
+    if told and _epoch_like([pl.DataFrame({"ts": next(first, [])}, schema={"ts": pl.Int64})]):
+        if NOT_ADDED not in doc.notes:
+            doc.notes.append(NOT_ADDED)
+        return 0
+    return told
 
 
 def _epoch_like(parts: Iterable[pl.DataFrame]) -> bool:

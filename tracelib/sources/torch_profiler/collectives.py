@@ -73,7 +73,9 @@ def of_args(args: dict[str, Any], kernel: str) -> Collective:
     ('all_gather', None, 2, None, 16)
     """
     told = args.get("Collective name")
-    collective = canonical(str(told)) if told is not None else of_name(kernel)[0]
+    collective = canonical(str(told)) if told is not None else None
+    if collective in (None, "unknown"):
+        collective = of_name(kernel)[0] or collective
     if collective is None:
         return NONE
     group = args.get("Process Group Name", args.get("Process Group ID"))

@@ -20,7 +20,17 @@ _NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,19})(?!\d)')
 #: The text of an integer, as some writers have numbers; not of thousands of digits, which Python refuses to convert.
 _INTEGER = re.compile(r"([0-9]{1,19})(?:\.0*)?")
-_FILE_RANKS = (r"rank[-_ ]?(\d+)", r"(?:^|[^a-z])tp[-_]?(\d+)", r"worker[-_]?(?:tp)?(\d+)")
+#: How files are called by what writes them: most by "rank3"; SGLang "…-TP-3.trace…", "…-TP-3-DP-0…"; vLLM "worker_TP3"; the
+#: TensorBoard plugin "worker3" or else {host}_{pid}, whose hosts ("gpu-worker-3") have numbers that are no ranks.
+_FILE_RANKS = (
+    r"(?:(?<![A-Za-z])(?:[Rr]ank|RANK)|(?<=[a-z])Rank)[-_ ]?(\d+)",
+    r"(?<![A-Za-z])TP-(\d+)(?=\.|-[A-Z])",
+    r"(?<![A-Za-z])[Ww]orker[-_]?(?:TP|tp)[-_]?(\d+)",
+    r"(?<![A-Za-z-])[Ww]orker(\d+)(?!\d|_\d)",
+    r"(?<![A-Za-z-])[Ww]orker[-_](\d+)(?!\d|_\d|\.\d+\.)",
+)
+#: Ranks of adapters, matrices and nodes.
+_OTHER_RANK = re.compile(r"(?<![a-z])[qd]?lora(?![a-z])|(?<![a-z])(?:low|node)[-_ ]?rank", re.IGNORECASE)
 
 
 @dataclass
@@ -111,12 +121,14 @@ def rank_of(doc: Document, name: str) -> tuple[int | None, str]:
     (1, 3)
     >>> rank_of(Document(), "dp0_pp0_tp0_dcp0_ep0_rank5.1733.pt.trace.json")[0], rank_of(Document(), "trace.json")[0]
     (5, None)
+    >>> rank_of(Document(), "llama_lora_rank16.json")[0], rank_of(Document(), "gpu-worker-3_77.1733.pt.trace.json")[0]
+    (None, None)
     """
     rank = doc.integer("distributedInfo", "rank")
     if rank is not None and rank < 2**31:
         return rank, "distributedInfo"
-    for pattern in _FILE_RANKS:
-        found = re.search(pattern, name, re.IGNORECASE)
+    for pattern in _FILE_RANKS[bool(_OTHER_RANK.search(name)) :]:
+        found = re.search(pattern, name)
         if found and len(found[1]) < 7:
             return int(found[1]), f"the file's name ({found[0].strip('._-')})"
     return None, "neither distributedInfo nor the file's name"

@@ -19,14 +19,17 @@ __all__ = [
     "COUNTERS",
     "GPU",
     "MARKS",
+    "NOWHERE",
     "NO_COUNTERS",
     "NO_GPU",
     "NO_MARKS",
     "NO_SPANS",
     "SPANS",
+    "UNUSED_PHASES",
     "Batch",
     "gpu_kind",
     "joined",
+    "on_device",
     "slice_category",
     "stable_id",
     "wrapped",
@@ -38,9 +41,9 @@ SPANS = pl.Schema({
     "ts": pl.Int64(), "dur": pl.Int64(), "correlation": pl.Int64(),
 })  # fmt: skip
 
-#: One row per piece of work of a GPU.
+#: One row per piece of work of a GPU; `pid` is what the event says, a device's number as a rule.
 GPU = pl.Schema({
-    "kind": GPU_OP_KIND, "name": pl.Categorical(), "device": pl.Int64(), "stream": pl.Int64(),
+    "kind": GPU_OP_KIND, "name": pl.Categorical(), "pid": pl.Int64(), "device": pl.Int64(), "stream": pl.Int64(),
     "ts": pl.Int64(), "dur": pl.Int64(), "correlation": pl.Int64(), "graph": pl.Int64(), "bytes": pl.Int64(),
     "collective": pl.Categorical(), "group": pl.Categorical(), "group_size": pl.Int64(), "sequence": pl.Int64(), "elements": pl.Int64(),
 })  # fmt: skip
@@ -67,6 +70,19 @@ _GPU_KINDS = {
     "kernel": "kernel", "concurrent_kernel": "kernel", "mtia_ccp_events": "kernel",
     "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset",
 }  # fmt: skip
+
+#: Categories of what Kineto draws on a device though it is no work of one: the pid is the device's number.
+_ON_DEVICE = ("cuda_event", "cuda_profiler_range", "mtia_insight")
+#: Phases that become no frame: flows (correlation ids are exact where flows are not), samples, objects, clock syncs, links.
+UNUSED_PHASES = frozenset("stfPpNODvVcT()=")
+#: The pid of what lies on no host thread, as Kineto writes it for its own overhead.
+NOWHERE = -1
+
+
+@functools.cache
+def on_device(category: str | None) -> bool:
+    """Say whether events of Kineto's `category` are drawn on a device, and lie on no host thread."""
+    return category is not None and category.lower() in _ON_DEVICE
 
 
 @functools.cache
@@ -123,8 +139,7 @@ def joined(batches: list[Batch]) -> Batch:
         if parts:
             setattr(whole, name, pl.concat(parts, rechunk=False))
     for batch in batches:
-        for key, text in batch.labels.items():
-            whole.labels.setdefault(key, text)
+        whole.labels.update(batch.labels)  # the last name of a thread is the one that viewers show
         whole.texts.update(batch.texts)
         whole.tally.update(batch.tally)
         whole.remarks.update(batch.remarks)

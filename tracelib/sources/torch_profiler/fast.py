@@ -21,9 +21,11 @@ from tracelib.sources.torch_profiler.events import (
     NO_GPU,
     NO_MARKS,
     NO_SPANS,
+    NOWHERE,
     Batch,
     gpu_kind,
     joined,
+    on_device,
     slice_category,
 )
 from tracelib.sources.torch_profiler.native import Refused
@@ -75,9 +77,10 @@ def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     rows = scan.host
     meant = [slice_category(category) for category in scan.categories]
     calls = np.array([category in CALLS for category in meant])[scan.category[rows]]
+    pid, apart = scan.ids("pid", rows), scan.of_categories(on_device)[rows]
     columns: dict[str, Column] = {
         "category": (pl.Series(meant, dtype=SLICE_CATEGORY), scan.category[rows]), "name": name,
-        "pid": scan.ids("pid", rows), "tid": scan.ids("tid", rows), "ts": scan.starts(rows), "dur": scan.durations(rows),
+        "pid": np.where(apart, NOWHERE, pid) if apart.any() else pid, "tid": scan.ids("tid", rows), "ts": scan.starts(rows), "dur": scan.durations(rows),
         "correlation": scan.correlations(rows, calls),
     }  # fmt: skip
     return _frame(NO_SPANS, columns, ~scan.slow[rows])
@@ -90,6 +93,8 @@ def _collectives(scan: Scan) -> dict[str, Column]:
     if not among.any():
         return {}
     called, collective = scan.strings("Collective name", rows, among)
+    unsaid = np.array([*(canonical(name) == "unknown" for name in called), False])
+    scan.slow[rows[unsaid[collective]]] = True  # the kernel's name may tell
     groups, group = scan.strings("Process Group Name", rows, among)
     size, sized = scan.optional("Group size", rows, among)
     scan.slow[rows[(size >= LARGEST_GROUP) | (scan.older(rows) & among)]] = True
@@ -109,7 +114,7 @@ def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     meant = [gpu_kind(category) for category in scan.categories]
     columns: dict[str, Column] = {
         "kind": (pl.Series(meant, dtype=GPU_OP_KIND), scan.category[rows]), "name": name,
-        "device": scan.arguments("device", rows), "stream": scan.arguments("stream", rows),
+        "pid": scan.ids("pid", rows), "device": scan.arguments("device", rows), "stream": scan.arguments("stream", rows),
         "ts": scan.starts(rows), "dur": scan.durations(rows), "correlation": scan.correlations(rows),
         "graph": scan.optional("graph id", rows), "bytes": scan.optional("bytes", rows), **_collectives(scan),
     }  # fmt: skip

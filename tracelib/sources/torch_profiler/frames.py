@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
+from tracelib.sources.torch_profiler.events import NOWHERE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tracelib.sources.torch_profiler.events import Batch
 
 __all__ = [
     "calls",
     "counters",
+    "devices",
     "gpu_ops",
     "gpus",
     "hosts",
     "launches",
     "on_threads",
-    "shared",
     "slices",
     "threads",
 ]
@@ -41,23 +44,17 @@ def _label(text: str | None) -> str | None:
 
 
 def calls(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per runtime or driver call with a correlation id: correlation, caller, caller_tid, by_graph (bool)."""
+    """Return one row per runtime or driver call with a correlation id: correlation, caller, caller_tid, by_graph, runtime (bool)."""
     graph = pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH)
     called = pl.col("category").is_in(["runtime", "driver"]) & pl.col("correlation").is_not_null()
-    return spans.filter(called).select("correlation", caller="pid", caller_tid="tid", by_graph=graph)
-
-
-def shared(called: pl.DataFrame) -> pl.Series:
-    """Return the correlation ids of :func:`calls` that several processes have: each counts its own, and files get merged."""
-    if called["caller"].n_unique() < 2:
-        return called["correlation"].clear()
-    processes = called.group_by("correlation").agg(pl.col("caller").n_unique())
-    return processes.filter(pl.col("caller") > 1)["correlation"]
+    return spans.filter(called).select(
+        "correlation", caller="pid", caller_tid="tid", by_graph=graph, runtime=pl.col("category") == "runtime"
+    )
 
 
 def launches(called: pl.DataFrame, several: pl.Series) -> pl.DataFrame:
-    """Return the first of the :func:`calls` of each correlation id, without its caller if it has :func:`several <shared>`."""
-    first = called.filter(pl.col("correlation").is_first_distinct())
+    """Return the first of the :func:`calls` of each correlation id, without its caller if it is among those of `several`."""
+    first = called.filter(pl.col("correlation").is_first_distinct()).drop("runtime")
     if several.is_empty():
         return first
     known = ~pl.col("correlation").is_in(several.implode())
@@ -86,24 +83,29 @@ def threads(found: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame
     return pl.DataFrame(rows, schema=THREADS, orient="row")
 
 
-def on_threads(spans: pl.DataFrame, called: pl.DataFrame) -> pl.DataFrame:
+def on_threads(spans: pl.DataFrame, called: pl.DataFrame, callers: pl.DataFrame) -> pl.DataFrame:
     """Return pid and tid of the host thread that each of `spans` lies on, and if it lies on one (hosted, bool).
 
     Kineto draws a `cuda_sync` on the stream it waits for; the thread that waits is the one whose call has the same
-    correlation. Overhead of the profiler (pid -1) and annotations projected to a GPU lie on no thread.
+    correlation, else its own if that is one of the `callers` (pid, tid): a device and a process may have one number.
+    Overhead of the profiler (pid -1) and annotations projected to a GPU lie on no thread.
     """
-    nowhere = pl.col("category").eq("gpu_annotation") | pl.col("pid").eq(-1)
+    nowhere = pl.col("category").eq("gpu_annotation") | pl.col("pid").eq(NOWHERE)
+    processes = callers["pid"].unique()
+    if processes.len() > 1:  # merged: the -1 may have been moved like the ids of processes
+        nowhere |= pl.col("category").eq("overhead") & ~pl.col("pid").is_in(processes.implode())
     placed = spans.select("pid", "tid", hosted=~nowhere.fill_null(value=False))
     syncs = (spans["category"] == "sync").arg_true()
     if syncs.is_empty():
         return placed
     waits = spans.select("pid", "tid", "correlation")[syncs]
-    host_side = pl.col("pid").is_in(called["caller"].unique().implode())
-    moved = waits.join(called, on="correlation", how="left", maintain_order="left").select(
-        pid=pl.when(host_side).then("pid").otherwise("caller"),
-        tid=pl.when(host_side).then("tid").otherwise("caller_tid"),
-        hosted=host_side.fill_null(value=False) | pl.col("caller").is_not_null(),
-    )
+    own = callers.with_columns(own_pid="pid", own_tid="tid")
+    moved = (
+        waits.join(called, on="correlation", how="left", maintain_order="left")
+        .join(own, on=["pid", "tid"], how="left", maintain_order="left")
+        .select(pid=pl.coalesce("caller", "own_pid"), tid=pl.when(pl.col("caller").is_not_null()).then("caller_tid").otherwise("own_tid"))
+        .with_columns(hosted=pl.col("pid").is_not_null())
+    )  # fmt: skip
     return placed.select(placed[name].scatter(syncs, moved[name]) for name in placed.columns)
 
 
@@ -122,25 +124,39 @@ def slices(spans: pl.DataFrame, placed: pl.DataFrame, known: pl.DataFrame, base:
     ).match_to_schema(SLICES)  # fmt: skip
 
 
-def gpus(devices: pl.Series, host: str | None, rank: int | None, names: dict[int, str]) -> pl.DataFrame:
-    """Return one row per device of `devices`, those that did some work, in order (:data:`tracelib.schema.GPUS`)."""
+def devices(
+    parts: Iterable[pl.DataFrame], rank: int | None, ranks: dict[int, int] | None = None
+) -> pl.DataFrame:
+    """Return one row per GPU that did some work in `parts` (:data:`events.GPU`), in order: device, rank.
+
+    With `ranks` of process ids (pid) the file was merged from several, and each pid has devices of its own.
+    """
+    keys = ["device"] if ranks is None else ["pid", "device"]
+    found = pl.concat(part.select(keys).unique() for part in parts).unique()
+    numbers = [rank] * found.height if ranks is None else [ranks.get(pid) for pid in found["pid"]]
+    return found.with_columns(rank=pl.Series(numbers, dtype=pl.Int64)).sort("rank", *keys, nulls_last=True)
+
+
+def gpus(devices: pl.DataFrame, host: str | None, names: dict[int, str]) -> pl.DataFrame:
+    """Return one row per GPU of :func:`devices` (:data:`tracelib.schema.GPUS`)."""
     rows = [
         (n, host, d if d is None or abs(d) < 2**31 else None, rank, names.get(d))
-        for n, d in enumerate(devices)
+        for n, (d, rank) in enumerate(devices.select("device", "rank").iter_rows())
     ]
     return pl.DataFrame(rows, schema=GPUS, orient="row")
 
 
-def gpu_ops(gpu: pl.DataFrame, devices: pl.Series, called: pl.DataFrame, base: int) -> pl.DataFrame:
+def gpu_ops(gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base: int) -> pl.DataFrame:
     """Return :data:`tracelib.schema.GPU_OPS` of `gpu` (:data:`events.GPU`), with the process that called each.
 
     A file has the events of one process as a rule: where no call is recorded for a GPU op and just one process made
     calls, it is that one.
     """
-    numbers = pl.DataFrame({"device": devices, "gpu": pl.Series(range(devices.len()), dtype=pl.Int32)})
+    numbers = devices.drop("rank").with_columns(gpu=pl.int_range(devices.height, dtype=pl.Int32))
+    keys = devices.drop("rank").columns
     callers = called["caller"].unique()  # null is one that is not known
     only = pl.lit(callers[0] if callers.len() == 1 else None, pl.Int64)
-    with_calls = gpu.join(numbers, on="device", how="left", nulls_equal=True, maintain_order="left").join(
+    with_calls = gpu.join(numbers, on=keys, how="left", nulls_equal=True, maintain_order="left").join(
         called, on="correlation", how="left", maintain_order="left"
     )
     graph = pl.when(pl.col("graph") > 0).then("graph").when("by_graph").then(0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import HEALTH
+from tracelib.sources.torch_profiler.events import UNUSED_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +19,6 @@ __all__ = ["health", "oddities"]
 
 Row = tuple[str, str, str]  # level, message, fix
 
-#: Phases that become no frame: flows (correlation ids are exact where flows are not), samples, objects, clock syncs.
-UNUSED_PHASES = "stfPpNODvVcT()"
 #: Phases of intervals, instants and counters: a list with none of them gives no row.
 USED_PHASES = (*"XiInRBEbeSFC",)
 FINISH = "Wait until the profiler has finished writing, then copy the file."
@@ -88,11 +87,10 @@ def _oddities(found: Content, odd: Counter[str]) -> Iterator[Row]:
     if odd["orphans"]:
         orphans = "GPU ops were launched by a call that is not in the file"
         yield "info", f"{odd['orphans']} of {odd['ops']} {orphans}", ""
-    unused = {
-        ph: n
-        for (ph, _), n in sorted(found.batch.tally.items())
-        if ph and ph in UNUSED_PHASES and ph not in "stf"
-    }
+    unused: Counter[str] = Counter()
+    for (ph, _), n in sorted(found.batch.tally.items()):
+        if ph in UNUSED_PHASES and ph not in "stf":
+            unused[ph] += n
     if unused:
         yield (
             "info",

@@ -20,20 +20,26 @@ from tracelib.sources.torch_profiler.events import (
     NO_GPU,
     NO_MARKS,
     NO_SPANS,
+    NOWHERE,
+    UNUSED_PHASES,
     Batch,
     gpu_kind,
+    on_device,
     slice_category,
     stable_id,
     wrapped,
 )
+from tracelib.sources.torch_profiler.merged import unprefixed
 from tracelib.sources.torch_profiler.pairs import pairing
 
 __all__ = ["Event", "batch", "decode", "nanoseconds"]
 
 _Raw = msgspec.Raw
 LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63
-#: Spans and instants that describe the recording itself, not the program.
-RECORDER_PIDS = ("Spans", "Traces", "")
+#: Instants that describe the recording itself, not the program: their pids and how their names begin; and the pids of its spans.
+RECORDER_PIDS, RECORDER_NAMES = ("Spans", "Traces", ""), ("Iteration Start", "Record Window End")
+RECORDER_SPANS = ("Spans", "Traces")
+INSTANTS, MARKS = frozenset("iInR"), frozenset("BEbeSF")
 #: Texts that are ids of up to 64 bits; longer ones are names, and Python refuses to make numbers of very long ones.
 _ID = re.compile(r"-?[0-9]{1,20}")
 
@@ -153,9 +159,9 @@ class _Rows:
         self.tally[ph, category or "None"] += 1
         if ph == "X":
             self.complete(event, category)
-        elif ph in "iInR" and ph:
+        elif ph in INSTANTS:
             self.instant(event, category)
-        elif ph in "BEbeSF" and ph:
+        elif ph in MARKS:
             self.mark(event, ph, category)
         elif ph == "M":
             self.metadata(event)
@@ -163,6 +169,8 @@ class _Rows:
             self.counter(event)
         elif not ph and event != NOTHING:
             self.remarks["no phase (ph): left out"] += 1
+        elif ph and ph not in UNUSED_PHASES:
+            self.remarks["a phase (ph) that is none: left out"] += 1
 
     def complete(self, event: Event, category: str | None) -> None:
         ts = self.time(event)
@@ -172,19 +180,21 @@ class _Rows:
         kind = gpu_kind(category)
         if kind:
             self.gpu.append(self.gpu_row(event, kind, ts, dur))
-        elif category == "Trace":
+        elif category == "Trace" and _of_recorder(event):
             self.recorded.append((ts, ts + dur))
         else:
-            self.span(event, slice_category(category), ts, dur)
+            self.span(event, category, ts, dur)
 
-    def span(self, event: Event, category: str, ts: int, dur: int) -> None:
-        called = category in ("runtime", "driver", "sync")
+    def span(self, event: Event, category: str | None, ts: int, dur: int) -> None:
+        meant = slice_category(category)
+        called = meant in ("runtime", "driver", "sync")
         correlation = _integer(self.args(event).get("correlation")) or None if called else None
-        pid, tid = self.ident(event.pid), self.ident(event.tid)
-        self.spans.append((category, _text(event.name), pid, tid, ts, dur, correlation))
+        nowhere = on_device(category) or unprefixed(event.pid) == "-1"
+        pid, tid = NOWHERE if nowhere else self.ident(event.pid), self.ident(event.tid)
+        self.spans.append((meant, _text(event.name), pid, tid, ts, dur, correlation))
 
     def gpu_row(self, event: Event, kind: str, ts: int, dur: int) -> tuple[Any, ...]:
-        args = self.args(event)
+        args, pid = self.args(event), self.ident(event.pid)
         device = _integer(args.get("device"))
         stream = _integer(args.get("stream"))
         if stream is None:
@@ -192,14 +202,17 @@ class _Rows:
         name = _text(event.name)
         comm = of_args(args, name or "")
         return (
-            kind, name, self.ident(event.pid) if device is None else device, stream, ts, dur,
+            kind, name, pid, pid if device is None else device, stream, ts, dur,
             _integer(args.get("correlation")) or None, _integer(args.get("graph id")), _integer(args.get("bytes")), *comm,
         )  # fmt: skip
 
     def instant(self, event: Event, category: str | None) -> None:
         ts = self.time(event)
-        if ts is not None and event.pid not in RECORDER_PIDS:
-            self.span(event, slice_category(category), ts, 0)
+        if ts is None:
+            return
+        own = unprefixed(event.pid) in RECORDER_PIDS and str(event.name).startswith(RECORDER_NAMES)
+        if not own:
+            self.span(event, category, ts, 0)
 
     def mark(self, event: Event, ph: str, category: str | None) -> None:
         ts = self.time(event)
@@ -215,7 +228,7 @@ class _Rows:
             label = args.get("labels" if event.name == "process_labels" else "name")
             tid = self.ident(event.tid) if event.name == "thread_name" else None
             if isinstance(label, str) and label:
-                self.labels.setdefault((self.ident(event.pid), tid, event.name), label)
+                self.labels[self.ident(event.pid), tid, event.name] = label
 
     def counter(self, event: Event) -> None:
         ts = self.time(event)
@@ -230,6 +243,11 @@ class _Rows:
             self.counters.append((reading, self.ident(event.pid), ts, value))
         if not readings:
             self.remarks["a counter without a number: left out"] += 1
+
+
+def _of_recorder(event: Event) -> bool:
+    """Say whether an interval of the category "Trace" is the profiler's own: other programs call theirs so, too."""
+    return unprefixed(event.pid) in RECORDER_SPANS or str(event.name).startswith("PyTorch Profiler")
 
 
 def _text(value: object) -> str | None:

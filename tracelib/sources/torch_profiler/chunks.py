@@ -2,24 +2,27 @@
 
 A trace is `{…, "traceEvents": [event, event, …], …}` or a bare `[event, …`, on one line or many, of any size. The text
 before the list is its head, the text after it its tail (:mod:`document` reads both). A cut is made where `}, {"key":`
-stands: the unescaped quote after the brace cannot be inside a JSON string, and the object before the cut must have a
-`"ph"`, so a list of objects nested in some event's args does not pass for events.
+stands: the unescaped quote after the brace cannot be inside a JSON string, and an object with a `"ph"` must end before
+the cut, so that a list of objects nested in some event's args, of any length, does not pass for events.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tracelib.sources.torch_profiler.repairs import depth_of, repaired
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelib.sources.files import Stream
 
-__all__ = ["PAD", "Chunk", "Cutter", "boundaries"]
+__all__ = ["PAD", "TRAILING", "UNDECODABLE", "Chunk", "Cutter", "boundaries", "event_boundaries"]
 
 #: Bytes 0 behind a chunk's text: the compiled scan stops at the first, and may look at the others.
 PAD = 64
@@ -28,6 +31,12 @@ CHUNK = 8 << 20
 #: No event is longer than this (a name of some MB is damage): a bound on memory.
 LONGEST = 64 << 20
 
+#: So many objects at the end of a piece without a sound event are looked at for a damaged one.
+MOST_DAMAGED = 100
+
+UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+#: msgspec names the byte after the first one that is too much.
+TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 BOUNDARY = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{1,40}"\s*:')
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
@@ -53,25 +62,81 @@ class Chunk:
         return bytes(memoryview(self.data)[: self.stop])
 
 
+def _place(boundary: re.Match[bytes]) -> tuple[int, int]:
+    return boundary.start() + 1, boundary.start() + boundary[0].index(b"{")
+
+
 def boundaries(text: bytes | bytearray, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-    """Return (end of an event, start of the next) for each place between `start` and `stop` where a cut may be."""
-    found = BOUNDARY.finditer(text, start, len(text) if stop is None else stop)
-    return [(m.start() + 1, text.index(b"{", m.start())) for m in found]
+    """Return (end of an object, start of the next) for each place between `start` and `stop` where a cut may be."""
+    return [_place(m) for m in BOUNDARY.finditer(text, start, len(text) if stop is None else stop)]
+
+
+def _event_end(text: bytes | bytearray, start: int, stop: int) -> int:
+    """Return where the event ends that begins at `start`, 0 if no whole one in valid JSON does."""
+    try:
+        _is_event(memoryview(text)[start:stop])
+    except UNDECODABLE as error:
+        behind = TRAILING.search(str(error))
+        return text.rfind(b"}", start, start + int(behind[1]) - 1) + 1 if behind else 0
+    return stop
+
+
+def event_boundaries(text: bytes) -> list[tuple[int, int]]:
+    """Return those of the `boundaries` that are not inside of a whole event in valid JSON."""
+    found: list[tuple[int, int]] = []
+    inside = _event_end(text, 0, len(text))
+    for place in boundaries(text):
+        if place[1] >= inside:
+            found.append(place)
+            inside = max(inside, _event_end(text, place[1], len(text)))
+    return found
+
+
+def _behind_events(data: bytearray, places: list[tuple[int, int]], stop: int) -> tuple[int, int] | None:
+    """Return the last boundary in `data[:stop]` that follows an event, which begins at one of `places`."""
+    for _, start in reversed(places):
+        end = _event_end(data, start, stop)
+        if end and (found := BOUNDARY.match(data, end - 1, stop)):
+            return _place(found)
+    return None
+
+
+def _repairable(text: bytes) -> bool:
+    """Say whether a repair makes one event of `text`."""
+    for candidate in repaired(text):
+        try:
+            _is_event(candidate)
+        except UNDECODABLE:
+            continue
+        return True
+    return False
+
+
+def _behind_damaged(data: bytearray, places: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the last of `places` that follows what a repair makes an event of; it may hold some of them."""
+    last = places[-MOST_DAMAGED - 1 :]
+    parts = [bytes(data[start:end]) for (_, start), (end, _) in itertools.pairwise(last)]
+    depths = [depth_of(part) for part in parts]
+    for first in reversed(range(len(parts))):
+        totals = itertools.accumulate(depths[first:])
+        closing = next(
+            (place for place, depth in zip(last[first + 1 :], totals, strict=True) if depth <= 0), None
+        )
+        if closing and _repairable(bytes(data[last[first][1] : closing[0]])):
+            return closing
+    return None
 
 
 def _cut(data: bytearray, stop: int) -> tuple[int, int] | None:
-    """Return the last boundary in `data[:stop]` that follows an event, else the last one at all."""
+    """Return the last boundary in `data[:stop]` that follows an event, None if none surely does."""
     window = 1 << 12
     while True:
-        places = boundaries(data, max(0, stop - window), stop)
-        for before, here in zip(reversed(places[:-1]), reversed(places[1:]), strict=True):
-            try:
-                _is_event(memoryview(data)[before[1] : here[0]])
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                continue
-            return here
-        if window >= stop:
-            return places[-1] if places else None
+        begin = max(0, stop - window)
+        places = boundaries(data, begin, stop)
+        if not begin:  # the piece begins with an event as well
+            places.insert(0, (0, 0))
+        if (found := _behind_events(data, places, stop)) or not begin:
+            return found or _behind_damaged(data, places)
         window *= 8
 
 
@@ -99,9 +164,9 @@ class Cutter:
                 carry, size = bytes(data[:stop]), size * 2
                 continue
             size = self.size
-            if (
-                place is None
-            ):  # one event of impossible length: drop what is there, go on at the next boundary
+            if place is None:
+                place = next(reversed(boundaries(data, 0, stop)), None)
+            if place is None:  # an event of impossible length: drop what is there, go on at the next boundary
                 self.skipped_bytes += stop - 64
                 carry = bytes(data[stop - 64 : stop])
                 continue

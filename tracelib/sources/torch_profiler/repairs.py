@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["guessed", "repaired"]
+__all__ = ["depth_of", "guessed", "repaired"]
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BYTES_STRING = re.compile(_STRING.pattern.encode(), re.DOTALL)
 #: A pair of surrogates; half of one; another escape; a backslash that begins none.
 _ESCAPE = re.compile(
     r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -38,6 +39,12 @@ _NAME_END = re.compile(r'"\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:
 _BARE_QUOTE = re.compile(r'(\\.)|"', re.DOTALL)
 #: So many ends of a name are tried, of texts up to so many bytes.
 MOST_ENDS, LONGEST = 8, 1 << 16
+
+
+def depth_of(part: bytes) -> int:
+    """Return how many more brackets and strings open in `part` than close."""
+    bare = _BYTES_STRING.sub(b"", part)
+    return sum(bare.count(c) for c in (b"{", b"[", b'"')) - bare.count(b"}") - bare.count(b"]")
 
 
 def _in_string(match: re.Match[str]) -> str:

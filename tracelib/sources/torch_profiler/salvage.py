@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from tracelib.sources.torch_profiler.chunks import boundaries
+from tracelib.sources.torch_profiler.chunks import TRAILING, UNDECODABLE, event_boundaries
 from tracelib.sources.torch_profiler.plain import Event, decode
-from tracelib.sources.torch_profiler.repairs import guessed, repaired
+from tracelib.sources.torch_profiler.repairs import depth_of, guessed, repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["REPAIRED", "UNDECODABLE", "Salvaged", "decoded", "repaired", "salvage"]
 
@@ -33,18 +33,17 @@ _values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 #: The remark on events that are kept although their text had to be changed.
 REPAIRED = "repaired: invalid JSON"
-UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 #: The start of an event, wherever it stands.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|args|ts|pid|tid|dur|id|s)"\s*:')
 
 
 _PHASE, _OBJECT = re.compile(rb'"ph"\s*:'), re.compile(rb'\{\s*"')
-
+#: What is nothing, as in valid JSON: some writers begin or end their list with it.
+_EMPTY = re.compile(rb"\{\s*\}")
 #: The beginning of an event at the end of a file: too short to be told from a key by `boundaries`.
 _BEGUN = re.compile(rb"(?<=\})\s*,\s*\{[^{}]*$")
-#: An event that a wrong boundary has cut has at most so many parts; a damaged one has so many starts that are tried.
-MOST_PARTS, MOST_STARTS = 8, 50
+#: A damaged event has at most so many starts of others in it that are tried.
+MOST_STARTS = 50
 #: After so many damaged events in a row that could not be repaired no more is guessed.
 MOST_VAIN = 100
 #: So many characters before an object tell whether it stands inside of something else.
@@ -68,7 +67,7 @@ class Salvaged:
         """Add events, and what follows the list if it has ended."""
         self.events += found[0]
         self.tail = found[1]
-        if remark:
+        if remark and found[0]:
             self.remarks[remark] += len(found[0])
 
     def skip(self, text: bytes) -> None:
@@ -88,10 +87,10 @@ def _listed(text: bytes, decoder: Callable[[bytes], list[T]]) -> tuple[list[T], 
     try:
         return decoder(listed), None
     except UNDECODABLE as error:
-        found = _TRAILING.search(str(error))
+        found = TRAILING.search(str(error))
         if not found:
             return None
-        end = int(found[1]) - 1  # msgspec names the byte after the first one that is too much
+        end = int(found[1]) - 1
     try:
         return decoder(listed[:end]), listed[end:-1]
     except UNDECODABLE:
@@ -104,9 +103,13 @@ def decoded(text: bytes) -> tuple[list[Event], bytes | None] | None:
 
 
 def _events(text: bytes) -> tuple[list[Event], bytes | None] | None:
-    """Return what `decoded` returns, but None if something in it is no event: a part of one, cut where it must not be."""
+    """Return what `decoded` returns, without empty objects, but None if something else in it is no event: a part of one."""
     found = decoded(text)
-    return found if found and all(isinstance(event.ph, str) for event in found[0]) else None
+    if not found or all(isinstance(event.ph, str) for event in found[0]):
+        return found
+    values, _ = _listed(text, _values) or ([], None)
+    events = [event for event, value in zip(found[0], values, strict=True) if not _EMPTY.fullmatch(value)]
+    return (events, found[1]) if all(isinstance(event.ph, str) for event in events) else None
 
 
 def _mixed(text: bytes, result: Salvaged) -> bool:
@@ -178,32 +181,29 @@ def _mend(text: bytes, result: Salvaged) -> None:
         result.skip(text)
 
 
+def _grouped(parts: list[bytes]) -> Iterator[bytes]:
+    """Yield the parts of each damaged event together: its brackets close in the last, or another phase follows."""
+    event: list[bytes] = []
+    depth, phased = 0, False
+    for part in parts:
+        phase = bool(_PHASE.search(part))
+        if event and (depth <= 0 or (phased and phase)):
+            yield b", ".join(event)
+            event, depth, phased = [], 0, False
+        event.append(part)
+        depth, phased = depth + depth_of(part), phased or phase
+    yield b", ".join(event)
+
+
 def _give_up(result: Salvaged) -> None:
-    """Repair or lose the parts that could not be read; one without a phase is the rest of the one before it."""
+    """Repair or lose the parts that could not be read: events, and pieces of those that are damaged."""
     if len(result.unread) > 1 and (found := _one(b",".join(result.unread))):
         result.take(found, REPAIRED)
         result.unread = []
-    events: list[bytes] = []
-    for part in result.unread:
-        if events and not _PHASE.search(part):
-            events[-1] += b", " + part
-        else:
-            events.append(part)
-    for event in events:
+    for event in _grouped(result.unread):
         if result.tail is None:
             _repair(event, result)
     result.unread = []
-
-
-def _retry(part: bytes, result: Salvaged) -> None:
-    """Try the unreadable `part` together with those before it: a boundary inside of an event may have cut it."""
-    result.unread.append(part)
-    for count in range(2, min(len(result.unread), MOST_PARTS) + 1):
-        if found := _events(b",".join(result.unread[-count:])):
-            del result.unread[-count:]
-            _give_up(result)
-            result.take(found)
-            return
 
 
 def _halve(text: bytes, places: list[tuple[int, int]], start: int, stop: int, result: Salvaged) -> None:
@@ -221,7 +221,7 @@ def _halve(text: bytes, places: list[tuple[int, int]], start: int, stop: int, re
         _halve(text, inner, start, end, result)
         _halve(text, inner, begin, stop, result)
     else:
-        _retry(text[start:stop], result)
+        result.unread.append(text[start:stop])
 
 
 def salvage(text: bytes, *, last: bool) -> Salvaged:
@@ -238,7 +238,7 @@ def salvage(text: bytes, *, last: bool) -> Salvaged:
         result.lose(body[begun.start() :])
         body = body[: begun.start()]
     if body.strip():
-        _halve(body, boundaries(body), 0, len(body), result)
+        _halve(body, event_boundaries(body), 0, len(body), result)
         _give_up(result)
     if last and result.tail is None:
         result.remarks["cut short: the list of events does not end"] += 1

@@ -224,13 +224,27 @@ def test_any_cut_or_change_of_an_archive_gives_a_trace_or_a_typed_error(loaded):
 
 @pytest.mark.parametrize(
     ("packed", "by"),
-    [(b"BZh91AY&SY", "bzip2"), (b"\xfd7zXZ\0", "xz"), (gzip.compress(gzip.compress(b"x")), "gzip twice")],
-    ids=["bzip2", "xz", "gzip twice"],  # gzip's bytes hold the time
+    [
+        (b"BZh91AY&SY", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"\x04\x22\x4d\x18\x64\x40", "LZ4"),
+        (gzip.compress(gzip.compress(b"x")), "gzip twice"),
+    ],
+    ids=["bzip2", "xz", "LZ4", "gzip twice"],  # gzip's bytes hold the time
 )
 def test_what_is_packed_otherwise_says_so(tmp_path, packed, by):
     path = tmp_path / "x.json"
     path.write_bytes(packed)
     with pytest.raises(UnknownFormat, match=f"packed by {by}: unpack it first"):
+        trace_files([path])
+
+
+def test_what_cannot_be_decompressed_says_why(tmp_path):
+    """A frame of zstd with a window of 1 GiB, as `zstd --long=30` writes: magic, descriptor, window, one raw block."""
+    pytest.importorskip("zstandard")
+    path = tmp_path / "x.json.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd\x00\xa0\x09\x00\x00x")
+    with pytest.raises(UnknownFormat, match=r"nothing can be decompressed from it \(.*too much memory"):
         trace_files([path])
 
 

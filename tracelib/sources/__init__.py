@@ -21,7 +21,7 @@ import polars as pl
 
 from tracelib.errors import BadTrace, UnknownFormat
 from tracelib.sources.archives import damage_of, is_archive, unpacked
-from tracelib.sources.files import head
+from tracelib.sources.files import head, open_stream
 from tracelib.sources.repeats import export_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ PACKED = {
     b"\xfd7zXZ\0": "xz",
     b"7z\xbc\xaf\x27\x1c": "7-Zip",
     b"Rar!": "RAR",
+    b"\x04\x22\x4d\x18": "LZ4",
     b"\x1f\x8b": "gzip twice",
 }
 
@@ -75,8 +76,7 @@ def choose(path: Path) -> Source:
     except OSError as error:
         raise _unopened(path, error) from error
     if not start:
-        reason = "nothing can be decompressed from it" if path.stat().st_size else "the file is empty"
-        raise UnknownFormat(path, SOURCES, reason=reason)
+        raise UnknownFormat(path, SOURCES, reason=_nothing(path))
     for name in SOURCES:
         source = cast("Source", importlib.import_module(f"tracelib.sources.{name}"))
         if source.sniff(start, path.name):
@@ -91,6 +91,14 @@ def _belongs(path: Path, start: bytes) -> str:
     sources = [importlib.import_module(f"tracelib.sources.{name}") for name in SOURCES]
     said = (source.belongs(path, start) for source in sources if hasattr(source, "belongs"))
     return next(filter(None, said), "")
+
+
+def _nothing(path: Path) -> str:
+    """Return why no byte can be had from the file at `path`."""
+    with open_stream(path) as stream:
+        stream.read(1)
+    packed = path.stat().st_size > 0
+    return f"nothing can be decompressed from it ({stream.damage})" if packed else "the file is empty"
 
 
 def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:

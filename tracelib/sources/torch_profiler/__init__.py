@@ -31,7 +31,8 @@ _decoder = json.JSONDecoder(strict=False)
 #: Keys of the document that no other format has, of a trace whose list of events begins further on than was looked.
 _KEYS = re.compile(
     rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|displayTimeUnit|distributedInfo|stackFrames|systemTraceEvents|'
-    rb'otherData|record_shapes|with_stack|trace_id|cupti_version|cuda_runtime_version|hip_runtime_version)"\s*:'
+    rb'otherData|record_shapes|with_stack|trace_id|cupti_version|cuda_runtime_version|hip_runtime_version)"\s*:|'
+    rb'"source"\s*:\s*"DevTools"'
 )
 
 

@@ -254,7 +254,7 @@ def _add_notebooks(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from tracelib.display import numbered
+    from tracelib.display import counted
     from tracelib.report import name_of, write_report
     from tracelib.report.pipeline import can_draw
     from tracelib.sources import trace_files
@@ -262,7 +262,7 @@ def _report(options: argparse.Namespace) -> int:
     failing = listed(options.fail_on, "--fail-on", VERDICTS)
     trace_files(options.traces)  # a wrong path is told at once, before a kernel starts
     folder = options.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
-    print(f"tracelib: reading {numbered(len(options.traces), 'path')}, writing {folder} ...", file=sys.stderr)
+    print(f"tracelib: reading {counted(len(options.traces), 'path')}, writing {folder} ...", file=sys.stderr)
     report = write_report(
         folder, _parameters(options), timeout_s=options.timeout, redacted=not options.no_redact
     )

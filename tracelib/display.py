@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["as_html", "as_text", "numbered"]
+__all__ = ["as_html", "as_text", "counted"]
 
 
 class Frames(Protocol):
@@ -101,19 +101,19 @@ def _remarks(trace: Frames) -> list[str]:
     ]
 
 
-def numbered(count: int, noun: str) -> str:
-    """Return a number and what it counts: `1 file`, `1,234 files`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, what: str) -> str:
+    """Return "1 line" or "1,234 lines"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _headline(trace: Frames) -> str:
-    counted = ", ".join(
+    rows = ", ".join(
         f"{getattr(trace, name).height:,} {name}" for name in _COUNTED if getattr(trace, name).height
     )
     first, last = trace.sources["first_ns"].drop_nulls(), trace.sources["last_ns"].drop_nulls()
     span = seconds(max(last) - min(first)) if first.len() and last.len() else "not known"
-    files, gpus = numbered(trace.sources.height, "file"), numbered(trace.gpus.height, "GPU")
-    return f"{files}, {gpus}, span {span}: {counted or 'no events'}"
+    files, gpus = counted(trace.sources.height, "file"), counted(trace.gpus.height, "GPU")
+    return f"{files}, {gpus}, span {span}: {rows or 'no events'}"
 
 
 def as_text(trace: Frames) -> str:

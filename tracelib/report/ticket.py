@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from tracelib.display import numbered
+from tracelib.display import counted
 from tracelib.report import numbers
 from tracelib.report.sections.verdict import three_figures
 from tracelib.report.sections.words import VERDICTS, cause_name
@@ -169,12 +169,12 @@ def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
     counts = {
         level: sum(row["level"] == level for row in findings["health"]) for level in ("error", "warning")
     }
-    worst = " and ".join(numbered(count, level) for level, count in counts.items() if count)
+    worst = " and ".join(counted(count, level) for level, count in counts.items() if count)
     health = f" {worst} on the traces' health." if worst else ""
     report = f" Report: report.html, sha256 {report_sha256}." if report_sha256 else ""
     return [
         (
-            f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {numbered(len(findings['sources']), 'file')} "
+            f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {counted(len(findings['sources']), 'file')} "
             f"({escaped(', '.join(formats))}) by {escaped(tool['name'])} {escaped(tool['version'])}.{health}{report}"
         )
     ]

@@ -21,7 +21,7 @@ import polars as pl
 
 from tracelib.errors import BadTrace, UnknownFormat
 from tracelib.sources.archives import damage_of, is_archive, unpacked
-from tracelib.sources.files import head, open_stream
+from tracelib.sources.files import files_of, head, open_stream
 from tracelib.sources.repeats import export_of
 
 if TYPE_CHECKING:
@@ -142,11 +142,9 @@ def trace_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
 def _read_with(path: Path) -> list[Path]:
     """Return the files that are read with the trace at `path`: the other tables of a directory of them."""
     try:
-        source = choose(path)
+        return files_of(path, choose(path))
     except UnknownFormat:
         return []  # a damaged member of an archive, of which reading it tells
-    listed: Callable[[Path], list[Path]] | None = getattr(source, "files", None)
-    return listed(path) if listed else [path]
 
 
 def _hidden(file: Path, folder: Path) -> bool:

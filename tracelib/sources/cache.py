@@ -31,7 +31,7 @@ import platformdirs
 import polars as pl
 
 from tracelib.schema import FRAMES
-from tracelib.sources.files import BLOCK, GZIP, ZSTD, head, sha256
+from tracelib.sources.files import BLOCK, GZIP, ZSTD, files_of, head, sha256
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Cache:
             As `source.read`; then nothing is kept.
 
         """
-        if sum(file.stat().st_size for file in _files(path, source)) < SMALLEST:
+        if sum(file.stat().st_size for file in files_of(path, source)) < SMALLEST:
             return source.read(path)
         try:
             entry = self.folder / "frames" / self._key(path, source)
@@ -121,7 +121,7 @@ class Cache:
 
     def _key(self, path: Path, source: Source) -> str:
         parts = (
-            *(f"{file.name} {self._content(file)}" for file in _files(path, source)),
+            *(f"{file.name} {self._content(file)}" for file in files_of(path, source)),
             path.name,
             source.__name__,
             _reader_version(Path(source.__file__).parent),
@@ -176,20 +176,13 @@ def _reader_version(package: Path) -> str:
     """Return a digest of all source text that decides what a reader returns."""
     shared = (
         *package.parent.glob("*.py"),
-        package.parent.parent / "schema.py",
-        package.parent.parent / "trace.py",
+        *(package.parent.parent / name for name in ("display.py", "schema.py", "trace.py")),
     )
     digest = hashlib.blake2b(pl.__version__.encode(), digest_size=20)
     own = (file for pattern in ("*.py", "*.toml", "*.[ch]") for file in package.rglob(pattern))
     for file in sorted([*own, *shared]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def _files(path: Path, source: Source) -> list[Path]:
-    """Return the files that `source` reads when it is given `path`: most formats only that one."""
-    listed: Callable[[Path], list[Path]] | None = getattr(source, "files", None)
-    return listed(path) if listed else [path]
 
 
 def _converter_version(path: Path, source: Source) -> str:

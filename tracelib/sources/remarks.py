@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracelib.display import counted
 from tracelib.schema import HEALTH
 
 __all__ = ["Remarks", "counted"]
@@ -27,8 +28,3 @@ class Remarks:
     def frame(self) -> pl.DataFrame:
         """Return the remarks as the frame `health` of source 0."""
         return pl.DataFrame(self._rows, schema=HEALTH, orient="row")
-
-
-def counted(count: int, what: str) -> str:
-    """Return "1 line" or "1,234 lines"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -34,19 +34,26 @@ def slices(rows: int, seed: int = 1) -> pl.DataFrame:
         order = np.argsort(np.maximum(depth[1:], depth[:-1]), kind="stable")
         begin, end = order[::2], order[1::2]  # on one level, opens and closes take turns
         parts.append(
-            pl.DataFrame({
-                "thread": np.full(len(end), thread, np.int32), "ts_ns": at[begin], "dur_ns": at[end] - at[begin],
-            })
-        )  # fmt: skip
+            pl.DataFrame(
+                {
+                    "thread": np.full(len(end), thread, np.int32),
+                    "ts_ns": at[begin],
+                    "dur_ns": at[end] - at[begin],
+                }
+            )
+        )
     return pl.concat(parts).sort("thread", "ts_ns", "dur_ns", descending=[False, False, True])
 
 
 def gaps(until: int, rows: int, seed: int = 2) -> pl.DataFrame:
     rng = np.random.default_rng(seed)
-    return pl.DataFrame({
-        "thread": rng.integers(0, THREADS, rows).astype(np.int32), "ts_ns": np.sort(rng.integers(0, until, rows)),
-        "dur_ns": rng.integers(1, 400, rows),
-    })  # fmt: skip
+    return pl.DataFrame(
+        {
+            "thread": rng.integers(0, THREADS, rows).astype(np.int32),
+            "ts_ns": np.sort(rng.integers(0, until, rows)),
+            "dur_ns": rng.integers(1, 400, rows),
+        }
+    )
 
 
 def works(some: pl.DataFrame) -> dict[str, Callable[[], object]]:

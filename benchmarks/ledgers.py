@@ -47,12 +47,22 @@ def server(slices: int, seed: int = 1) -> Trace:
     host, kernels, gap, length = _work(rng, steps)
     parts = [_launching(host), *_others(rng, gap, length)]
     end = int((gap[:, 0] + gap[:, 1] + length).max())
-    return Trace.of({
-        "slices": _frame("slices", pl.concat(parts, how="diagonal_relaxed")), "gpu_ops": _gpu_ops(*kernels),
-        "sched": _sched(rng, slices // 2, end), "threads": _threads(), "samples": _samples(rng, slices // 20, end), "stacks": _stacks(),
-        "gpus": pl.DataFrame([{"gpu": r, "host": "h", "device": r, "rank": r} for r in range(RANKS)], schema=schema.GPUS),
-        "sources": pl.DataFrame([{"source": 0, "format": "torch_profiler", "tied_by": "declared"}], schema=schema.SOURCES),
-    })  # fmt: skip
+    return Trace.of(
+        {
+            "slices": _frame("slices", pl.concat(parts, how="diagonal_relaxed")),
+            "gpu_ops": _gpu_ops(*kernels),
+            "sched": _sched(rng, slices // 2, end),
+            "threads": _threads(),
+            "samples": _samples(rng, slices // 20, end),
+            "stacks": _stacks(),
+            "gpus": pl.DataFrame(
+                [{"gpu": r, "host": "h", "device": r, "rank": r} for r in range(RANKS)], schema=schema.GPUS
+            ),
+            "sources": pl.DataFrame(
+                [{"source": 0, "format": "torch_profiler", "tied_by": "declared"}], schema=schema.SOURCES
+            ),
+        }
+    )
 
 
 def _work(rng: np.random.Generator, steps: int) -> tuple[Ints, tuple[Ints, Ints], Ints, Ints]:
@@ -86,20 +96,31 @@ def _launching(host: Ints) -> pl.DataFrame:
     correlation = np.tile(np.arange(n // RANKS), RANKS) + 1
     of = np.arange(n) % 97
     cuts = (
-        (0, 100, "python", of, 30), (2, 95, "op", of, 60), (20, 90, "op", of, 61), (60, 88, "runtime", None, 1), (91, 94, "op", of, 62),
-    )  # fmt: skip
+        (0, 100, "python", of, 30),
+        (2, 95, "op", of, 60),
+        (20, 90, "op", of, 61),
+        (60, 88, "runtime", None, 1),
+        (91, 94, "op", of, 62),
+    )
     names = [FRAME, "aten::op{}", "aten::inner{}", "cudaLaunchKernel", "aten::view{}"]
     parts = []
     for (a, b, category, kinds, _), name in zip(cuts, names, strict=True):
         text = pl.Series([name.format(k) for k in range(97)])
         number = pl.Series(kinds if kinds is not None else np.zeros(n, np.int64))
         parts.append(
-            pl.DataFrame({
-                "thread": thread, "ts_ns": begin + took * a // 100, "dur_ns": took * (b - a) // 100,
-                "name": text.gather(number).cast(pl.Categorical()), "category": pl.Series([category]).new_from_index(0, n),
-                "correlation": correlation if category == "runtime" else pl.Series([None], dtype=pl.Int64).new_from_index(0, n),
-            })
-        )  # fmt: skip
+            pl.DataFrame(
+                {
+                    "thread": thread,
+                    "ts_ns": begin + took * a // 100,
+                    "dur_ns": took * (b - a) // 100,
+                    "name": text.gather(number).cast(pl.Categorical()),
+                    "category": pl.Series([category]).new_from_index(0, n),
+                    "correlation": correlation
+                    if category == "runtime"
+                    else pl.Series([None], dtype=pl.Int64).new_from_index(0, n),
+                }
+            )
+        )
     return pl.concat(parts)
 
 
@@ -112,9 +133,11 @@ def _others(rng: np.random.Generator, gap: Ints, length: Ints) -> list[pl.DataFr
         rows += [(rank, "shm_broadcast.dequeue", step, wait), (rank, "execute_model", work, length)]
     third = wait // 3
     rows += [
-        (ENGINE, "wait_for_requests", step, third), (ENGINE, "engine.schedule", step + third, third),
-        (ENGINE, "shm_broadcast.enqueue", step + 2 * third, wait - 2 * third), (ENGINE, "engine.wait_output", work, length),
-    ]  # fmt: skip
+        (ENGINE, "wait_for_requests", step, third),
+        (ENGINE, "engine.schedule", step + third, third),
+        (ENGINE, "shm_broadcast.enqueue", step + 2 * third, wait - 2 * third),
+        (ENGINE, "engine.wait_output", work, length),
+    ]
     for n in range(TOKENIZERS):
         late = rng.integers(0, 400_000, len(step))
         rows.append((API + n, "tokenize", step + late, np.minimum(third, wait - late)))
@@ -130,17 +153,29 @@ def _gpu_ops(start: Ints, stop: Ints) -> pl.DataFrame:
     n = start.size
     collective = np.arange(n) % OPS == OPS - 1
     only = pl.col("collective").is_not_null()
-    rows = pl.DataFrame({
-        "gpu": np.repeat(np.arange(RANKS), n // RANKS), "stream": np.full(n, 7), "ts_ns": start.ravel(), "dur_ns": (stop - start).ravel(),
-        "correlation": np.tile(np.arange(n // RANKS), RANKS) + 1, "collective": collective,
-    }).with_columns(collective=pl.when("collective").then(pl.lit("all_reduce")).cast(pl.Categorical()), kind=pl.lit("kernel"))  # fmt: skip
+    rows = pl.DataFrame(
+        {
+            "gpu": np.repeat(np.arange(RANKS), n // RANKS),
+            "stream": np.full(n, 7),
+            "ts_ns": start.ravel(),
+            "dur_ns": (stop - start).ravel(),
+            "correlation": np.tile(np.arange(n // RANKS), RANKS) + 1,
+            "collective": collective,
+        }
+    ).with_columns(
+        collective=pl.when("collective").then(pl.lit("all_reduce")).cast(pl.Categorical()),
+        kind=pl.lit("kernel"),
+    )
     return _frame(
         "gpu_ops",
         rows.with_columns(
-            pid=pl.col("gpu") + 100, name=pl.when(only).then(pl.lit("ncclAllReduce")).otherwise(pl.lit("gemm")).cast(pl.Categorical()),
-            group=pl.when(only).then(pl.lit("tp")).cast(pl.Categorical()), group_size=pl.when(only).then(RANKS), elements=pl.when(only).then(8192),
+            pid=pl.col("gpu") + 100,
+            name=pl.when(only).then(pl.lit("ncclAllReduce")).otherwise(pl.lit("gemm")).cast(pl.Categorical()),
+            group=pl.when(only).then(pl.lit("tp")).cast(pl.Categorical()),
+            group_size=pl.when(only).then(RANKS),
+            elements=pl.when(only).then(8192),
         ),
-    )  # fmt: skip
+    )
 
 
 def _sched(rng: np.random.Generator, events: int, end: int) -> pl.DataFrame:
@@ -168,9 +203,13 @@ def _sched(rng: np.random.Generator, events: int, end: int) -> pl.DataFrame:
 
 
 def _samples(rng: np.random.Generator, samples: int, end: int) -> pl.DataFrame:
-    rows = pl.DataFrame({
-        "thread": rng.integers(0, API + TOKENIZERS, samples), "ts_ns": np.sort(rng.integers(0, end, samples)), "stack": rng.integers(0, len(LEAVES), samples),
-    })  # fmt: skip
+    rows = pl.DataFrame(
+        {
+            "thread": rng.integers(0, API + TOKENIZERS, samples),
+            "ts_ns": np.sort(rng.integers(0, end, samples)),
+            "stack": rng.integers(0, len(LEAVES), samples),
+        }
+    )
     return _frame(
         "samples",
         rows.with_columns(
@@ -180,9 +219,14 @@ def _samples(rng: np.random.Generator, samples: int, end: int) -> pl.DataFrame:
 
 
 LEAVES = (
-    ("cuLaunchKernel", "libcuda.so"), ("at::native::add", "libtorch_cpu.so"), ("sched_yield", "libc.so.6"), ("take_gil", "python3.11"),
-    ("tokenizers::encode", "tokenizers.abi3.so"), ("nvrtcCompileProgram", "libnvrtc.so"), ("_PyEval_EvalFrameDefault", "python3.11"),
-)  # fmt: skip
+    ("cuLaunchKernel", "libcuda.so"),
+    ("at::native::add", "libtorch_cpu.so"),
+    ("sched_yield", "libc.so.6"),
+    ("take_gil", "python3.11"),
+    ("tokenizers::encode", "tokenizers.abi3.so"),
+    ("nvrtcCompileProgram", "libnvrtc.so"),
+    ("_PyEval_EvalFrameDefault", "python3.11"),
+)
 
 
 def _stacks() -> pl.DataFrame:
@@ -203,9 +247,17 @@ def _threads() -> pl.DataFrame:
         return "engine" if thread == ENGINE else "api_server" if thread < API + TOKENIZERS else None
 
     rows = [
-        {"thread": t, "host": "h", "pid": 100 + min(t, API), "tid": 100 + t, "name": f"t{t}", "role": role(t), "rank": t if t < RANKS else None}
+        {
+            "thread": t,
+            "host": "h",
+            "pid": 100 + min(t, API),
+            "tid": 100 + t,
+            "name": f"t{t}",
+            "role": role(t),
+            "rank": t if t < RANKS else None,
+        }
         for t in range(THREADS)
-    ]  # fmt: skip
+    ]
     return pl.DataFrame(rows, schema=schema.THREADS)
 
 
@@ -250,15 +302,29 @@ def _profiled() -> None:
             began, spent = time.perf_counter(), time.process_time()
             out = function(*args, **more)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-            print(f"    {name:16} {time.perf_counter() - began:6.2f} s wall {time.process_time() - spent:6.2f} s CPU, peak {peak:.2f} GB", file=sys.stderr)  # fmt: skip
+            print(
+                f"    {name:16} {time.perf_counter() - began:6.2f} s wall {time.process_time() - spent:6.2f} s CPU, peak {peak:.2f} GB",
+                file=sys.stderr,
+            )
             return out
 
         return call
 
     for name in (
-        "collectives", "gpu_states", "launches", "thread_states", "host_activity", "lost", "gpu_time", "causes", "host_time", "scheduling",
-        "cpu_time", "demand", "ipc",
-    ):  # fmt: skip
+        "collectives",
+        "gpu_states",
+        "launches",
+        "thread_states",
+        "host_activity",
+        "lost",
+        "gpu_time",
+        "causes",
+        "host_time",
+        "scheduling",
+        "cpu_time",
+        "demand",
+        "ipc",
+    ):
         setattr(results, name, timed(name, getattr(results, name)))
 
 

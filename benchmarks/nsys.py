@@ -64,15 +64,27 @@ def write(path, rows):
         count = min(BATCH, rows // 2 - first)
         called = now + np.cumsum(random.integers(500, 4000, count))
         length, correlation = random.integers(800, 90_000, count), np.arange(first, first + count)
-        kernels = (called + 5000, called + 5000 + length, random.choice([7, 7, 7, 13, 20], count), correlation,
-                   *random.integers(101, STRINGS, (2, count)), random.integers(1, 4000, count), correlation)  # fmt: skip
+        kernels = (
+            called + 5000,
+            called + 5000 + length,
+            random.choice([7, 7, 7, 13, 20], count),
+            correlation,
+            *random.integers(101, STRINGS, (2, count)),
+            random.integers(1, 4000, count),
+            correlation,
+        )
         connection.executemany(
             f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 1, NULL, ?, ?, {PROCESS}, ?, ?, NULL, 0, 0, 32, ?, 1, 1, "
             "256, 1, 1, 0, 1024, 0, 60817408, ?, 32768, NULL, 0)",
             zip(*(column.tolist() for column in kernels), strict=True),
         )
-        calls = (called, called + random.integers(200, 3000, count), PROCESS | random.choice([4242, 4300, 4301], count),
-                 correlation, random.integers(0, 100, count))  # fmt: skip
+        calls = (
+            called,
+            called + random.integers(200, 3000, count),
+            PROCESS | random.choice([4242, 4300, 4301], count),
+            correlation,
+            random.integers(0, 100, count),
+        )
         connection.executemany(
             "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, ?, 0, NULL)",
             zip(*(column.tolist() for column in calls), strict=True),

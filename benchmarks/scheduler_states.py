@@ -42,15 +42,28 @@ def machine(events: int, seed: int = 1) -> Trace:
         )
         woken = np.sort(rng.choice(switches, switches // 3, replace=False))
         parts.append(
-            pl.DataFrame({"ts_ns": at[woken] - 500, "cpu": cpu, "event": "wakeup", "prev": schema.IDLE, "prev_state": None, "next": on[woken]},
-                         schema_overrides={"prev_state": pl.String}).filter(pl.col("next") >= 0)
-        )  # fmt: skip
+            pl.DataFrame(
+                {
+                    "ts_ns": at[woken] - 500,
+                    "cpu": cpu,
+                    "event": "wakeup",
+                    "prev": schema.IDLE,
+                    "prev_state": None,
+                    "next": on[woken],
+                },
+                schema_overrides={"prev_state": pl.String},
+            ).filter(pl.col("next") >= 0)
+        )
     sched = pl.concat(parts, how="vertical_relaxed").with_columns(source=0).cast(dict(schema.SCHED.items()))
-    return Trace.of({
-        "sched": sched.select(list(schema.SCHED)).sort("ts_ns"),
-        "threads": pl.DataFrame([{"thread": t, "pid": 1, "tid": t} for t in range(THREADS)], schema=schema.THREADS),
-        "sources": pl.DataFrame([{"source": 0, "tied_by": "declared"}], schema=schema.SOURCES),
-    })  # fmt: skip
+    return Trace.of(
+        {
+            "sched": sched.select(list(schema.SCHED)).sort("ts_ns"),
+            "threads": pl.DataFrame(
+                [{"thread": t, "pid": 1, "tid": t} for t in range(THREADS)], schema=schema.THREADS
+            ),
+            "sources": pl.DataFrame([{"source": 0, "tied_by": "declared"}], schema=schema.SOURCES),
+        }
+    )
 
 
 def main() -> None:

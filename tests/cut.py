@@ -76,7 +76,11 @@ def cut(source, target, start_s, end_s):
     start_ns, end_ns = (round(s * 1e9) + offset for s in (start_s, end_s))
     for path, text in texts.items():
         kind = path.name.split(".")[0]
-        made = kineto(text, start_ns, end_ns) if kind not in ("perf", "ftrace") else {"perf": perf, "ftrace": ftrace}[kind](text, start_s, end_s)  # fmt: skip
+        made = (
+            kineto(text, start_ns, end_ns)
+            if kind not in ("perf", "ftrace")
+            else {"perf": perf, "ftrace": ftrace}[kind](text, start_s, end_s)
+        )
         (target / path.name).write_bytes(gzip.compress(made.encode(), 9, mtime=0))
 
 

@@ -115,10 +115,13 @@ def test_slice_names(name: str, category: str, meaning: str) -> None:
 def test_who_is_waited_for() -> None:
     told = slice_causes(
         slices(
-            ("shm_broadcast.dequeue", "annotation", 1), ("engine.wait_output", "annotation", 1), ("engine.schedule", "annotation", 1),
-            ("tokenize", "annotation", 1), ("read", "os", 1),
+            ("shm_broadcast.dequeue", "annotation", 1),
+            ("engine.wait_output", "annotation", 1),
+            ("engine.schedule", "annotation", 1),
+            ("tokenize", "annotation", 1),
+            ("read", "os", 1),
         )
-    )  # fmt: skip
+    )
     got = {
         r["name"]: (r["waits_for"], r["may_wait_for"], r["direction"], r["weak"])
         for r in told.iter_rows(named=True)
@@ -165,28 +168,84 @@ CUDART, CUDA, PY, LIBC = (
     "/lib/libc.so.6",
 )
 CHAINS = [
-    ("a tokenizer's own code", f"memchr@{LIBC} < merge_all@/x/tokenizers.abi3.so < x@{PY}", "tokenization/encode"),
-    ("a Python frame in a tokenizer", f"x@{PY} < py::encode:/x/tiktoken/core.py@[unknown]", "tokenization/encode"),
-    ("a launch, stripped driver inside", f"[unknown]@{CUDA} < cudaLaunchKernel@{CUDART} < at::x@/x/libtorch_cuda.so", "kernel_launch/api"),
+    (
+        "a tokenizer's own code",
+        f"memchr@{LIBC} < merge_all@/x/tokenizers.abi3.so < x@{PY}",
+        "tokenization/encode",
+    ),
+    (
+        "a Python frame in a tokenizer",
+        f"x@{PY} < py::encode:/x/tiktoken/core.py@[unknown]",
+        "tokenization/encode",
+    ),
+    (
+        "a launch, stripped driver inside",
+        f"[unknown]@{CUDA} < cudaLaunchKernel@{CUDART} < at::x@/x/libtorch_cuda.so",
+        "kernel_launch/api",
+    ),
     ("the driver without a name", f"[unknown]@{CUDA} < at::x@/x/libtorch_cuda.so", "kernel_launch/api"),
     ("dispatch", f"malloc@{LIBC} < c10::x@/x/libc10.so < at::y@/x/libtorch_cpu.so", "kernel_launch/dispatch"),
-    ("the recorder inside a launch", f"[unknown]@/x/libcupti.so.13 < [unknown]@{CUDA} < cudaLaunchKernel@{CUDART}", "profiler/None"),
-    ("what the recorder calls is the recorder's", f"[unknown]@{CUDA} < cuptiSubscribe@/x/libcupti.so.13", "profiler/None"),
-    ("a compiler inside an op", f"malloc@{LIBC} < [unknown]@/x/libnvrtc.so.13 < nvrtcCompileProgram@/x/libnvrtc.so.13 < at::y@/x/libtorch_cuda.so", "kernel_launch/jit_compile"),
-    ("lazy loading inside a launch", f"[unknown]@{CUDA} < cuLibraryLoadData@{CUDA} < cudaLaunchKernel@{CUDART}", "kernel_launch/module_load"),
-    ("a blocking copy polls", f"clock_gettime@[vdso] < [unknown]@{CUDA} < cuMemcpyDtoHAsync_v2@{CUDA} < cudaMemcpyAsync@{CUDART}", "spin/device_wait"),
-    ("an asynchronous copy is a launch", f"[unknown]@{CUDA} < cuMemcpyHtoDAsync_v2@{CUDA} < cudaMemcpyAsync@{CUDART}", "kernel_launch/api"),
+    (
+        "the recorder inside a launch",
+        f"[unknown]@/x/libcupti.so.13 < [unknown]@{CUDA} < cudaLaunchKernel@{CUDART}",
+        "profiler/None",
+    ),
+    (
+        "what the recorder calls is the recorder's",
+        f"[unknown]@{CUDA} < cuptiSubscribe@/x/libcupti.so.13",
+        "profiler/None",
+    ),
+    (
+        "a compiler inside an op",
+        f"malloc@{LIBC} < [unknown]@/x/libnvrtc.so.13 < nvrtcCompileProgram@/x/libnvrtc.so.13 < at::y@/x/libtorch_cuda.so",
+        "kernel_launch/jit_compile",
+    ),
+    (
+        "lazy loading inside a launch",
+        f"[unknown]@{CUDA} < cuLibraryLoadData@{CUDA} < cudaLaunchKernel@{CUDART}",
+        "kernel_launch/module_load",
+    ),
+    (
+        "a blocking copy polls",
+        f"clock_gettime@[vdso] < [unknown]@{CUDA} < cuMemcpyDtoHAsync_v2@{CUDA} < cudaMemcpyAsync@{CUDART}",
+        "spin/device_wait",
+    ),
+    (
+        "an asynchronous copy is a launch",
+        f"[unknown]@{CUDA} < cuMemcpyHtoDAsync_v2@{CUDA} < cudaMemcpyAsync@{CUDART}",
+        "kernel_launch/api",
+    ),
     ("a yielding reader", f"do_sched_yield@[kernel.kallsyms] < __sched_yield@{LIBC} < x@{PY}", "spin/yield"),
     ("OpenMP's barrier", "[unknown]@/x/libgomp.so.1 < clone@/lib/libc.so.6", "spin/openmp"),
-    ("OpenMP's threads at work", "at::native::x@/x/libtorch_cpu.so < [unknown]@/x/libgomp.so.1", "kernel_launch/dispatch"),
-    ("waiting for the interpreter lock", f"futex_wait@[kernel.kallsyms] < pthread_cond_timedwait@{LIBC} < x@{PY} < PyEval_RestoreThread@{PY}", "gil/None"),
+    (
+        "OpenMP's threads at work",
+        "at::native::x@/x/libtorch_cpu.so < [unknown]@/x/libgomp.so.1",
+        "kernel_launch/dispatch",
+    ),
+    (
+        "waiting for the interpreter lock",
+        f"futex_wait@[kernel.kallsyms] < pthread_cond_timedwait@{LIBC} < x@{PY} < PyEval_RestoreThread@{PY}",
+        "gil/None",
+    ),
     ("taking it is not waiting", f"pthread_mutex_lock@{LIBC} < PyEval_RestoreThread@{PY}", "other/python"),
-    ("a futex outside the interpreter", f"futex_wait@[kernel.kallsyms] < pthread_cond_wait@{LIBC} < f@/x/own.so", "ipc/wait"),
-    ("garbage collection", f"visit_decref@{PY} < gc_collect_main@{PY} < _PyEval_EvalFrameDefault@{PY}", "gc/None"),
-    ("a page fault is its user frame's", "exc_page_fault@[kernel.kallsyms] < match_at@/x/tokenizers.abi3.so", "tokenization/encode"),
+    (
+        "a futex outside the interpreter",
+        f"futex_wait@[kernel.kallsyms] < pthread_cond_wait@{LIBC} < f@/x/own.so",
+        "ipc/wait",
+    ),
+    (
+        "garbage collection",
+        f"visit_decref@{PY} < gc_collect_main@{PY} < _PyEval_EvalFrameDefault@{PY}",
+        "gc/None",
+    ),
+    (
+        "a page fault is its user frame's",
+        "exc_page_fault@[kernel.kallsyms] < match_at@/x/tokenizers.abi3.so",
+        "tokenization/encode",
+    ),
     ("the kernel alone", "worker_thread@[kernel.kallsyms] < kthread@[kernel.kallsyms]", "other/kernel"),
     ("nothing known", "[unknown]@[unknown]", "None/None"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("chain", "meaning"), [c[1:] for c in CHAINS], ids=[c[0] for c in CHAINS])

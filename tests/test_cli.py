@@ -30,10 +30,15 @@ def run(*arguments, cwd=ROOT):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("report", "no/such/path"), ("report", "benchmarks"), ("inspect", "README.md"), ("report", SAMPLE, "--window", "2:1"),
-        ("report", SAMPLE, "--offset", "x"), ("report", SAMPLE, "--fail-on", "cpu-bound"), ("notebooks", "copy", "rot_cause"),
+        ("report", "no/such/path"),
+        ("report", "benchmarks"),
+        ("inspect", "README.md"),
+        ("report", SAMPLE, "--window", "2:1"),
+        ("report", SAMPLE, "--offset", "x"),
+        ("report", SAMPLE, "--fail-on", "cpu-bound"),
+        ("notebooks", "copy", "rot_cause"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_clear_line_and_status_2(arguments, tmp_path):
     extra = ("-o", str(tmp_path / "r")) if arguments[0] == "report" else ()
     done = run(*arguments, *extra)
@@ -188,8 +193,12 @@ def test_terminal_escapes_in_names_are_neutralised(tmp_path, monkeypatch, capsys
 def test_ctrl_c_stops_it_clean(tmp_path):
     started = subprocess.Popen(
         [sys.executable, "-m", "tracelib", "report", SAMPLE, "-o", str(tmp_path / "out")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
     while not list(tmp_path.glob(".tracelib-*")):
         assert started.poll() is None, started.communicate()
         time.sleep(0.05)

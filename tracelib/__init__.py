@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results, analyse
-    from tracelib.errors import (
-        BadParameter,
-        BadTrace,
-        CannotAlign,
-        MissingEvents,
-        TraceError,
-        UnknownFormat,
-    )
+    from tracelib.errors import BadParameter, BadTrace, CannotAlign, MissingEvents, TraceError, UnknownFormat
     from tracelib.export.serve import open_in_perfetto
     from tracelib.loading import load
     from tracelib.trace import Trace

@@ -30,11 +30,21 @@ __all__ = [
 ]
 
 NS_PER_MS = 1_000_000
-SLICE_MEANING = pl.Schema({
-    "cause": pl.String, "sub_cause": pl.String, "waits": pl.Boolean, "waits_for": pl.String, "may_wait_for": pl.String,
-    "direction": pl.String, "weak": pl.Boolean, "long_ns": pl.Int64, "long_cause": pl.String, "long_sub_cause": pl.String,
-    "covers": pl.Boolean,
-})  # fmt: skip
+SLICE_MEANING = pl.Schema(
+    {
+        "cause": pl.String,
+        "sub_cause": pl.String,
+        "waits": pl.Boolean,
+        "waits_for": pl.String,
+        "may_wait_for": pl.String,
+        "direction": pl.String,
+        "weak": pl.Boolean,
+        "long_ns": pl.Int64,
+        "long_cause": pl.String,
+        "long_sub_cause": pl.String,
+        "covers": pl.Boolean,
+    }
+)
 
 
 def _first_match(conditions: Mapping[int, pl.Expr]) -> pl.Expr:
@@ -90,11 +100,20 @@ def _slice_rule_frame(rules: Sequence[SliceRule]) -> pl.DataFrame:
     """Return the rules' meanings, one row each, and one more row for "no rule"."""
     rows = [
         (
-            r.cause, r.sub_cause, r.waits_for is not None, r.waits_for, r.may_wait_for, r.direction, r.weak,
-            None if r.long_ms is None else round(r.long_ms * NS_PER_MS), r.long_cause, r.long_sub_cause, r.covers,
+            r.cause,
+            r.sub_cause,
+            r.waits_for is not None,
+            r.waits_for,
+            r.may_wait_for,
+            r.direction,
+            r.weak,
+            None if r.long_ms is None else round(r.long_ms * NS_PER_MS),
+            r.long_cause,
+            r.long_sub_cause,
+            r.covers,
         )
         for r in (*rules, SliceRule(name=""))
-    ]  # fmt: skip
+    ]
     return pl.DataFrame(rows, schema=SLICE_MEANING, orient="row")
 
 
@@ -176,8 +195,9 @@ def sample_causes(
     )
     own = pl.DataFrame(
         [(n, r.cause, r.sub_cause) for n, r in enumerate(chosen.threads)],
-        schema={"rule": pl.Int32, "own_cause": pl.String, "own_sub_cause": pl.String}, orient="row",
-    )  # fmt: skip
+        schema={"rule": pl.Int32, "own_cause": pl.String, "own_sub_cause": pl.String},
+        orient="row",
+    )
     told = named.with_columns(first).join(own, on="rule", how="left").drop("rule", "text")
     chains = stack_causes(stacks, chosen)
     joined = samples.join(told, on="thread", how="left", maintain_order="left").join(
@@ -246,7 +266,12 @@ def _stack_rule_frame(rules: Sequence[StackRule]) -> pl.DataFrame:
     return pl.DataFrame(
         rows,
         schema={
-            "rule": pl.Int32(), "tier": pl.Int8(), "cause": text, "sub_cause": text, "worker_cause": text, "worker_sub_cause": text,
+            "rule": pl.Int32(),
+            "tier": pl.Int8(),
+            "cause": text,
+            "sub_cause": text,
+            "worker_cause": text,
+            "worker_sub_cause": text,
         },
         orient="row",
-    )  # fmt: skip
+    )

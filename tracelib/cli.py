@@ -275,7 +275,10 @@ def _report(options: argparse.Namespace) -> int:
             print(f"tracelib: parts of the recording are lost: {one_line(errors[0])}{more}", file=sys.stderr)
     print(f"report: {(folder / 'report.html').resolve()}")
     if not can_draw():
-        print("tracelib: no overview.png beside it: that takes the package resvg-py (pip install resvg-py)", file=sys.stderr)  # fmt: skip
+        print(
+            "tracelib: no overview.png beside it: that takes the package resvg-py (pip install resvg-py)",
+            file=sys.stderr,
+        )
     if report.failure is not None:
         print(f"tracelib: a part failed: {one_line(report.failure.one_line())}", file=sys.stderr)
         return PART_FAILED
@@ -289,12 +292,24 @@ def default_folder(name: str) -> Path:
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "traces": [str(path) for path in options.traces], "title": options.title, "ticket": options.ticket, "window": options.window,
-        "window_of": options.window_of, "offsets": offsets(options.offset), "roles": dict(pair(text, "--role") for text in options.role),
-        "ftrace_clock": options.ftrace_clock, "pid_map": options.pid_map, "requests": options.requests, "requests_offset": options.requests_offset,
-        "requests_clock": options.requests_clock, "cpu_stat": list(options.cpu_stat), "mean_input_tokens": options.mean_input_tokens, "rules": options.rules,
-        "cpu_bound": options.cpu_bound, "redact": not options.no_redact,
-    }  # fmt: skip
+        "traces": [str(path) for path in options.traces],
+        "title": options.title,
+        "ticket": options.ticket,
+        "window": options.window,
+        "window_of": options.window_of,
+        "offsets": offsets(options.offset),
+        "roles": dict(pair(text, "--role") for text in options.role),
+        "ftrace_clock": options.ftrace_clock,
+        "pid_map": options.pid_map,
+        "requests": options.requests,
+        "requests_offset": options.requests_offset,
+        "requests_clock": options.requests_clock,
+        "cpu_stat": list(options.cpu_stat),
+        "mean_input_tokens": options.mean_input_tokens,
+        "rules": options.rules,
+        "cpu_bound": options.cpu_bound,
+        "redact": not options.no_redact,
+    }
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -323,9 +338,12 @@ def _show_share() -> Callable[[Path, float], None]:
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the flags of :func:`_add_loading` say, as `tracelib.load` takes it."""
     return {
-        "offsets": offsets(options.offset), "roles": dict(pair(text, "--role") for text in options.role),
-        "ftrace_clock": options.ftrace_clock or None, "pid_map": options.pid_map or None, "progress": lambda name: print(f"reading {one_line(name)}", file=sys.stderr),
-    }  # fmt: skip
+        "offsets": offsets(options.offset),
+        "roles": dict(pair(text, "--role") for text in options.role),
+        "ftrace_clock": options.ftrace_clock or None,
+        "pid_map": options.pid_map or None,
+        "progress": lambda name: print(f"reading {one_line(name)}", file=sys.stderr),
+    }
 
 
 def _notebooks(options: argparse.Namespace) -> int:

@@ -129,10 +129,18 @@ def _record(options: argparse.Namespace) -> int:
     found = machine.machine(pids)
     print("\n".join(["this machine", *map(one_line, machine.lines(found))]))
     made = plan.plan(
-        found, folder=options.out, seconds=options.seconds, recipe_name=options.recipe, pids=pids, command=options.command,
-        server=options.server, server_traces=options.server_traces, without=listed(options.without, "--without", plan.STEPS),
-        about=_about(options), recorder=f"tracelib {__version__}",
-    )  # fmt: skip
+        found,
+        folder=options.out,
+        seconds=options.seconds,
+        recipe_name=options.recipe,
+        pids=pids,
+        command=options.command,
+        server=options.server,
+        server_traces=options.server_traces,
+        without=listed(options.without, "--without", plan.STEPS),
+        about=_about(options),
+        recorder=f"tracelib {__version__}",
+    )
     print("\n".join(["", *map(one_line, plan.lines(made))]))
     if chosen.processes and not (pids or options.command or options.server):
         _no_server(options, chosen.processes)
@@ -146,7 +154,9 @@ def _no_server(options: argparse.Namespace, processes: str) -> None:
     """Say before the recording, not after it, that there is nobody to record."""
     missing = f"a recipe whose server runs here (no process is named {processes}, as this one's)"
     if options.go:
-        raise BadParameter("--recipe", options.recipe, [missing, "--pid, --command or --server beside it", "generic"])  # fmt: skip
+        raise BadParameter(
+            "--recipe", options.recipe, [missing, "--pid, --command or --server beside it", "generic"]
+        )
     print(f"\n--recipe {options.recipe}: no process is named {processes}; start the server, or give --pid.")
 
 

@@ -201,9 +201,16 @@ def _batch(options: argparse.Namespace) -> int:
     roles = dict(pair(text, "--role", "PATTERN=ROLE") for text in options.role)
     parameters = {"window": options.window, "roles": roles, "redact": not options.no_redact}
     entries = batch(
-        runs, options.output, parameters, jobs=options.jobs, timeout_s=options.timeout, afresh=options.afresh,
-        done=lambda e: print(plain(f"{e.name}: {e.error or e.state}{' (done before)' if e.resumed else ''}"), file=sys.stderr),
-    )  # fmt: skip
+        runs,
+        options.output,
+        parameters,
+        jobs=options.jobs,
+        timeout_s=options.timeout,
+        afresh=options.afresh,
+        done=lambda e: print(
+            plain(f"{e.name}: {e.error or e.state}{' (done before)' if e.resumed else ''}"), file=sys.stderr
+        ),
+    )
     failed = [entry.name for entry in entries if entry.error]
     if failed:
         print(plain(f"failed: {', '.join(failed)}"), file=sys.stderr)

@@ -89,10 +89,13 @@ def load(
         if index not in twice
     ]
     trace = align(
-        complete, offsets=_over(offsets, said.offsets), roles=_over(roles, said.roles),
-        ftrace_clock=ftrace_clock or said.ftrace_clock, wall_offsets=said.wall_offsets(),
+        complete,
+        offsets=_over(offsets, said.offsets),
+        roles=_over(roles, said.roles),
+        ftrace_clock=ftrace_clock or said.ftrace_clock,
+        wall_offsets=said.wall_offsets(),
         pids=pids,
-    )  # fmt: skip
+    )
     remarks = [_host_remark(named)] if stranger and not host else []
     remarks += [_twice_remark(readable[index], readable[first]) for index, first in twice.items()]
     return _with_file_remarks(
@@ -187,7 +190,14 @@ def _with_file_remarks(
     closed = {path: reason for path in others if (reason := not_opened(path))}
     for path, reason in closed.items():
         message = f"{path.name} cannot be opened ({reason}): if it is a trace, what it recorded is missing"
-        rows.append({"source": None, "level": "error", "message": message, "fix": "Make it readable (chmod, chown), or move it away."})  # fmt: skip
+        rows.append(
+            {
+                "source": None,
+                "level": "error",
+                "message": message,
+                "fix": "Make it readable (chmod, chown), or move it away.",
+            }
+        )
     exports = {path: export for path in others if (export := export_of(path, files))}
     rows += [_twice_remark(path, export) for path, export in exports.items()]
     others = [path for path in others if path not in closed and path not in exports]

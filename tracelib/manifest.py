@@ -25,11 +25,13 @@ CLOCKS = ("realtime", "monotonic", "monotonic_raw", "boottime", "tai")
 _KEYS: dict[str, dict[str, type]] = {
     "": {"schema": str, "title": str, "ticket": str},
     "clocks": {**{f"{clock}_ns": int for clock in CLOCKS}, "ftrace": str},
-    "offsets": {}, "roles": {}, "pids": {},
+    "offsets": {},
+    "roles": {},
+    "pids": {},
     "host": {"name": str, "cpus": int, "allowed_cpus": int},
     "quota": {"cpu_max": str, "cpu_stat_before": str, "cpu_stat_after": str, "seconds": float},
     "requests": {"file": str, "clock": str, "offset_ns": int, "mean_input_tokens": float},
-}  # fmt: skip
+}
 _FREE: dict[str, type] = {"offsets": int, "roles": str}
 _WORDS = {str: "a text", int: "a whole number", float: "a number"}
 
@@ -109,13 +111,24 @@ def manifest(path: Path) -> Manifest:
     _check(data, path)
     clocks, host, quota, log = (data.get(name, {}) for name in ("clocks", "host", "quota", "requests"))
     return Manifest(
-        title=data.get("title", ""), ticket=data.get("ticket", ""),
-        clocks={name: clocks[f"{name}_ns"] for name in CLOCKS if f"{name}_ns" in clocks}, ftrace_clock=clocks.get("ftrace"),
-        offsets=data.get("offsets", {}), roles=data.get("roles", {}), pids=_pids(data.get("pids", {}), path), host=host.get("name"),
-        cpus=host.get("cpus"), allowed_cpus=host.get("allowed_cpus"), cpu_max=quota.get("cpu_max", ""), cpu_stat=_stat(quota, path),
-        seconds=quota.get("seconds"), requests=_beside(path, log["file"], "requests.file") if "file" in log else None,
-        requests_clock=log.get("clock", ""), requests_offset_ns=log.get("offset_ns", 0), mean_input_tokens=log.get("mean_input_tokens"),
-    )  # fmt: skip
+        title=data.get("title", ""),
+        ticket=data.get("ticket", ""),
+        clocks={name: clocks[f"{name}_ns"] for name in CLOCKS if f"{name}_ns" in clocks},
+        ftrace_clock=clocks.get("ftrace"),
+        offsets=data.get("offsets", {}),
+        roles=data.get("roles", {}),
+        pids=_pids(data.get("pids", {}), path),
+        host=host.get("name"),
+        cpus=host.get("cpus"),
+        allowed_cpus=host.get("allowed_cpus"),
+        cpu_max=quota.get("cpu_max", ""),
+        cpu_stat=_stat(quota, path),
+        seconds=quota.get("seconds"),
+        requests=_beside(path, log["file"], "requests.file") if "file" in log else None,
+        requests_clock=log.get("clock", ""),
+        requests_offset_ns=log.get("offset_ns", 0),
+        mean_input_tokens=log.get("mean_input_tokens"),
+    )
 
 
 def _check(data: Mapping[str, Any], path: Path) -> None:

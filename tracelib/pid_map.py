@@ -62,7 +62,11 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, int, int] | None:
     glob = "*"
     if len(words) == 3 and not nspid:
         glob, *words = words
-    if not all(word.isdigit() for word in words) or len(words) < (1 if nspid else 2 if words else 0) or (len(words) > 2 and not nspid):  # fmt: skip
+    if (
+        not all(word.isdigit() for word in words)
+        or len(words) < (1 if nspid else 2 if words else 0)
+        or (len(words) > 2 and not nspid)
+    ):
         raise BadTrace(path, "pid map", f"line {number}", "it is no entry of a map", line, ADVICE)
     if not words or (nspid and len(words) == 1):
         return None

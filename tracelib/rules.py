@@ -34,9 +34,20 @@ __all__ = [
 
 #: Ledger 2's causes that a slice or a sample can have, then the two that only a sample can have.
 CAUSES = (
-    "tokenization", "kernel_launch", "ipc", "scheduling", "sync", "gc", "gil", "imbalance", "profiler", "no_work",
-    "unattributed", "spin", "other",
-)  # fmt: skip
+    "tokenization",
+    "kernel_launch",
+    "ipc",
+    "scheduling",
+    "sync",
+    "gc",
+    "gil",
+    "imbalance",
+    "profiler",
+    "no_work",
+    "unattributed",
+    "spin",
+    "other",
+)
 #: Whose work a slice can wait for.
 AWAITED = ("upstream", "api_server", "engine", "worker")
 DIRECTIONS = ("dequeue", "enqueue", "send", "recv")
@@ -104,14 +115,23 @@ class Rules:
 Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule, StepRule)
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
-    "cause": CAUSES, "long_cause": CAUSES, "waits_for": AWAITED, "may_wait_for": AWAITED, "direction": DIRECTIONS, "tier": TIERS,
-}  # fmt: skip
+    "cause": CAUSES,
+    "long_cause": CAUSES,
+    "waits_for": AWAITED,
+    "may_wait_for": AWAITED,
+    "direction": DIRECTIONS,
+    "tier": TIERS,
+}
 _PATTERNS = ("name", "symbol", "library", "inside")
 #: What a step's name can tell, by named groups of its pattern.
 TOKENS = ("prefill", "decode")
 _TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,), "str | None": (str,), "bool": (bool,), "float | None": (int, float), "tuple[str, ...]": (list,),
-}  # fmt: skip
+    "str": (str,),
+    "str | None": (str,),
+    "bool": (bool,),
+    "float | None": (int, float),
+    "tuple[str, ...]": (list,),
+}
 _NEEDED: dict[type, tuple[tuple[str, ...], ...]] = {
     SliceRule: (("name",),),
     StackRule: (("cause",), ("symbol", "library")),

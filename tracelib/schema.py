@@ -13,9 +13,26 @@ from __future__ import annotations
 import polars as pl
 
 __all__ = [
-    "COUNTERS", "FRAMES", "GPUS", "GPU_OPS", "GPU_OP_KIND", "HEALTH", "HEALTH_LEVEL", "IDLE", "SAMPLES", "SCHED", "SCHED_EVENT",
-    "SLICES", "SLICE_CATEGORY", "SORT", "SOURCES", "STACKS", "THREADS", "THREAD_STATE", "empty",
-]  # fmt: skip
+    "COUNTERS",
+    "FRAMES",
+    "GPUS",
+    "GPU_OPS",
+    "GPU_OP_KIND",
+    "HEALTH",
+    "HEALTH_LEVEL",
+    "IDLE",
+    "SAMPLES",
+    "SCHED",
+    "SCHED_EVENT",
+    "SLICES",
+    "SLICE_CATEGORY",
+    "SORT",
+    "SOURCES",
+    "STACKS",
+    "THREADS",
+    "THREAD_STATE",
+    "empty",
+]
 
 #: In `sched.prev` / `sched.next`: the CPU's idle task, which is no thread.
 IDLE = -1
@@ -182,9 +199,17 @@ HEALTH = pl.Schema(
 )
 
 FRAMES: dict[str, pl.Schema] = {
-    "slices": SLICES, "gpu_ops": GPU_OPS, "samples": SAMPLES, "stacks": STACKS, "sched": SCHED, "counters": COUNTERS,
-    "threads": THREADS, "gpus": GPUS, "sources": SOURCES, "health": HEALTH,
-}  # fmt: skip
+    "slices": SLICES,
+    "gpu_ops": GPU_OPS,
+    "samples": SAMPLES,
+    "stacks": STACKS,
+    "sched": SCHED,
+    "counters": COUNTERS,
+    "threads": THREADS,
+    "gpus": GPUS,
+    "sources": SOURCES,
+    "health": HEALTH,
+}
 
 #: The order in which each frame's rows stand.
 SORT: dict[str, list[str]] = {

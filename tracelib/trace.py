@@ -113,9 +113,13 @@ class Trace:
         for name, rows in self.frames().items():
             rows.match_to_schema(FRAMES[name])
         for frame, column, target in (
-            ("slices", "thread", "threads"), ("samples", "thread", "threads"), ("sched", "prev", "threads"),
-            ("sched", "next", "threads"), ("gpu_ops", "gpu", "gpus"), ("samples", "stack", "stacks"),
-        ):  # fmt: skip
+            ("slices", "thread", "threads"),
+            ("samples", "thread", "threads"),
+            ("sched", "prev", "threads"),
+            ("sched", "next", "threads"),
+            ("gpu_ops", "gpu", "gpus"),
+            ("samples", "stack", "stacks"),
+        ):
             known = getattr(self, target)[target[:-1]].unique()
             used = getattr(self, frame)[column].drop_nulls().unique()
             stray = used.filter((used >= 0) & ~used.is_in(known.implode()))

@@ -70,8 +70,10 @@ def rendered(name, sample):
     (RENDERED / f"{name}.html").write_text(page, encoding="utf-8")
     outputs = [output for cell in ran.notebook.cells for output in cell.get("outputs", ())]
     return [o["data"]["text/plain"] for o in outputs if o.get("metadata", {}).get(CAPTION)] + [
-        o["data"]["text/plain"] for o in outputs if o.get("data", {}).get("text/plain", "").startswith("No chart of")
-    ]  # fmt: skip
+        o["data"]["text/plain"]
+        for o in outputs
+        if o.get("data", {}).get("text/plain", "").startswith("No chart of")
+    ]
 
 
 def photograph(names):

@@ -58,12 +58,23 @@ def main() -> None:
     requests, engine_requests = context.Pipe()
     engine_answers, answers = context.Pipe()
     results, worker_results = context.Pipe()
-    started = [
-        context.Process(target=worker, args=(rank, ring.reader(), rank, worker_results, barrier, options)) for rank in range(options.tp)
-    ] + [context.Process(target=reader, args=(number, ring.reader(), barrier)) for number in range(options.tp, readers)] + [
-        context.Process(target=api_server, args=(requests, answers, barrier, options)),
-        context.Process(target=engine, args=(ring.reader(), engine_requests, engine_answers, results, barrier, options)),
-    ]  # fmt: skip
+    started = (
+        [
+            context.Process(target=worker, args=(rank, ring.reader(), rank, worker_results, barrier, options))
+            for rank in range(options.tp)
+        ]
+        + [
+            context.Process(target=reader, args=(number, ring.reader(), barrier))
+            for number in range(options.tp, readers)
+        ]
+        + [
+            context.Process(target=api_server, args=(requests, answers, barrier, options)),
+            context.Process(
+                target=engine,
+                args=(ring.reader(), engine_requests, engine_answers, results, barrier, options),
+            ),
+        ]
+    )
     for process in started:
         process.start()
     try:
@@ -89,7 +100,11 @@ def _wait(started: list) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m sample_traces.capture", description="Run a small LLM server under load and record it.", epilog="scenarios: " + ", ".join(SCENARIOS))  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m sample_traces.capture",
+        description="Run a small LLM server under load and record it.",
+        epilog="scenarios: " + ", ".join(SCENARIOS),
+    )
     parser.add_argument(
         "scenario",
         choices=[*SCENARIOS, "plain"],

@@ -48,10 +48,15 @@ class Model:
         torch.manual_seed(rank)
         self.embedding = self._random(8000, hidden)
         self.weights = [
-            {"norm": self._random(hidden), "qkv": self._random(3 * own, hidden), "out": self._random(hidden, own),
-             "up": self._random(4 * own, hidden), "down": self._random(hidden, 4 * own)}
+            {
+                "norm": self._random(hidden),
+                "qkv": self._random(3 * own, hidden),
+                "out": self._random(hidden, own),
+                "up": self._random(4 * own, hidden),
+                "down": self._random(hidden, 4 * own),
+            }
             for _ in range(layers)
-        ]  # fmt: skip
+        ]
         self.keys = self._random(max(BATCHES), self.heads, CONTEXT, 128)
         self.graphs, self.events, self.compiled = {}, None, 0
 

@@ -18,13 +18,23 @@ def truth(folder: Path, scenario: dict) -> dict:
     known = [row["gpu_ms"] for rows in workers.values() for row in rows if row["gpu_ms"] is not None]
     window = (end - start) / 1e6
     return {
-        "verdict": scenario.get("verdict"), "leading_cause": scenario.get("leading_cause"), "why": scenario.get("why"),
-        "window_ms": window, "requests": len(requests), "steps": len(steps), "cpus": len(json.loads((folder / "meta.json").read_text())["cpus"]),
+        "verdict": scenario.get("verdict"),
+        "leading_cause": scenario.get("leading_cause"),
+        "why": scenario.get("why"),
+        "window_ms": window,
+        "requests": len(requests),
+        "steps": len(steps),
+        "cpus": len(json.loads((folder / "meta.json").read_text())["cpus"]),
         "ttft_ms": {"p50": statistics.median(ttft), "max": ttft[-1]} if ttft else None,
         "tokenize_ms": sum(r["tokenize_end"] - r["tokenize_start"] for r in requests) / 1e6,
         "enqueue_ms": sum(s["enqueue_end"] - s["enqueue_start"] for s in steps) / 1e6,
-        "step_ms_p50": statistics.median([(s["output"] - s["enqueue_start"]) / 1e6 for s in steps]) if steps else None,
-        "dequeue_ms": {name: sum(r["dequeue_end"] - r["dequeue_start"] for r in rows) / 1e6 for name, rows in workers.items()},
+        "step_ms_p50": statistics.median([(s["output"] - s["enqueue_start"]) / 1e6 for s in steps])
+        if steps
+        else None,
+        "dequeue_ms": {
+            name: sum(r["dequeue_end"] - r["dequeue_start"] for r in rows) / 1e6
+            for name, rows in workers.items()
+        },
         "on_device_ms": sum(known) / len(workers) if known else None,
         "source": "the workload's own logs (CLOCK_MONOTONIC and CUDA events), not the traces",
-    }  # fmt: skip
+    }

@@ -73,7 +73,15 @@ def _model(rank: int, options):
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(options.port)}
         backend = "nccl" if options.device == "cuda" else "gloo"
         torch.distributed.init_process_group(backend, rank=rank, world_size=options.tp)
-    return Model(device=options.device, rank=rank, tp=options.tp, hidden=options.hidden, layers=options.layers, graph=options.graph, jit=options.jit)  # fmt: skip
+    return Model(
+        device=options.device,
+        rank=rank,
+        tp=options.tp,
+        hidden=options.hidden,
+        layers=options.layers,
+        graph=options.graph,
+        jit=options.jit,
+    )
 
 
 def reader(number: int, ring_of: tuple, barrier) -> None:

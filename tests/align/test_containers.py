@@ -54,8 +54,12 @@ def _hosts(run):
 
 @pytest.mark.parametrize(
     ("name", "provable"),
-    [("starved", ("engine_core", "worker_TP0", "worker_TP1")), ("throttled", ("engine_core", "worker_TP0")), ("healthy", ("engine_core", "worker_TP0"))],
-)  # fmt: skip
+    [
+        ("starved", ("engine_core", "worker_TP0", "worker_TP1")),
+        ("throttled", ("engine_core", "worker_TP0")),
+        ("healthy", ("engine_core", "worker_TP0")),
+    ],
+)
 def test_activity_proves_who_is_who_or_a_file_stays_apart(captures, name, provable):
     """Those whose threads were off the CPU often enough are found; no file is put on a wrong process."""
     traces, _ = _run(captures, name)
@@ -142,8 +146,15 @@ def test_a_map_is_read_as_people_and_the_kernel_write_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"), [("1", "no entry"), ("a b", "no entry"), ("1 2 3 4", "no entry"), ("NSpid: x", "no entry"), ("1 5", "says another line")]
-)  # fmt: skip
+    ("line", "told"),
+    [
+        ("1", "no entry"),
+        ("a b", "no entry"),
+        ("1 2 3 4", "no entry"),
+        ("NSpid: x", "no entry"),
+        ("1 5", "says another line"),
+    ],
+)
 def test_a_line_that_is_no_entry_is_told_by_number(tmp_path, line, told):
     path = tmp_path / "map"
     path.write_text(f"1 4\n{line}\n")

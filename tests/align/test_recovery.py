@@ -64,8 +64,7 @@ def test_every_file_of_a_capture(captures, capture, file):
     ("shift", "ppm"), [(3_000_000_000, -20), (-3_000_000_000, 20), (3_000_000_000, 20), (-3_000_000_000, 0)]
 )
 @pytest.mark.parametrize(
-    "pair",
-    [("perf", "ftrace"), ("perf", "worker_TP0"), ("worker_TP0", "worker_TP1"), ("worker_TP0", "perf")],
+    "pair", [("perf", "ftrace"), ("perf", "worker_TP0"), ("worker_TP0", "worker_TP1"), ("worker_TP0", "perf")]
 )
 def test_two_files_alone(captures, pair, ppm, shift):
     """Switches in perf and ftrace; a thread's slices against its absences; the ends of collectives across ranks."""

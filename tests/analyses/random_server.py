@@ -18,20 +18,42 @@ Row = dict[str, Any]
 
 #: Thread, role, rank, process id; a process's first thread has its id.
 THREADS = (
-    (0, "worker", 0, 10), (1, "worker", 1, 11), (2, "engine", None, 20), (3, "api_server", None, 30), (4, "api_server", None, 30), (5, None, None, 40),
-)  # fmt: skip
+    (0, "worker", 0, 10),
+    (1, "worker", 1, 11),
+    (2, "engine", None, 20),
+    (3, "api_server", None, 30),
+    (4, "api_server", None, 30),
+    (5, None, None, 40),
+)
 #: Names with each kind of meaning, and one that no rule knows.
 NAMES = (
-    ("shm_broadcast.dequeue", "annotation"), ("execute_model", "annotation"), ("aten::mm", "op"), ("tokenize", "annotation"), ("x", "annotation"),
-    ("wait_for_requests", "annotation"), ("engine.schedule", "annotation"), ("engine.wait_output", "annotation"), ("model.py(7): forward", "python"),
-    ("shm_broadcast.enqueue", "annotation"), ("cudaMalloc", "runtime"), ("cudaStreamSynchronize", "runtime"), ("read", "os"),
-)  # fmt: skip
+    ("shm_broadcast.dequeue", "annotation"),
+    ("execute_model", "annotation"),
+    ("aten::mm", "op"),
+    ("tokenize", "annotation"),
+    ("x", "annotation"),
+    ("wait_for_requests", "annotation"),
+    ("engine.schedule", "annotation"),
+    ("engine.wait_output", "annotation"),
+    ("model.py(7): forward", "python"),
+    ("shm_broadcast.enqueue", "annotation"),
+    ("cudaMalloc", "runtime"),
+    ("cudaStreamSynchronize", "runtime"),
+    ("read", "os"),
+)
 LENGTH = 2_000
 #: Call chains, innermost first, with each kind of meaning; of the last one no rule knows anything.
 CHAINS = (
-    ("tokenizers::encode", "/x/tokenizers.abi3.so"), ("gc_collect_main", "/x/python3"), ("nvrtcCompileProgram", "/x/libnvrtc.so.13"), ("sched_yield", "/x/libc.so.6"),
-    ("cuStreamSynchronize", "/x/libcuda.so.1"), ("do_epoll_wait", "[kernel.kallsyms]"), ("at::mm", "/x/libtorch_cpu.so"), ("f", "/x/libomp.so"), ("f", "/x/other"),
-)  # fmt: skip
+    ("tokenizers::encode", "/x/tokenizers.abi3.so"),
+    ("gc_collect_main", "/x/python3"),
+    ("nvrtcCompileProgram", "/x/libnvrtc.so.13"),
+    ("sched_yield", "/x/libc.so.6"),
+    ("cuStreamSynchronize", "/x/libcuda.so.1"),
+    ("do_epoll_wait", "[kernel.kallsyms]"),
+    ("at::mm", "/x/libtorch_cpu.so"),
+    ("f", "/x/libomp.so"),
+    ("f", "/x/other"),
+)
 PERIOD = 40
 
 
@@ -41,15 +63,45 @@ def random_server(seed: int, slices: int = 60, ops: int = 20, switches: int = 40
     gpu_ops, calls = _gpu_work(rng, ops)
     spans = {(row["thread"], row["ts_ns"], row["dur_ns"]): row for row in [*calls, *_host_work(rng, slices)]}
     threads = [
-        {"thread": t, "host": "h", "pid": pid, "tid": pid + (t == 4), "name": f"t{t}", "role": role, "rank": rank} for t, role, rank, pid in THREADS
-    ]  # fmt: skip
-    return Trace.of({
-        "slices": frame("slices", list(spans.values())), "gpu_ops": frame("gpu_ops", gpu_ops), "sched": frame("sched", _switches(rng, switches)),
-        "samples": frame("samples", _samples(rng, samples)),
-        "stacks": frame("stacks", [{"stack": n, "depth": 0, "symbol": s, "library": lib} for n, (s, lib) in enumerate(CHAINS)] if samples else []),
-        "threads": frame("threads", threads), "gpus": frame("gpus", [{"gpu": g, "host": "h", "device": g, "rank": g} for g in (0, 1)]),
-        "sources": frame("sources", [{"source": 0, "file": "t", "format": "torch_profiler", "tied_by": "declared", "lost_detected": 0}]),
-    })  # fmt: skip
+        {
+            "thread": t,
+            "host": "h",
+            "pid": pid,
+            "tid": pid + (t == 4),
+            "name": f"t{t}",
+            "role": role,
+            "rank": rank,
+        }
+        for t, role, rank, pid in THREADS
+    ]
+    return Trace.of(
+        {
+            "slices": frame("slices", list(spans.values())),
+            "gpu_ops": frame("gpu_ops", gpu_ops),
+            "sched": frame("sched", _switches(rng, switches)),
+            "samples": frame("samples", _samples(rng, samples)),
+            "stacks": frame(
+                "stacks",
+                [{"stack": n, "depth": 0, "symbol": s, "library": lib} for n, (s, lib) in enumerate(CHAINS)]
+                if samples
+                else [],
+            ),
+            "threads": frame("threads", threads),
+            "gpus": frame("gpus", [{"gpu": g, "host": "h", "device": g, "rank": g} for g in (0, 1)]),
+            "sources": frame(
+                "sources",
+                [
+                    {
+                        "source": 0,
+                        "file": "t",
+                        "format": "torch_profiler",
+                        "tied_by": "declared",
+                        "lost_detected": 0,
+                    }
+                ],
+            ),
+        }
+    )
 
 
 def frame(name: str, rows: list[Row]) -> pl.DataFrame:
@@ -84,9 +136,17 @@ def _samples(rng: random.Random, count: int) -> list[Row]:
     """Return samples of a clock, each thread at most once at a moment."""
     moments = {(rng.choice([0, 0, 1, 1, 2, 3, 4]), rng.randrange(LENGTH)) for _ in range(count)}
     return [
-        {"source": 0, "thread": thread, "ts_ns": at, "cpu": 0, "event": "cpu-clock", "period": PERIOD, "stack": rng.randrange(len(CHAINS))}
+        {
+            "source": 0,
+            "thread": thread,
+            "ts_ns": at,
+            "cpu": 0,
+            "event": "cpu-clock",
+            "period": PERIOD,
+            "stack": rng.randrange(len(CHAINS)),
+        }
         for thread, at in sorted(moments, key=lambda moment: moment[::-1])
-    ]  # fmt: skip
+    ]
 
 
 def _gpu_work(rng: random.Random, count: int) -> tuple[list[Row], list[Row]]:
@@ -105,10 +165,19 @@ def _gpu_work(rng: random.Random, count: int) -> tuple[list[Row], list[Row]]:
                 if meets
                 else {"kind": kind}
             )
-            ops.append({
-                "source": 0, "gpu": gpu, "stream": 7, "ts_ns": starts[gpu], "dur_ns": end - starts[gpu], "name": "k", "correlation": n + 1,
-                "pid": 10 + gpu, **told,
-            })  # fmt: skip
+            ops.append(
+                {
+                    "source": 0,
+                    "gpu": gpu,
+                    "stream": 7,
+                    "ts_ns": starts[gpu],
+                    "dur_ns": end - starts[gpu],
+                    "name": "k",
+                    "correlation": n + 1,
+                    "pid": 10 + gpu,
+                    **told,
+                }
+            )
             free[gpu] = end if meets or rng.random() < 0.8 else starts[gpu] + 1  # the next may run beside it
     calls = [_call(rng, op) for op in ops if rng.random() < 0.9]
     return ops, calls
@@ -118,9 +187,14 @@ def _call(rng: random.Random, op: Row) -> Row:
     begin = op["ts_ns"] - rng.choice([1, 10, 50, 200])
     length = rng.randrange(1, 40)
     return {
-        "source": 0, "thread": op["gpu"], "ts_ns": begin, "dur_ns": length, "name": "cudaLaunchKernel", "category": "runtime",
+        "source": 0,
+        "thread": op["gpu"],
+        "ts_ns": begin,
+        "dur_ns": length,
+        "name": "cudaLaunchKernel",
+        "category": "runtime",
         "correlation": op["correlation"],
-    }  # fmt: skip
+    }
 
 
 def _switches(rng: random.Random, count: int) -> list[Row]:

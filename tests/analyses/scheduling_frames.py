@@ -43,18 +43,27 @@ def trace(
     numbers = {row[c] for row in sched for c in (4, 6)} | {thread for _, thread in samples}
     threads = sorted(n for n in numbers if n is not None and n >= 0)
     role = roles or {}
-    return Trace.of({
-        "sched": pl.DataFrame(sched, schema=schema.SCHED, orient="row").sort("ts_ns", maintain_order=True),
-        "samples": pl.DataFrame(
-            [(0, thread, ts, 0, "cpu-clock", period, None) for ts, thread in samples], schema=schema.SAMPLES, orient="row"
-        ),
-        "threads": pl.DataFrame(
-            [(n, "h", 1000 + n, 1000 + n, f"t{n}", None, role.get(n), None) for n in threads], schema=schema.THREADS, orient="row"
-        ),
-        "sources": pl.DataFrame(
-            [{"source": s, "format": "perf", "tied_by": "declared"} for s in range(sources)], schema=schema.SOURCES
-        ),
-    })  # fmt: skip
+    return Trace.of(
+        {
+            "sched": pl.DataFrame(sched, schema=schema.SCHED, orient="row").sort(
+                "ts_ns", maintain_order=True
+            ),
+            "samples": pl.DataFrame(
+                [(0, thread, ts, 0, "cpu-clock", period, None) for ts, thread in samples],
+                schema=schema.SAMPLES,
+                orient="row",
+            ),
+            "threads": pl.DataFrame(
+                [(n, "h", 1000 + n, 1000 + n, f"t{n}", None, role.get(n), None) for n in threads],
+                schema=schema.THREADS,
+                orient="row",
+            ),
+            "sources": pl.DataFrame(
+                [{"source": s, "format": "perf", "tied_by": "declared"} for s in range(sources)],
+                schema=schema.SOURCES,
+            ),
+        }
+    )
 
 
 def merged(told: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
@@ -128,11 +137,15 @@ def slow_states(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:  
                 from_idle = ago is not None and ago["next"] == IDLE
                 events[row["prev"]].append(
                     Event(
-                        row["ts_ns"], "out", row["cpu"], row["prev_state"], to_idle=row["next"] == IDLE,
+                        row["ts_ns"],
+                        "out",
+                        row["cpu"],
+                        row["prev_state"],
+                        to_idle=row["next"] == IDLE,
                         lost=ago is not None and not from_idle and _disagree(ago, ago["next"], row["prev"]),
                         idle_since=ago["ts_ns"] if ago is not None and from_idle else None,
                     )
-                )  # fmt: skip
+                )
             if row["next"] is not None and row["next"] >= 0:
                 lost = then is not None and _disagree(then, then["prev"], row["next"])
                 events[row["next"]].append(Event(row["ts_ns"], "in", row["cpu"], lost=lost))

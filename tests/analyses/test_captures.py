@@ -298,8 +298,10 @@ def _off(end, phase, period):
 def test_throttled_time_is_no_more_than_the_kernel_counted(run_of):
     """`cpu.stat` counts over the whole run, and once per CPU: an upper bound of the number of periods."""
     run = run_of("throttled")
-    stat = [dict(line.split() for line in (run.folder / f"cpu.stat.{when}").read_text().splitlines())
-            for when in ("before", "after")]  # fmt: skip
+    stat = [
+        dict(line.split() for line in (run.folder / f"cpu.stat.{when}").read_text().splitlines())
+        for when in ("before", "after")
+    ]
     periods = int(stat[1]["nr_throttled"]) - int(stat[0].get("nr_throttled", 0))
     ends = _throttled(run).select(pl.col("ts_ns") + pl.col("dur_ns"))["ts_ns"].to_list()
     phase = min(ends)

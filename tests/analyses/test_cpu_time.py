@@ -23,9 +23,10 @@ from scheduling_frames import IDLE, switch, trace, wakeup, window
 A, B, C = 1, 2, 3
 SERVER = {A: "worker", B: "api_server", C: "system"}
 STACKS = [
-    (0, 0, "merge_all", "/x/tokenizers.abi3.so"), (1, 0, "cudaLaunchKernel", "/x/libcudart.so.13"),
+    (0, 0, "merge_all", "/x/tokenizers.abi3.so"),
+    (1, 0, "cudaLaunchKernel", "/x/libcudart.so.13"),
     (2, 0, "_PyEval_EvalFrameDefault", "/usr/bin/python3.12"),
-]  # fmt: skip
+]
 
 
 def sampled(
@@ -40,9 +41,10 @@ def sampled(
     )
     slices = [(0, thread, ts, dur, name, "annotation", None) for thread, ts, dur, name in ranges]
     return of.replace(
-        samples=samples, stacks=pl.DataFrame(STACKS, schema=schema.STACKS, orient="row"),
+        samples=samples,
+        stacks=pl.DataFrame(STACKS, schema=schema.STACKS, orient="row"),
         slices=pl.DataFrame(slices, schema=schema.SLICES, orient="row"),
-    )  # fmt: skip
+    )
 
 
 def ledger(of, start: int, end: int) -> dict[tuple[str | None, str, str | None], tuple[int, int]]:
@@ -115,9 +117,14 @@ def test_hardware_events_have_no_length() -> None:
 
 def test_demand_counts_running_and_ready_threads() -> None:
     sched = [
-        wakeup(0, 1, C), switch(0, 0, IDLE, "R", A), wakeup(10, 0, B, A), switch(30, 0, A, "R", B), switch(50, 0, B, "S", A),
-        switch(60, 0, A, "S", IDLE), switch(100, 1, C, "S", IDLE),
-    ]  # fmt: skip
+        wakeup(0, 1, C),
+        switch(0, 0, IDLE, "R", A),
+        wakeup(10, 0, B, A),
+        switch(30, 0, A, "R", B),
+        switch(50, 0, B, "S", A),
+        switch(60, 0, A, "S", IDLE),
+        switch(100, 1, C, "S", IDLE),
+    ]
     of = trace(sched, roles=SERVER)
     got = demand(of, window(0, 100), thread_states(of, window(0, 100)))
     merged = got.select("ts_ns", "dur_ns", "running", "runnable").rows()
@@ -128,9 +135,15 @@ def test_demand_counts_running_and_ready_threads() -> None:
 
 def test_scheduling_adds_up_and_counts_migrations() -> None:
     sched = [
-        switch(0, 0, IDLE, "R", A), switch(10, 0, A, "R", B), switch(20, 1, C, "S", A), switch(35, 1, A, "S", IDLE),
-        wakeup(40, 1, A, B), switch(41, 1, IDLE, "R", A), switch(50, 1, A, "S", IDLE), switch(60, 0, B, "S", IDLE),
-    ]  # fmt: skip
+        switch(0, 0, IDLE, "R", A),
+        switch(10, 0, A, "R", B),
+        switch(20, 1, C, "S", A),
+        switch(35, 1, A, "S", IDLE),
+        wakeup(40, 1, A, B),
+        switch(41, 1, IDLE, "R", A),
+        switch(50, 1, A, "S", IDLE),
+        switch(60, 0, B, "S", IDLE),
+    ]
     of = trace(sched, roles=SERVER)
     got = scheduling(of, thread_states(of, window(0, 60)))
     row = got.filter(pl.col("thread") == A).row(0, named=True)

@@ -34,5 +34,8 @@ def test_what_a_helper_does_is_no_cause(name, what, category):
 
 def test_what_another_thread_of_the_worker_does_is_one():
     assert by_cause("worker_TP0", "write") == {
-        ("ipc", "copy"): 81, ("ipc", "wait"): 9, ("unattributed", None): 9.99, ("kernel_launch", "api"): 0.01,
-    }  # fmt: skip
+        ("ipc", "copy"): 81,
+        ("ipc", "wait"): 9,
+        ("unattributed", None): 9.99,
+        ("kernel_launch", "api"): 0.01,
+    }

@@ -27,9 +27,19 @@ SIZES = {
 }
 #: Every figure: the frames that the report is made of.
 FIGURES = (
-    "gpu_states", "gpu_time", "launches", "collectives", "host_activity", "lost", "causes", "host_time", "thread_states", "scheduling", "demand",
+    "gpu_states",
+    "gpu_time",
+    "launches",
+    "collectives",
+    "host_activity",
+    "lost",
+    "causes",
+    "host_time",
+    "thread_states",
+    "scheduling",
+    "demand",
     "ipc",
-)  # fmt: skip
+)
 TIMES = ("ts_ns", "call_ts_ns", "last_start_ns")
 
 
@@ -105,10 +115,22 @@ def test_one_file_per_process_is_as_one_file_of_all(seed, slices, ops, switches)
         .drop("file")
     )
     whose = dict(of.threads.join(files, on="thread").select("pid", "file").unique().iter_rows())
-    split = Trace.of({
-        **of.frames(), "slices": parts, "gpu_ops": of.gpu_ops.with_columns(source=pl.col("pid").replace_strict(whose, return_dtype=pl.Int32)),
-        "sources": frame("sources", [{"source": n, "file": str(n), "tied_by": "declared", "lost_detected": 0} for n in range(max(whose.values()) + 1)]),
-    })  # fmt: skip
+    split = Trace.of(
+        {
+            **of.frames(),
+            "slices": parts,
+            "gpu_ops": of.gpu_ops.with_columns(
+                source=pl.col("pid").replace_strict(whose, return_dtype=pl.Int32)
+            ),
+            "sources": frame(
+                "sources",
+                [
+                    {"source": n, "file": str(n), "tied_by": "declared", "lost_detected": 0}
+                    for n in range(max(whose.values()) + 1)
+                ],
+            ),
+        }
+    )
     same(figures(analyse(split)), figures(analyse(of)))
 
 

@@ -84,10 +84,16 @@ def run(ops, slices=(), sched=()):
         "offset_ns": 0,
     }
     lost = {"lost_declared": 0, "lost_detected": 0, "skipped_bytes": 0, "first_ns": 0, "last_ns": 1}
-    trace = Trace.of({
-        "gpu_ops": frame("gpu_ops", ops), "slices": frame("slices", list(slices)), "sched": frame("sched", list(sched)),
-        "threads": frame("threads", threads), "gpus": frame("gpus", gpus), "sources": frame("sources", [{**source, **lost}]),
-    })  # fmt: skip
+    trace = Trace.of(
+        {
+            "gpu_ops": frame("gpu_ops", ops),
+            "slices": frame("slices", list(slices)),
+            "sched": frame("sched", list(sched)),
+            "threads": frame("threads", threads),
+            "gpus": frame("gpus", gpus),
+            "sources": frame("sources", [{**source, **lost}]),
+        }
+    )
     return analyse(trace)
 
 
@@ -108,8 +114,11 @@ def test_a_gap_is_cut_at_the_launch_call_and_its_return():
         [call(0, 1, 1), piece(WORKER, 5, 60, "aten::mm", "op"), call(70, 90, 2)],
     )
     assert told(results) == [
-        (10, 60, "kernel_launch", "dispatch"), (60, 70, "unattributed", None), (70, 90, "kernel_launch", "api"), (90, 100, "kernel_launch", "latency"),
-    ]  # fmt: skip
+        (10, 60, "kernel_launch", "dispatch"),
+        (60, 70, "unattributed", None),
+        (70, 90, "kernel_launch", "api"),
+        (90, 100, "kernel_launch", "latency"),
+    ]
 
 
 def test_a_launch_before_the_gap_leaves_only_its_call_and_latency():
@@ -130,10 +139,14 @@ def test_loading_code_inside_the_call_is_named():
 
 def test_waits_are_followed_from_worker_to_engine_to_tokenizer():
     slices = [
-        call(0, 1, 1), piece(WORKER, 10, 90, "shm_broadcast.dequeue"), call(90, 95, 2),
-        piece(ENGINE, 0, 20, "engine.update"), piece(ENGINE, 20, 80, "wait_for_requests"), piece(ENGINE, 80, 88, "shm_broadcast.enqueue"),
+        call(0, 1, 1),
+        piece(WORKER, 10, 90, "shm_broadcast.dequeue"),
+        call(90, 95, 2),
+        piece(ENGINE, 0, 20, "engine.update"),
+        piece(ENGINE, 20, 80, "wait_for_requests"),
+        piece(ENGINE, 80, 88, "shm_broadcast.enqueue"),
         piece(API, 30, 70, "tokenize"),
-    ]  # fmt: skip
+    ]
     results = run([op(0, 10, 1), op(100, 200, 2)], slices)
     assert (30, 70, "tokenization", "encode") in told(results)
     assert (80, 88, "ipc", "copy") in told(results)
@@ -142,9 +155,12 @@ def test_waits_are_followed_from_worker_to_engine_to_tokenizer():
 
 def test_an_engine_that_waits_for_the_other_worker_blames_that_one():
     slices = [
-        call(0, 1, 1), piece(WORKER, 10, 90, "shm_broadcast.dequeue"), call(90, 95, 2), piece(ENGINE, 0, 100, "engine.wait_output"),
+        call(0, 1, 1),
+        piece(WORKER, 10, 90, "shm_broadcast.dequeue"),
+        call(90, 95, 2),
+        piece(ENGINE, 0, 100, "engine.wait_output"),
         piece(OTHER, 20, 60, "aten::mm", "op"),
-    ]  # fmt: skip
+    ]
     results = run([op(0, 10, 1), op(100, 200, 2)], slices)
     assert (20, 60, "kernel_launch", "dispatch") in told(results)
 
@@ -234,7 +250,19 @@ intervals = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)), min_siz
 
 
 @settings(max_examples=15, deadline=None)
-@given(intervals, intervals, st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60), st.sampled_from(["aten::mm", "shm_broadcast.dequeue", "tokenize", "x"])), max_size=10), st.integers(-(10**12), 10**12))  # fmt: skip
+@given(
+    intervals,
+    intervals,
+    st.lists(
+        st.tuples(
+            st.integers(0, 300),
+            st.integers(1, 60),
+            st.sampled_from(["aten::mm", "shm_broadcast.dequeue", "tokenize", "x"]),
+        ),
+        max_size=10,
+    ),
+    st.integers(-(10**12), 10**12),
+)
 def test_ledgers_add_up_and_no_shift_of_the_clock_changes_them(first, second, slices, shift):
     def build(by):
         ops = [op(by + ts, by + ts + n, i + 1) for i, (ts, n) in enumerate(first)]

@@ -48,26 +48,51 @@ def asked(arrived, start, end, token, *, scheduled=None, sheet=None):
 def test_each_part_of_a_request_that_one_step_answered():
     """Rank 0 from 20 to 50: idle to 25, computes to 40, idle to 41, waits for rank 1 to 45, transfers to 50."""
     assert asked(0, 1, 10, 60) == {
-        "before_tokenize": 1, "tokenize": 9, "queue": 2, "broadcast": 8, "gpu_useful": 20, "gpu_wait": 4, "gpu_idle": 6, "back": 10,
-    }  # fmt: skip
+        "before_tokenize": 1,
+        "tokenize": 9,
+        "queue": 2,
+        "broadcast": 8,
+        "gpu_useful": 20,
+        "gpu_wait": 4,
+        "gpu_idle": 6,
+        "back": 10,
+    }
 
 
 def test_steps_that_went_before_are_not_guessed_at():
     """From 12 to 66 the request waited for the first step, or that held the first part of its prompt."""
     found = asked(0, 0, 11, 75)
     assert found == {
-        "tokenize": 11, "queue": 1, "unknown": 54, "broadcast": 2, "gpu_useful": 1, "gpu_idle": 2, "back": 4, "why": BEFORE,
-    }  # fmt: skip
+        "tokenize": 11,
+        "queue": 1,
+        "unknown": 54,
+        "broadcast": 2,
+        "gpu_useful": 1,
+        "gpu_idle": 2,
+        "back": 4,
+        "why": BEFORE,
+    }
 
 
 def test_a_log_that_says_when_the_engine_took_the_request_settles_it():
     """Taken at 65: the first step was not its own. Taken at 11.5: it was, and its prompt took both."""
     assert asked(0, 0, 11, 75, scheduled=65) == {
-        "tokenize": 11, "queue": 54, "broadcast": 3, "gpu_useful": 1, "gpu_idle": 2, "back": 4,
-    }  # fmt: skip
+        "tokenize": 11,
+        "queue": 54,
+        "broadcast": 3,
+        "gpu_useful": 1,
+        "gpu_idle": 2,
+        "back": 4,
+    }
     assert asked(0, 0, 11, 75, scheduled=11.5) == {
-        "tokenize": 11, "queue": 0.5, "broadcast": 8.5, "gpu_useful": 21, "gpu_wait": 4, "gpu_idle": 26, "back": 4,
-    }  # fmt: skip
+        "tokenize": 11,
+        "queue": 0.5,
+        "broadcast": 8.5,
+        "gpu_useful": 21,
+        "gpu_wait": 4,
+        "gpu_idle": 26,
+        "back": 4,
+    }
 
 
 def test_a_step_that_was_on_its_way_already_cannot_hold_the_request():

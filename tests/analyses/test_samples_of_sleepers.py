@@ -13,9 +13,15 @@ from tracelib.classify import load_rules
 def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
     """Thread 1 sleeps 0..900, runs 900..1400, and is sampled at 1000 with a period of 500: 500..900 is not its doing."""
     made = trace(
-        [switch(0, 0, 1, "S", IDLE), wakeup(900, 0, 1), switch(900, 0, IDLE, "R", 1), switch(1400, 0, 1, "S", IDLE)],
-        samples=[(1000, 1)], period=500,
-    )  # fmt: skip
+        [
+            switch(0, 0, 1, "S", IDLE),
+            wakeup(900, 0, 1),
+            switch(900, 0, IDLE, "R", 1),
+            switch(1400, 0, 1, "S", IDLE),
+        ],
+        samples=[(1000, 1)],
+        period=500,
+    )
     stacks = pl.DataFrame(
         [(0, 0, "gc_collect_main", "/usr/bin/python3.12")], schema=schema.STACKS, orient="row"
     )

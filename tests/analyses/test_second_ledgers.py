@@ -76,11 +76,23 @@ def test_random_servers_hold_every_way_to_lose_time():
             results.gpu_time.filter(pl.col("ns") > 0)["state"].unique().to_list()
         )
     assert found >= {
-        ("kernel_launch", "api"), ("kernel_launch", "dispatch"), ("kernel_launch", "latency"), ("kernel_launch", "alloc"),
-        ("kernel_launch", "module_load"), ("tokenization", "encode"), ("scheduling", None), ("sync", None), ("ipc", "wait"), ("ipc", "copy"),
-        ("no_work", None), ("imbalance", None), ("unattributed", None), ("unattributed", "no launch found"),
-        ("gc", None), ("kernel_launch", "jit_compile"),
-    }  # fmt: skip
+        ("kernel_launch", "api"),
+        ("kernel_launch", "dispatch"),
+        ("kernel_launch", "latency"),
+        ("kernel_launch", "alloc"),
+        ("kernel_launch", "module_load"),
+        ("tokenization", "encode"),
+        ("scheduling", None),
+        ("sync", None),
+        ("ipc", "wait"),
+        ("ipc", "copy"),
+        ("no_work", None),
+        ("imbalance", None),
+        ("unattributed", None),
+        ("unattributed", "no launch found"),
+        ("gc", None),
+        ("kernel_launch", "jit_compile"),
+    }
     assert seen >= {
         "running",
         "runnable",

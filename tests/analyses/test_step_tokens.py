@@ -38,12 +38,16 @@ def of(*ranges, window=(0, 1000)):
         ("execute_context_2(4096)_generation_10(10)", 4096, 10),
         ("execute_context_1(888_788544)_generation_0(0)", 888, 0),
         # its head is the sum: 8155 + 37 = 8192
-        ("execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)", 8155, 37),
+        (
+            "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)",
+            8155,
+            37,
+        ),
         ("step[EXTEND bs=2 toks=107]", 107, 0),
         ("step[DECODE bs=32]", 0, 32),
         ("step[MIXED bs=2]", None, None),
     ],
-)  # fmt: skip
+)
 def test_each_recorder_s_own_words(name, prefill, decode):
     assert of((WORKER, 10, 5, name)) == [(10, prefill, decode)]
 
@@ -51,10 +55,15 @@ def test_each_recorder_s_own_words(name, prefill, decode):
 def test_a_step_counts_once_and_where_most_of_it_lies():
     inner = "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk9sqsq32sqsk9)"
     assert of(
-        (WORKER, 0, 100, "step[DECODE bs=4]"), (WORKER, 10, 90, inner), (WORKER, 60, 40, inner), (WORKER, 100, 50, "step[DECODE bs=5]"),
-        (OTHER, 10, 20, "step[DECODE bs=4]"), (WORKER, 200, 50, "forward"), (WORKER, 300, 20, "step[DECODE bs=6]"),
+        (WORKER, 0, 100, "step[DECODE bs=4]"),
+        (WORKER, 10, 90, inner),
+        (WORKER, 60, 40, inner),
+        (WORKER, 100, 50, "step[DECODE bs=5]"),
+        (OTHER, 10, 20, "step[DECODE bs=4]"),
+        (WORKER, 200, 50, "forward"),
+        (WORKER, 300, 20, "step[DECODE bs=6]"),
         window=(50, 305),
-    ) == [(0, 0, 4), (100, 0, 5)]  # fmt: skip
+    ) == [(0, 0, 4), (100, 0, 5)]
 
 
 @pytest.mark.parametrize("cpus", [2, 8])

@@ -40,11 +40,14 @@ def states_of(
 def test_sleep_wake_wait_run() -> None:
     got = states_of(
         [
-            switch(10, 0, A, "S", B), wakeup(20, 0, A, waker=B), switch(35, 0, B, "S", A), switch(60, 0, A, "S", IDLE),
+            switch(10, 0, A, "S", B),
+            wakeup(20, 0, A, waker=B),
+            switch(35, 0, B, "S", A),
+            switch(60, 0, A, "S", IDLE),
             switch(99, 1, IDLE, "R", C),
         ],
         A,
-    )  # fmt: skip
+    )
     # The recording begins at 10: A's first event. It ran before, but for how long no event says. It ends at 99.
     assert got == [
         (0, 10, "unknown", None, None, False),
@@ -130,8 +133,11 @@ def test_a_new_thread() -> None:
         30,
     )
     assert [r[:3] for r in got] == [
-        (0, 10, "unknown"), (10, 15, "runnable"), (15, 20, "running"), (20, 30, "unknown"),
-    ]  # fmt: skip
+        (0, 10, "unknown"),
+        (10, 15, "runnable"),
+        (15, 20, "running"),
+        (20, 30, "unknown"),
+    ]
 
 
 def test_next_cpu_is_another_one() -> None:
@@ -152,12 +158,20 @@ def test_next_cpu_is_another_one() -> None:
 def test_a_lost_event_makes_both_ends_unknown() -> None:
     # CPU 0: B comes at 20, yet A leaves at 40: the switch between was lost.
     sched = [
-        wakeup(5, 1, C), switch(10, 0, A, "R", B), switch(15, 0, B, "S", A), switch(20, 0, A, "R", B), switch(40, 0, A, "S", C),
-        switch(50, 0, C, "S", B), switch(60, 0, B, "S", IDLE),
-    ]  # fmt: skip
+        wakeup(5, 1, C),
+        switch(10, 0, A, "R", B),
+        switch(15, 0, B, "S", A),
+        switch(20, 0, A, "R", B),
+        switch(40, 0, A, "S", C),
+        switch(50, 0, C, "S", B),
+        switch(60, 0, B, "S", IDLE),
+    ]
     assert [r[:3] for r in states_of(sched, A, 60)][1:] == [
-        (10, 15, "runnable"), (15, 20, "running"), (20, 40, "unknown"), (40, 60, "blocked"),
-    ]  # fmt: skip
+        (10, 15, "runnable"),
+        (15, 20, "running"),
+        (20, 40, "unknown"),
+        (40, 60, "blocked"),
+    ]
     assert [r[:3] for r in states_of(sched, B, 60)][1:] == [
         (10, 15, "running"),
         (15, 50, "unknown"),
@@ -167,22 +181,43 @@ def test_a_lost_event_makes_both_ends_unknown() -> None:
 
 def test_a_loss_mark_closes_both_sides_as_unknown() -> None:
     # CPU 0 lost events between 20 and 40: A may have left and come back, B may have been there in between.
-    sched = [wakeup(5, 1, C), switch(10, 0, B, "R", A), wakeup(20, 1, C, B), loss(40, 0), switch(50, 0, A, "S", IDLE), wakeup(55, 1, A),
-             switch(60, 1, C, "S", A), switch(70, 1, A, "S", C)]  # fmt: skip
+    sched = [
+        wakeup(5, 1, C),
+        switch(10, 0, B, "R", A),
+        wakeup(20, 1, C, B),
+        loss(40, 0),
+        switch(50, 0, A, "S", IDLE),
+        wakeup(55, 1, A),
+        switch(60, 1, C, "S", A),
+        switch(70, 1, A, "S", C),
+    ]
     assert [r[:3] for r in states_of(sched, A, 70)] == [
-        (0, 50, "unknown"), (50, 55, "blocked"), (55, 60, "runnable"), (60, 70, "running"),
-    ]  # fmt: skip
+        (0, 50, "unknown"),
+        (50, 55, "blocked"),
+        (55, 60, "runnable"),
+        (60, 70, "running"),
+    ]
 
 
 def test_a_thread_that_leaves_after_a_loss_has_an_unknown_coming() -> None:
-    sched = [wakeup(5, 1, C), switch(10, 0, B, "R", A), loss(40, 0), switch(50, 0, B, "R", A), switch(60, 0, A, "R", B),
-             switch(80, 0, B, "S", IDLE)]  # fmt: skip
+    sched = [
+        wakeup(5, 1, C),
+        switch(10, 0, B, "R", A),
+        loss(40, 0),
+        switch(50, 0, B, "R", A),
+        switch(60, 0, A, "R", B),
+        switch(80, 0, B, "S", IDLE),
+    ]
     assert [r[:3] for r in states_of(sched, B, 80)] == [
-        (0, 50, "unknown"), (50, 60, "runnable"), (60, 80, "running"),
-    ]  # fmt: skip
+        (0, 50, "unknown"),
+        (50, 60, "runnable"),
+        (60, 80, "running"),
+    ]
     assert [r[:3] for r in states_of(sched, A, 80)] == [
-        (0, 50, "unknown"), (50, 60, "running"), (60, 80, "unknown"),  # it may have come to another CPU since
-    ]  # fmt: skip
+        (0, 50, "unknown"),
+        (50, 60, "running"),
+        (60, 80, "unknown"),  # it may have come to another CPU since
+    ]
 
 
 def test_a_loss_on_one_cpu_says_nothing_of_another() -> None:
@@ -398,8 +433,11 @@ def simulate(  # noqa: C901, PLR0915  a scheduler in one loop
 
 
 SIMULATED = {
-    "seed": st.integers(0, 10**9), "cpus": st.integers(1, 4), "threads": st.integers(1, 7), "steps": st.integers(2, 250),
-}  # fmt: skip
+    "seed": st.integers(0, 10**9),
+    "cpus": st.integers(1, 4),
+    "threads": st.integers(1, 7),
+    "steps": st.integers(2, 250),
+}
 
 
 def span(of: Trace) -> tuple[int, int]:

@@ -32,9 +32,11 @@ def test_gaps_that_end_on_a_grid_are_throttling() -> None:
     spent = [67 * MS, 150 * MS, 260 * MS, 380 * MS]
     states = thread_states(trace(run_until_the_quota_is_spent(comes, spent)), window(0, 407 * MS))
     assert [r[:4] for r in rows(states, A) if r[2] == "throttled"] == [
-        (67 * MS, 107 * MS, "throttled", 0), (150 * MS, 207 * MS, "throttled", 0),
-        (260 * MS, 307 * MS + 300_000, "throttled", 0), (380 * MS, 407 * MS, "throttled", 0),
-    ]  # fmt: skip
+        (67 * MS, 107 * MS, "throttled", 0),
+        (150 * MS, 207 * MS, "throttled", 0),
+        (260 * MS, 307 * MS + 300_000, "throttled", 0),
+        (380 * MS, 407 * MS, "throttled", 0),
+    ]
     assert not (states["state"] == "runnable").any()
     stretches = quota_periods(states)
     assert stretches["dur_ns"].to_list() == [40 * MS, 57 * MS, 47 * MS + 300_000, 27 * MS]
@@ -83,8 +85,10 @@ def test_a_coming_that_was_not_recorded_is_put_on_the_grid() -> None:
     kept_off = [(r[0], r[1]) for r in rows(states, A) if r[2] == "throttled"]
     # The grid is put where the earliest of them was seen, 500 us into its period: later than the truth, never before it.
     assert kept_off == [
-        (140 * MS, 200 * MS + 500 * us), (241 * MS, 300 * MS + 500 * us), (340 * MS + 500 * us, 400 * MS + 500 * us),
-    ]  # fmt: skip
+        (140 * MS, 200 * MS + 500 * us),
+        (241 * MS, 300 * MS + 500 * us),
+        (340 * MS + 500 * us, 400 * MS + 500 * us),
+    ]
     assert all(r[5] for r in rows(states, A) if r[2] == "throttled"), "rebuilt, and marked so"
     # Between the grid's point and the first sample nothing proves that it ran.
     assert (200 * MS + 500 * us, 201 * MS, "unknown") in [r[:3] for r in rows(states, A)]
@@ -96,8 +100,9 @@ def test_cpu_stat_of_both_cgroup_versions() -> None:
         "throttled_usec": 15,
     }
     assert cpu_stat("nr_periods 5\nthrottled_time 1000\n", "nr_periods 9\nthrottled_time 26000\n") == {
-        "nr_periods": 4, "throttled_usec": 25,
-    }  # fmt: skip
+        "nr_periods": 4,
+        "throttled_usec": 25,
+    }
     assert cpu_stat("", "nr_periods 9\nnonsense\n") == {"nr_periods": 9}
 
 

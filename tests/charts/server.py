@@ -32,8 +32,17 @@ def rows(columns, *values, start=True):
 
 I32, I64 = pl.Int32, pl.Int64
 STATES = {"gpu": I32, "ts_ns": I64, "dur_ns": I64, "state": GPU_STATE}
-LOST = {"gpu": I32, "ts_ns": I64, "dur_ns": I64, "lost": pl.String, "thread": I32, "cause": pl.String,
-        "sub_cause": pl.String, "cpu_state": CPU_STATE, "what": pl.String}  # fmt: skip
+LOST = {
+    "gpu": I32,
+    "ts_ns": I64,
+    "dur_ns": I64,
+    "lost": pl.String,
+    "thread": I32,
+    "cause": pl.String,
+    "sub_cause": pl.String,
+    "cpu_state": CPU_STATE,
+    "what": pl.String,
+}
 ACTIVITY = {
     "thread": I32,
     "ts_ns": I64,
@@ -52,15 +61,53 @@ THREAD_STATES = {
     "inferred": pl.Boolean,
 }
 IPC = {"role": pl.String, "thread": I32, "kind": pl.String, "ts_ns": I64, "dur_ns": I64, "name": pl.String}
-LAUNCHES = {"gpu": I32, "stream": I64, "ts_ns": I64, "dur_ns": I64, "name": pl.String, "call_thread": I32, "call_ts_ns": I64,
-            "call_dur_ns": I64, "api_ns": I64, "launch_to_start_ns": I64, "return_to_start_ns": I64, "late": pl.Boolean}  # fmt: skip
-COLLECTIVES = {"event": I64, "gpu": I32, "ts_ns": I64, "dur_ns": I64, "last_start_ns": I64, "straggler": I32,
-               "skew_ns": I64, "wait_ns": I64, "matched": pl.Boolean}  # fmt: skip
-CPU_TIME = {"role": pl.String, "cause": pl.String, "sub_cause": pl.String, "samples": pl.UInt32, "cpu_ns": I64,
-            "share": pl.Float64, "ci_low": pl.Float64, "ci_high": pl.Float64}  # fmt: skip
+LAUNCHES = {
+    "gpu": I32,
+    "stream": I64,
+    "ts_ns": I64,
+    "dur_ns": I64,
+    "name": pl.String,
+    "call_thread": I32,
+    "call_ts_ns": I64,
+    "call_dur_ns": I64,
+    "api_ns": I64,
+    "launch_to_start_ns": I64,
+    "return_to_start_ns": I64,
+    "late": pl.Boolean,
+}
+COLLECTIVES = {
+    "event": I64,
+    "gpu": I32,
+    "ts_ns": I64,
+    "dur_ns": I64,
+    "last_start_ns": I64,
+    "straggler": I32,
+    "skew_ns": I64,
+    "wait_ns": I64,
+    "matched": pl.Boolean,
+}
+CPU_TIME = {
+    "role": pl.String,
+    "cause": pl.String,
+    "sub_cause": pl.String,
+    "samples": pl.UInt32,
+    "cpu_ns": I64,
+    "share": pl.Float64,
+    "ci_low": pl.Float64,
+    "ci_high": pl.Float64,
+}
 DEMAND = {"ts_ns": I64, "dur_ns": I64, "running": I32, "runnable": I32}
-SCHEDULING = {"thread": I32, "role": pl.String, "running_ns": I64, "runnable_ns": I64, "throttled_ns": I64, "blocked_ns": I64,
-              "unknown_ns": I64, "migrations": I64, "inferred_ns": I64}  # fmt: skip
+SCHEDULING = {
+    "thread": I32,
+    "role": pl.String,
+    "running_ns": I64,
+    "runnable_ns": I64,
+    "throttled_ns": I64,
+    "blocked_ns": I64,
+    "unknown_ns": I64,
+    "migrations": I64,
+    "inferred_ns": I64,
+}
 
 
 def requests(*lines):
@@ -78,9 +125,15 @@ def frames():
     """Rank 0 computes 0-300, waits for rank 1 300-500, transfers 500-600, idles 600-1000; rank 1 is late and idles more."""
     states = rows(
         STATES,
-        (0, 0, 300, "compute"), (0, 300, 200, "collective_wait"), (0, 500, 100, "collective_transfer"), (0, 600, 400, "idle"),
-        (1, 0, 300, "idle"), (1, 300, 200, "compute"), (1, 500, 100, "collective_transfer"), (1, 600, 400, "idle"),
-    )  # fmt: skip
+        (0, 0, 300, "compute"),
+        (0, 300, 200, "collective_wait"),
+        (0, 500, 100, "collective_transfer"),
+        (0, 600, 400, "idle"),
+        (1, 0, 300, "idle"),
+        (1, 300, 200, "compute"),
+        (1, 500, 100, "collective_transfer"),
+        (1, 600, 400, "idle"),
+    )
     lost = rows(
         LOST,
         (0, 300, 200, "collective_wait", W1, "imbalance", None, "running", None),
@@ -88,7 +141,7 @@ def frames():
         (0, 900, 100, "idle", W0, "kernel_launch", "dispatch", "running", "aten::mm"),
         (1, 0, 300, "idle", W1, "kernel_launch", "dispatch", "runnable", "aten::mm"),
         (1, 600, 400, "idle", API, "tokenization", "encode", "runnable", "tokenize"),
-    )  # fmt: skip
+    )
     return {
         "gpu_states": states,
         "gpu_time": states.group_by("gpu", "state").agg(ns=pl.col("dur_ns").sum()).sort("gpu", "state"),
@@ -96,47 +149,74 @@ def frames():
         "causes": lost.group_by("gpu", "cause", "sub_cause", "cpu_state").agg(ns=pl.col("dur_ns").sum()),
         "host_activity": rows(
             ACTIVITY,
-            (API, 600, 400, "tokenize", "tokenization", "encode"), (ENGINE, 0, 600, "schedule", "scheduling", None),
-            (ENGINE, 600, 400, "wait", "ipc", "wait"), (W0, 0, 50, "aten::mm", "kernel_launch", "dispatch"),
+            (API, 600, 400, "tokenize", "tokenization", "encode"),
+            (ENGINE, 0, 600, "schedule", "scheduling", None),
+            (ENGINE, 600, 400, "wait", "ipc", "wait"),
+            (W0, 0, 50, "aten::mm", "kernel_launch", "dispatch"),
         ),
         "ipc": rows(
             IPC,
-            ("engine", ENGINE, "enqueue", 100, 10, "enqueue"), ("engine", ENGINE, "enqueue", 590, 10, "enqueue"),
-            ("worker", W0, "dequeue", 100, 100, "dequeue"), ("worker", W0, "dequeue", 600, 300, "dequeue"),
+            ("engine", ENGINE, "enqueue", 100, 10, "enqueue"),
+            ("engine", ENGINE, "enqueue", 590, 10, "enqueue"),
+            ("worker", W0, "dequeue", 100, 100, "dequeue"),
+            ("worker", W0, "dequeue", 600, 300, "dequeue"),
             ("worker", W1, "dequeue", 600, 400, "dequeue"),
         ),
         "thread_states": rows(
             THREAD_STATES,
-            (W0, 0, 600, "running", 0, None, False), (W0, 600, 400, "blocked", None, None, False),
-            (W1, 0, 300, "runnable", None, API, False), (W1, 300, 700, "running", 1, None, False),
+            (W0, 0, 600, "running", 0, None, False),
+            (W0, 600, 400, "blocked", None, None, False),
+            (W1, 0, 300, "runnable", None, API, False),
+            (W1, 300, 700, "running", 1, None, False),
         ),
         "launches": rows(
             LAUNCHES,
-            (0, 7, 0, 300, "gemm", W0, -20, 5, 5, 20, 15, True), (0, 7, 300, 300, "ncclAllReduce", W0, 200, 5, 5, 100, 95, False),
-            (1, 7, 300, 200, "gemm", W1, 300, 5, 5, 1, -4, True), (1, 7, 500, 100, "ncclAllReduce", W1, 495, 5, 5, 5, 0, False),
+            (0, 7, 0, 300, "gemm", W0, -20, 5, 5, 20, 15, True),
+            (0, 7, 300, 300, "ncclAllReduce", W0, 200, 5, 5, 100, 95, False),
+            (1, 7, 300, 200, "gemm", W1, 300, 5, 5, 1, -4, True),
+            (1, 7, 500, 100, "ncclAllReduce", W1, 495, 5, 5, 5, 0, False),
         ),
         "collectives": rows(
-            COLLECTIVES, (1, 0, 300, 300, 500, 1, 200, 200, True), (1, 1, 500, 100, 500, 1, 200, 0, True),
-            (2, 0, 700, 10, 700, 0, 10, 0, True), (2, 1, 690, 20, 700, 0, 10, 10, True),
-            (3, 0, 800, 10, 800, 0, 0, 0, False), (4, 0, 900, 40, 930, 1, 30, 30, True), (4, 1, 930, 10, 930, 1, 30, 0, True),
+            COLLECTIVES,
+            (1, 0, 300, 300, 500, 1, 200, 200, True),
+            (1, 1, 500, 100, 500, 1, 200, 0, True),
+            (2, 0, 700, 10, 700, 0, 10, 0, True),
+            (2, 1, 690, 20, 700, 0, 10, 10, True),
+            (3, 0, 800, 10, 800, 0, 0, 0, False),
+            (4, 0, 900, 40, 930, 1, 30, 30, True),
+            (4, 1, 930, 10, 930, 1, 30, 0, True),
         ),
         "cpu_time": pl.DataFrame(
-            [("worker", "spin", "yield", 60, 600 * MS, 0.6, 0.5, 0.7), ("api_server", "tokenization", "encode", 40, 400 * MS, 0.4, 0.3, 0.5)],
-            schema=CPU_TIME, orient="row",
+            [
+                ("worker", "spin", "yield", 60, 600 * MS, 0.6, 0.5, 0.7),
+                ("api_server", "tokenization", "encode", 40, 400 * MS, 0.4, 0.3, 0.5),
+            ],
+            schema=CPU_TIME,
+            orient="row",
         ),
         "demand": rows(DEMAND, (0, 300, 2, 1), (300, 300, 2, 0), (600, 360, 2, 2), (960, 40, 1, 5)),
-        "scheduling": rows(SCHEDULING, (W0, "worker", 600, 0, 0, 400, 0, 3, 0), (W1, "worker", 700, 300, 0, 0, 0, 5, 0)),
-        "requests": requests(("a", 0, 10, 100, 10, 0, 40, 10, 20, 0, 10, 0), ("b", 10, 20, 240, None, None, 20, 10, 50, 0, 5, 55)),
-    }  # fmt: skip
+        "scheduling": rows(
+            SCHEDULING, (W0, "worker", 600, 0, 0, 400, 0, 3, 0), (W1, "worker", 700, 300, 0, 0, 0, 5, 0)
+        ),
+        "requests": requests(
+            ("a", 0, 10, 100, 10, 0, 40, 10, 20, 0, 10, 0),
+            ("b", 10, 20, 240, None, None, 20, 10, 50, 0, 5, 55),
+        ),
+    }
 
 
 def trace(names=("tokenizer", "engine_core", "worker_TP0", "worker_TP1"), **frames):
     """Return a trace that names the threads and GPUs, and holds `frames`."""
     threads = pl.DataFrame(
-        [(0, "h", 1, 1, names[0], "api", "api_server", None), (1, "h", 2, 2, names[1], "engine", "engine", None),
-         (2, "h", 3, 3, names[2], "w", "worker", 0), (3, "h", 4, 4, names[3], "w", "worker", 1)],
-        schema=THREADS, orient="row",
-    )  # fmt: skip
+        [
+            (0, "h", 1, 1, names[0], "api", "api_server", None),
+            (1, "h", 2, 2, names[1], "engine", "engine", None),
+            (2, "h", 3, 3, names[2], "w", "worker", 0),
+            (3, "h", 4, 4, names[3], "w", "worker", 1),
+        ],
+        schema=THREADS,
+        orient="row",
+    )
     gpus = pl.DataFrame(
         [(0, "h", 0, 0, "H200"), (1, "h", 1, 1, "H200")], schema=empty("gpus").schema, orient="row"
     )

@@ -15,8 +15,16 @@ from tracelib.schema import SAMPLES, STACKS
 
 #: Charts that take something else than results alone: see test_more_charts.py.
 OTHERS = (
-    "capacity_chart", "exposure_chart", "kernels_chart", "losses_chart", "moments_chart", "first_tokens_chart", "tokens_chart", "utilisation_chart", "worst_chart",
-)  # fmt: skip
+    "capacity_chart",
+    "exposure_chart",
+    "kernels_chart",
+    "losses_chart",
+    "moments_chart",
+    "first_tokens_chart",
+    "tokens_chart",
+    "utilisation_chart",
+    "worst_chart",
+)
 CHARTS = [
     name
     for name in charts.__all__
@@ -57,9 +65,24 @@ def test_every_chart_is_drawn_by_the_basic_bundle_on_a_clear_ground(results, nam
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_nothing_to_draw_is_none(results, name):
-    frames = {f: getattr(results, f).clear() for f in (
-        "gpu_states", "gpu_time", "lost", "causes", "host_activity", "ipc", "thread_states", "launches", "collectives", "cpu_time",
-        "demand", "scheduling", "requests")}  # fmt: skip
+    frames = {
+        f: getattr(results, f).clear()
+        for f in (
+            "gpu_states",
+            "gpu_time",
+            "lost",
+            "causes",
+            "host_activity",
+            "ipc",
+            "thread_states",
+            "launches",
+            "collectives",
+            "cpu_time",
+            "demand",
+            "scheduling",
+            "requests",
+        )
+    }
     assert getattr(charts, name)(make(**frames)) is None
 
 
@@ -73,9 +96,14 @@ def test_causes_by_cpu_state(results):
 
 
 def test_causes_of_many_kinds_are_summed_as_the_rest(results):
-    many = pl.concat([
-        results.causes.head(1).with_columns(gpu=pl.lit(0, pl.Int32), cause=pl.lit(f"c{i}"), ns=pl.lit(1000 * MS - i * MS, pl.Int64)) for i in range(40)
-    ])  # fmt: skip
+    many = pl.concat(
+        [
+            results.causes.head(1).with_columns(
+                gpu=pl.lit(0, pl.Int32), cause=pl.lit(f"c{i}"), ns=pl.lit(1000 * MS - i * MS, pl.Int64)
+            )
+            for i in range(40)
+        ]
+    )
     figure = charts.causes_chart(make(causes=many))
     drawn = [t for t in figure.layout.yaxis.ticktext if not t.startswith("<b>")]
     assert len(drawn) <= 25
@@ -172,9 +200,18 @@ def test_timeline_areas_are_the_ledger(results):
 def test_timeline_names_and_order_of_lanes(results):
     figure = charts.timeline_chart(results)
     assert [t.replace("  ", " ") for t in figure.layout.yaxis.ticktext] == [
-        "server tokenizers", "server engine", "server enqueue", "rank 0 dequeue", "rank 0 launch thread", "rank 0 GPU", "rank 0 lost to",
-        "rank 1 dequeue", "rank 1 launch thread", "rank 1 GPU", "rank 1 lost to",
-    ]  # fmt: skip
+        "server tokenizers",
+        "server engine",
+        "server enqueue",
+        "rank 0 dequeue",
+        "rank 0 launch thread",
+        "rank 0 GPU",
+        "rank 0 lost to",
+        "rank 1 dequeue",
+        "rank 1 launch thread",
+        "rank 1 GPU",
+        "rank 1 lost to",
+    ]
     feet = list(figure.layout.yaxis.tickvals)
     assert feet == sorted(feet, reverse=True)
 
@@ -207,8 +244,18 @@ def test_detail_holds_every_interval_where_they_are_few(results):
 def test_detail_never_exceeds_its_bars(results):
     n = 20_000
     ts = START + np.arange(n, dtype=np.int64) * 50_000
-    many = pl.DataFrame({"thread": [W0] * n, "ts_ns": ts, "dur_ns": [25_000] * n, "state": ["running"] * n, "cpu": [0] * n, "by": [None] * n,
-                         "inferred": [False] * n}, schema=results.thread_states.schema)  # fmt: skip
+    many = pl.DataFrame(
+        {
+            "thread": [W0] * n,
+            "ts_ns": ts,
+            "dur_ns": [25_000] * n,
+            "state": ["running"] * n,
+            "cpu": [0] * n,
+            "by": [None] * n,
+            "inferred": [False] * n,
+        },
+        schema=results.thread_states.schema,
+    )
     figure = charts.detail_chart(make(thread_states=many), START, START + 1000 * MS)
     assert sum(len(t.x) for t in figure.data) <= MAX_BARS
 
@@ -221,15 +268,25 @@ def test_detail_outside_the_window_is_none(results):
 def sampled():
     """Six samples of worker rank 0: main > launch (4), main > spin (2, innermost in a library without symbols)."""
     stacks = pl.DataFrame(
-        [(0, 1, "main", "/bin/server"), (0, 0, HOSTILE, "/lib/x.so"), (1, 2, "main", "/bin/server"), (1, 1, "[unknown]", "/lib/libcuda.so.1"),
-         (1, 0, "[unknown]", "/lib/libcuda.so.1")],
-        schema=STACKS, orient="row",
-    )  # fmt: skip
+        [
+            (0, 1, "main", "/bin/server"),
+            (0, 0, HOSTILE, "/lib/x.so"),
+            (1, 2, "main", "/bin/server"),
+            (1, 1, "[unknown]", "/lib/libcuda.so.1"),
+            (1, 0, "[unknown]", "/lib/libcuda.so.1"),
+        ],
+        schema=STACKS,
+        orient="row",
+    )
     samples = pl.DataFrame(
         [(0, W0, START + i * MS, 0, "cpu-clock", None, 0 if i < 4 else 1) for i in range(6)]
-        + [(0, API, START, 0, "cpu-clock", None, 0), (0, W0, START - 1, 0, "cpu-clock", None, 0)],  # another role; before the window
-        schema=SAMPLES, orient="row",
-    )  # fmt: skip
+        + [
+            (0, API, START, 0, "cpu-clock", None, 0),
+            (0, W0, START - 1, 0, "cpu-clock", None, 0),
+        ],  # another role; before the window
+        schema=SAMPLES,
+        orient="row",
+    )
     return make(trace=trace(stacks=stacks, samples=samples))
 
 
@@ -289,10 +346,13 @@ def test_hostile_names_are_inert_in_every_chart(sampled):
     base = make()
     lost = base.lost.with_columns(cause=pl.lit(HOSTILE), sub_cause=pl.lit(HOSTILE), what=pl.lit(HOSTILE))
     results = make(
-        trace=evil, lost=lost, causes=base.causes.with_columns(cause=pl.lit(HOSTILE), sub_cause=pl.lit(HOSTILE)),
-        host_activity=rows(ACTIVITY, (1, 0, 500, HOSTILE, HOSTILE, HOSTILE)), requests=base.requests.with_columns(id=pl.lit(HOSTILE)),
+        trace=evil,
+        lost=lost,
+        causes=base.causes.with_columns(cause=pl.lit(HOSTILE), sub_cause=pl.lit(HOSTILE)),
+        host_activity=rows(ACTIVITY, (1, 0, 500, HOSTILE, HOSTILE, HOSTILE)),
+        requests=base.requests.with_columns(id=pl.lit(HOSTILE)),
         cpu_time=base.cpu_time.with_columns(role=pl.lit(HOSTILE), cause=pl.lit(HOSTILE)),
-    )  # fmt: skip
+    )
     drawn = [getattr(charts, name)(results) for name in CHARTS]
     drawn += [charts.flame_chart(results, "worker"), charts.detail_chart(results, START, START + 1000 * MS)]
     for figure in drawn:

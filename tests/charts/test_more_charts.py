@@ -28,10 +28,17 @@ def full():
         [
             OP | {"gpu": 0, "ts_ns": START, "dur_ns": 300 * MS, "name": "gemm"},
             OP | {"gpu": 1, "ts_ns": START + 300 * MS, "dur_ns": 300 * MS, "name": "gemm"},
-            OP | {"gpu": 0, "ts_ns": START + 950 * MS, "dur_ns": 150 * MS, "name": "ncclAllReduce", "collective": "all_reduce"},
+            OP
+            | {
+                "gpu": 0,
+                "ts_ns": START + 950 * MS,
+                "dur_ns": 150 * MS,
+                "name": "ncclAllReduce",
+                "collective": "all_reduce",
+            },
         ],
         schema_overrides=FRAMES["gpu_ops"],
-    ).match_to_schema(FRAMES["gpu_ops"], missing_columns="insert")  # fmt: skip
+    ).match_to_schema(FRAMES["gpu_ops"], missing_columns="insert")
     activity = base.host_activity.with_columns(waits_for=pl.lit(None, pl.String))
     steps = [
         (W0, 0, START, 100 * MS, 20, 0),
@@ -39,17 +46,23 @@ def full():
         (W1, 1, START, 600 * MS, 20, 3),
     ]
     return make(
-        trace=trace(gpu_ops=ops), host_activity=activity, step_tokens=pl.DataFrame(steps, schema=STEP_TOKENS, orient="row"),
+        trace=trace(gpu_ops=ops),
+        host_activity=activity,
+        step_tokens=pl.DataFrame(steps, schema=STEP_TOKENS, orient="row"),
         host_time=host_time(activity, base.lost.with_columns(pl.col("cause", "sub_cause").cast(pl.String))),
-    )  # fmt: skip
+    )
 
 
 def figure_of(name, full):
     figures = comparison({"before": full, "after": full})
     given = {
-        "capacity_chart": (capacity(full),), "kernels_chart": (full,), "losses_chart": (figures,), "first_tokens_chart": (figures,),
-        "tokens_chart": (figures, "decode"), "utilisation_chart": (figures,),
-    }  # fmt: skip
+        "capacity_chart": (capacity(full),),
+        "kernels_chart": (full,),
+        "losses_chart": (figures,),
+        "first_tokens_chart": (figures,),
+        "tokens_chart": (figures, "decode"),
+        "utilisation_chart": (figures,),
+    }
     return getattr(charts, name)(*given.get(name, (full, "tokenization")))
 
 

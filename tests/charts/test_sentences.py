@@ -28,7 +28,7 @@ EXPECTED = {
     "tokenize, 57 % of all. 9.2 % of it is not known, mostly because nobody saw the engine.",
     "threads_chart": "worker rank 1 / worker_TP1 wanted a CPU and had none for 300 ms, 30 % of its time, the most of the server's "
     "threads.",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -272,7 +272,22 @@ def test_speedscope_s_profiles_balance_and_weigh_what_was_sampled(results, findi
 def test_a_window_leaves_only_what_overlaps_it(folder, results, tmp_path):
     """Nothing is cut at an edge: by times worked out from the frames of the whole."""
     start, end = (results.window.start_ns + round(s * 1e9) for s in (0.02, 0.05))
-    assert main(["export", str(folder), "--to", "chrome", "--window", "0.02:0.05", "--no-redact", "-o", str(tmp_path / "run.json")]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "export",
+                str(folder),
+                "--to",
+                "chrome",
+                "--window",
+                "0.02:0.05",
+                "--no-redact",
+                "-o",
+                str(tmp_path / "run.json"),
+            ]
+        )
+        == 0
+    )
     document = json.loads((tmp_path / "run.json").read_text(), parse_float=Decimal)
     streams = {
         (e["pid"], e["tid"])

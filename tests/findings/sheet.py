@@ -53,10 +53,18 @@ class Sheet:
         """Add a thread; the first one of a process has its id."""
         number = len(self.threads)
         first = all(row["pid"] != pid for row in self.threads)
-        self.threads.append({
-            "thread": number, "host": "h", "pid": pid, "tid": pid if first else 10_000 + number, "name": name, "process": name,
-            "role": role, "rank": rank,
-        })  # fmt: skip
+        self.threads.append(
+            {
+                "thread": number,
+                "host": "h",
+                "pid": pid,
+                "tid": pid if first else 10_000 + number,
+                "name": name,
+                "process": name,
+                "role": role,
+                "rank": rank,
+            }
+        )
         return number
 
     # ------------------------------------------------------------------------------------------------------ the GPUs
@@ -66,10 +74,20 @@ class Sheet:
         """Run a kernel; `call` = its launch call on the rank's worker, by default just before it."""
         number = len(self.ops) + 1
         begin, stop = call or (start - 0.01, start)
-        self.ops.append({
-            "source": 0, "gpu": rank, "stream": 7, "ts_ns": ns(start), "dur_ns": ns(end) - ns(start), "name": "k", "kind": "kernel",
-            "correlation": number, "pid": 100 + rank, **more,
-        })  # fmt: skip
+        self.ops.append(
+            {
+                "source": 0,
+                "gpu": rank,
+                "stream": 7,
+                "ts_ns": ns(start),
+                "dur_ns": ns(end) - ns(start),
+                "name": "k",
+                "kind": "kernel",
+                "correlation": number,
+                "pid": 100 + rank,
+                **more,
+            }
+        )
         self.doing(self.workers[rank], begin, stop, "cudaLaunchKernel", "runtime", correlation=number)
 
     def all_reduce(self, starts: list[float], end: float, sequence: int) -> None:
@@ -91,19 +109,34 @@ class Sheet:
         self, thread: int, start: float, end: float, name: str, category: str = "annotation", **more: Any
     ) -> None:
         """Put a slice on a thread."""
-        self.slices.append({
-            "source": 0, "thread": thread, "ts_ns": ns(start), "dur_ns": ns(end) - ns(start), "name": name, "category": category, **more,
-        })  # fmt: skip
+        self.slices.append(
+            {
+                "source": 0,
+                "thread": thread,
+                "ts_ns": ns(start),
+                "dur_ns": ns(end) - ns(start),
+                "name": name,
+                "category": category,
+                **more,
+            }
+        )
 
     def sampled(self, thread: int, start: float, end: float, *chain: tuple[str, str]) -> None:
         """Sample a thread every 2 ms in a call chain of (symbol, library), innermost first."""
         if chain not in self.chains:
             self.chains.append(chain)
         for at in range(ns(start) + PERIOD, ns(end) + 1, PERIOD):
-            self.samples.append({
-                "source": 0, "thread": thread, "ts_ns": at, "cpu": 0, "event": "cpu-clock", "period": PERIOD,
-                "stack": self.chains.index(chain),
-            })  # fmt: skip
+            self.samples.append(
+                {
+                    "source": 0,
+                    "thread": thread,
+                    "ts_ns": at,
+                    "cpu": 0,
+                    "event": "cpu-clock",
+                    "period": PERIOD,
+                    "stack": self.chains.index(chain),
+                }
+            )
 
     def runs(self, thread: int, start: float, end: float, cpu: int) -> None:
         """Let a thread have a CPU."""
@@ -122,21 +155,42 @@ class Sheet:
         """Return the run as a trace."""
         stacks = [
             {"stack": n, "depth": depth, "symbol": symbol, "library": library}
-            for n, chain in enumerate(self.chains) for depth, (symbol, library) in enumerate(chain)
-        ]  # fmt: skip
+            for n, chain in enumerate(self.chains)
+            for depth, (symbol, library) in enumerate(chain)
+        ]
         gpus = [
             {"gpu": r, "host": "h", "device": r, "rank": r, "name": "GPU"}
             for r in sorted({o["gpu"] for o in self.ops})
         ]
         source = {
-            "source": 0, "file": "t.json", "sha256": "0" * 64, "bytes": 1, "format": "perf", "host": "h", "cpus": self.cpus, "clock": "realtime",
-            "tied_by": "declared", "offset_ns": 0, "first_ns": 0, "last_ns": 1, "lost_declared": 0, "lost_detected": 0, "skipped_bytes": 0,
-        }  # fmt: skip
-        return Trace.of({
-            "gpu_ops": frame("gpu_ops", self.ops), "slices": frame("slices", self.slices), "samples": frame("samples", self.samples),
-            "stacks": frame("stacks", stacks), "sched": self._sched(), "threads": frame("threads", self.threads),
-            "gpus": frame("gpus", gpus), "sources": frame("sources", [source]),
-        })  # fmt: skip
+            "source": 0,
+            "file": "t.json",
+            "sha256": "0" * 64,
+            "bytes": 1,
+            "format": "perf",
+            "host": "h",
+            "cpus": self.cpus,
+            "clock": "realtime",
+            "tied_by": "declared",
+            "offset_ns": 0,
+            "first_ns": 0,
+            "last_ns": 1,
+            "lost_declared": 0,
+            "lost_detected": 0,
+            "skipped_bytes": 0,
+        }
+        return Trace.of(
+            {
+                "gpu_ops": frame("gpu_ops", self.ops),
+                "slices": frame("slices", self.slices),
+                "samples": frame("samples", self.samples),
+                "stacks": frame("stacks", stacks),
+                "sched": self._sched(),
+                "threads": frame("threads", self.threads),
+                "gpus": frame("gpus", gpus),
+                "sources": frame("sources", [source]),
+            }
+        )
 
     def _sched(self) -> pl.DataFrame:
         left: dict[tuple[int, int], tuple[int, str]] = {}
@@ -156,8 +210,18 @@ class Sheet:
                     left[end, cpu] = (thread, "R" if after is not None else "S")
         for at, cpu in sorted({*left, *came}):
             prev, state = left.get((at, cpu), (schema.IDLE, "R"))
-            rows.append((at, 1, {
-                "cpu": cpu, "event": "switch", "prev": prev, "prev_state": state, "next": came.get((at, cpu), schema.IDLE),
-            }))  # fmt: skip
+            rows.append(
+                (
+                    at,
+                    1,
+                    {
+                        "cpu": cpu,
+                        "event": "switch",
+                        "prev": prev,
+                        "prev_state": state,
+                        "next": came.get((at, cpu), schema.IDLE),
+                    },
+                )
+            )
         ordered = sorted(rows, key=lambda row: row[:2])
         return frame("sched", [{"source": 0, "ts_ns": at, **row} for at, _, row in ordered])

@@ -10,8 +10,22 @@ from tracelib.findings.order import ordered, place
 
 def finding(name, gain, change="code", exposed=None, statement="", *, leads=False):
     return Finding(
-        name, None, "claim", gain if exposed is None else exposed, 0.1, "high", "why", [], "", [], [], change, gain, statement, leads
-    )  # fmt: skip
+        name,
+        None,
+        "claim",
+        gain if exposed is None else exposed,
+        0.1,
+        "high",
+        "why",
+        [],
+        "",
+        [],
+        [],
+        change,
+        gain,
+        statement,
+        leads,
+    )
 
 
 ORDERS = [

@@ -207,8 +207,13 @@ def test_how_long_polls_last_by_kind():
     (first, other) = told.iter_rows(named=True)
     assert first["p50_ns"] in (10 * MS, 11 * MS)
     assert {**first, "p50_ns": None} == {
-        "kind": "poll", "count": 20, "p50_ns": None, "p95_ns": 19 * MS, "max_ns": 20 * MS, "total_ns": 210 * MS,
-    }  # fmt: skip
+        "kind": "poll",
+        "count": 20,
+        "p50_ns": None,
+        "p95_ns": 19 * MS,
+        "max_ns": 20 * MS,
+        "total_ns": 210 * MS,
+    }
     assert other == {
         "kind": "openmp",
         "count": 1,

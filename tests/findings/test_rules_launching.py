@@ -43,7 +43,7 @@ NAMED = [
     (gc_pauses, "gc.collect", "annotation", "gc"),
     (profiler_overhead, "Buffer Flush", "overhead", "profiler"),
     (launch_bound, "aten::mm", "op", "kernel_launch"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("rule", "name", "category", "cause"), NAMED, ids=[row[1] for row in NAMED])

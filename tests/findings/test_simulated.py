@@ -6,11 +6,25 @@ from tests.simulator import DEFECTS, simulate
 from tracelib.findings import diagnose
 
 FIRST = {
-    "tokenization": "tokenization_exposed", "dispatch": "low_graph_coverage", "api": "low_graph_coverage", "jit_compile": "run_time_compilation",
-    "module_load": "module_loading", "alloc": "allocation_hot_path", "ipc": "ipc_stretched", "scheduling": "engine_scheduling",
-    "sync": "host_synchronisation", "gc": "gc_pauses", "gil": "gil_contention", "imbalance": "rank_imbalance", "no_work": "no_load",
-    "shortage": "cpu_shortage", "starvation": "cpu_shortage", "throttling": "quota_throttling", "profiler": "profiler_overhead", "gpu_bound": "gpu_bound",
-}  # fmt: skip
+    "tokenization": "tokenization_exposed",
+    "dispatch": "low_graph_coverage",
+    "api": "low_graph_coverage",
+    "jit_compile": "run_time_compilation",
+    "module_load": "module_loading",
+    "alloc": "allocation_hot_path",
+    "ipc": "ipc_stretched",
+    "scheduling": "engine_scheduling",
+    "sync": "host_synchronisation",
+    "gc": "gc_pauses",
+    "gil": "gil_contention",
+    "imbalance": "rank_imbalance",
+    "no_work": "no_load",
+    "shortage": "cpu_shortage",
+    "starvation": "cpu_shortage",
+    "throttling": "quota_throttling",
+    "profiler": "profiler_overhead",
+    "gpu_bound": "gpu_bound",
+}
 
 
 def test_each_defect_of_the_simulator_has_its_finding():

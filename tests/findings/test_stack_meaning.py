@@ -173,23 +173,47 @@ CHAINS = [
     ("pt_nccl_watchdg", (("x", "/x/libtorch_cuda.so"),), "other/nccl_watchdog"),
     ("cicc", (("[unknown]", "[unknown]"),), "kernel_launch/jit_compile"),
     ("worker", (("run", "/root/.triton/cache/A/__triton_launcher.so"),), "kernel_launch/api"),
-    ("worker", (("x", "/x/libcudnn_graph.so.9"), ("cudnnBackendFinalize", "/x/libcudnn_graph.so.9")), "kernel_launch/jit_compile"),
-    ("worker", (("x", "/x/libcudnn_graph.so.9"), ("cudnnBackendExecute", "/x/libcudnn_graph.so.9")), "kernel_launch/dispatch"),
-    ("worker", (("[unknown]", "/x/libamdhip64.so.6"), ("hipLaunchKernel", "/x/libamdhip64.so.6")), "kernel_launch/api"),
+    (
+        "worker",
+        (("x", "/x/libcudnn_graph.so.9"), ("cudnnBackendFinalize", "/x/libcudnn_graph.so.9")),
+        "kernel_launch/jit_compile",
+    ),
+    (
+        "worker",
+        (("x", "/x/libcudnn_graph.so.9"), ("cudnnBackendExecute", "/x/libcudnn_graph.so.9")),
+        "kernel_launch/dispatch",
+    ),
+    (
+        "worker",
+        (("[unknown]", "/x/libamdhip64.so.6"), ("hipLaunchKernel", "/x/libamdhip64.so.6")),
+        "kernel_launch/api",
+    ),
     ("worker", (("[unknown]", "/x/libamd_comgr.so.2"),), "kernel_launch/jit_compile"),
     ("worker", (("[unknown]", "/x/libnvJitLink.so.13"),), "kernel_launch/jit_compile"),
     ("worker", (("[unknown]", "/usr/local/cuda/bin/ptxas"),), "kernel_launch/jit_compile"),
-    ("worker", (("py::compile_fx_inner:/x/torch/_inductor/compile_fx.py", "[unknown]"),), "kernel_launch/jit_compile"),
+    (
+        "worker",
+        (("py::compile_fx_inner:/x/torch/_inductor/compile_fx.py", "[unknown]"),),
+        "kernel_launch/jit_compile",
+    ),
     ("api", (("[unknown]", "/x/tokenizers/tokenizers.abi3.so"),), "tokenization/encode"),
     ("api", (("[unknown]", "/x/tiktoken/_tiktoken.cpython-312-x86_64-linux-gnu.so"),), "tokenization/encode"),
     ("api", (("[unknown]", "/x/sentencepiece/_sentencepiece.cpython-312.so"),), "tokenization/encode"),
-    ("api", (("py::encode:/x/mistral_common/tokens/tokenizers/tekken.py", "[unknown]"),), "tokenization/encode"),
+    (
+        "api",
+        (("py::encode:/x/mistral_common/tokens/tokenizers/tekken.py", "[unknown]"),),
+        "tokenization/encode",
+    ),
     ("engine", (("save_dict", "/x/_pickle.cpython-312.so"),), "ipc/serialize"),
     ("engine", (("[unknown]", "/x/libzmq.so.5"),), "ipc/copy"),
     ("engine", (("anon_pipe_read", "[kernel.kallsyms]"),), "ipc/wait"),
     ("engine", (("py::dequeue:/x/shm_broadcast.py", "[unknown]"),), "ipc/wait"),
-    ("worker", (("__sched_yield", "/lib/libc.so.6"), ("py::acquire_read:/x/shm_broadcast.py", "[unknown]")), "spin/yield"),
-]  # fmt: skip
+    (
+        "worker",
+        (("__sched_yield", "/lib/libc.so.6"), ("py::acquire_read:/x/shm_broadcast.py", "[unknown]")),
+        "spin/yield",
+    ),
+]
 
 
 @pytest.mark.parametrize(

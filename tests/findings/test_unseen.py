@@ -168,7 +168,7 @@ CASES = [
     ("tokenization_exposed", lambda: upstream("wait_for_requests", "tokenize"), no_api),
     ("tokenization_starves", lambda: crowded(BPE, role="api_server", pid=300), no_sched),
     ("tokenization_starves", lambda: crowded(BPE, role="api_server", pid=300), no_samples),
-]  # fmt: skip
+]
 
 
 def test_every_rule_is_among_the_cases():

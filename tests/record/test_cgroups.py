@@ -72,8 +72,11 @@ def test_v1_is_told_in_the_words_of_v2(tmp_path):
     group = cpu_group(42, proc)
     assert (group.version, group.cpu_max(), group.quota_cpus()) == (1, "200000 100000", 2)
     assert group.stat() == {
-        "nr_periods": 270, "nr_throttled": 226, "throttled_usec": 46664283, "usage_usec": 51665291,
-    }  # fmt: skip
+        "nr_periods": 270,
+        "nr_throttled": 226,
+        "throttled_usec": 46664283,
+        "usage_usec": 51665291,
+    }
 
 
 def test_no_limit_is_none_and_no_cgroup_is_none(tmp_path):

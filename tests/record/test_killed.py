@@ -210,8 +210,16 @@ def test_a_server_that_refuses_is_named_and_the_rest_is_recorded(tmp_path):
     served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), refusing)  # no do_POST: status 501
     threading.Thread(target=served.serve_forever, daemon=True).start()
     status, said = recording.recorded(
-        tmp_path / "out", "--recipe", "vllm", "--server", f"http://127.0.0.1:{served.server_port}", "--seconds", 1, "--without", "perf"
-    )  # fmt: skip
+        tmp_path / "out",
+        "--recipe",
+        "vllm",
+        "--server",
+        f"http://127.0.0.1:{served.server_port}",
+        "--seconds",
+        1,
+        "--without",
+        "perf",
+    )
     served.shutdown()
     served.server_close()
     assert status == 3

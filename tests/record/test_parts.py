@@ -22,10 +22,21 @@ from tracelib.record.proc import descendants, outside_ids, threads
 from tracelib.record.steps import Gpu
 
 NOTHING = Machine(
-    kernel="6.1", host="h", root=False, cpus_online=8, cpus_allowed=8, paranoid=4, tracefs=None, tracefs_writable=False,
-    tools={"perf": None, "trace-cmd": None, "nsys": None, "nvidia-smi": None}, group=None, clock_source="tsc", pressure=True,
-    available_kb=1 << 24, mounts_tracefs=False,
-)  # fmt: skip
+    kernel="6.1",
+    host="h",
+    root=False,
+    cpus_online=8,
+    cpus_allowed=8,
+    paranoid=4,
+    tracefs=None,
+    tracefs_writable=False,
+    tools={"perf": None, "trace-cmd": None, "nsys": None, "nvidia-smi": None},
+    group=None,
+    clock_source="tsc",
+    pressure=True,
+    available_kb=1 << 24,
+    mounts_tracefs=False,
+)
 
 
 def test_all_clocks_are_read_at_one_moment():

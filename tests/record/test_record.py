@@ -170,8 +170,12 @@ def test_a_perf_that_fails_is_named_and_the_rest_is_recorded(tmp_path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     (tmp_path / "cwd").mkdir()
     done = subprocess.run(
-        recording.command(tmp_path / "out", "--command", "sleep 0.5"), cwd=tmp_path / "cwd", capture_output=True, text=True, check=False
-    )  # fmt: skip
+        recording.command(tmp_path / "out", "--command", "sleep 0.5"),
+        cwd=tmp_path / "cwd",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == cli.PART_FAILED
     assert "perf failed: perf record: no such luck" in done.stderr
     assert [row["format"] for row in tracelib.load(tmp_path / "out").sources.iter_rows(named=True)] == [
@@ -217,8 +221,12 @@ def test_without_rights_it_takes_what_it_may_and_says_what_lacks():
         out = Path(scratch) / "out"
         line = shlex.join([sys.executable, "-c", "sum(range(2 * 10**7))"])
         done = subprocess.run(
-            [*prefix, *recording.command(out, "--command", line, "--seconds", 60)], cwd=ROOT, capture_output=True, text=True, check=False
-        )  # fmt: skip
+            [*prefix, *recording.command(out, "--command", line, "--seconds", 60)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode == cli.USAGE_ERROR and "without perf" in done.stderr + done.stdout:
             pytest.skip(f"this kernel lets users without rights sample nothing: {done.stderr}")
         assert done.returncode == 0, done.stderr + done.stdout

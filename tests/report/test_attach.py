@@ -56,18 +56,34 @@ class Server(ThreadingHTTPServer):
     def answer(self, method, path):
         answers = {
             ("GET", "/rest/api/2/attachment/meta"): {"enabled": True, "uploadLimit": self.limit},
-            ("POST", "/rest/api/2/issue/OPS-42/attachments"): [{"id": "1", "filename": "x", "self": f"{self.url}/a/1"}],
+            ("POST", "/rest/api/2/issue/OPS-42/attachments"): [
+                {"id": "1", "filename": "x", "self": f"{self.url}/a/1"}
+            ],
             ("POST", "/rest/api/2/issue/OPS-42/comment"): {"id": "5", "body": "", "self": f"{self.url}/c/5"},
-            ("GET", "/repos/owner/repo/issues/7"): {"number": 7, "url": f"{self.url}/repos/owner/repo/issues/7"},
-            ("POST", "/repos/owner/repo/issues/7/comments"): {"id": 9, "html_url": "https://github.example/9"},
+            ("GET", "/repos/owner/repo/issues/7"): {
+                "number": 7,
+                "url": f"{self.url}/repos/owner/repo/issues/7",
+            },
+            ("POST", "/repos/owner/repo/issues/7/comments"): {
+                "id": 9,
+                "html_url": "https://github.example/9",
+            },
             ("GET", "/api/v4/projects/group%2Fsub%2Fproject"): {"id": 12, "name": "project"},
-            ("POST", "/api/v4/projects/12/uploads"): {"markdown": "[report.html](/uploads/x/report.html)", "url": "/u", "alt": "x"},
+            ("POST", "/api/v4/projects/12/uploads"): {
+                "markdown": "[report.html](/uploads/x/report.html)",
+                "url": "/u",
+                "alt": "x",
+            },
             ("POST", "/api/v4/projects/12/issues/7/notes"): {"id": 3},
             ("POST", "/api/chat.postMessage"): {"ok": True, "channel": "C0000001", "ts": "1.2"},
-            ("POST", "/api/files.getUploadURLExternal"): {"ok": True, "upload_url": f"{self.url}/upload", "file_id": "F1"},
+            ("POST", "/api/files.getUploadURLExternal"): {
+                "ok": True,
+                "upload_url": f"{self.url}/upload",
+                "file_id": "F1",
+            },
             ("POST", "/upload"): {},
             ("POST", "/api/files.completeUploadExternal"): {"ok": True, "files": [{"id": "F1"}]},
-        }  # fmt: skip
+        }
         return answers.get((method, path.split("?")[0]))
 
 
@@ -80,7 +96,17 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.endswith("/attachments"):  # Jira's client compares what arrived with what it sent
             answer[0]["size"] = sum(map(len, parts(self.headers, body).values()))
         refused = self.server.refuse and self.server.refuse in self.path
-        self.send_response(403 if refused else 404 if answer is None else 200 if self.command == "GET" else 201 if "/api/v4" in self.path or "/repos/" in self.path else 200)  # fmt: skip
+        self.send_response(
+            403
+            if refused
+            else 404
+            if answer is None
+            else 200
+            if self.command == "GET"
+            else 201
+            if "/api/v4" in self.path or "/repos/" in self.path
+            else 200
+        )
         self.send_header("Content-Type", "application/json")
         text = json.dumps(
             {"message": "no right", "errorMessages": ["no right"], "ok": False, "error": "no_right"}
@@ -102,9 +128,16 @@ def server(monkeypatch):
     made = Server()
     threading.Thread(target=made.serve_forever, daemon=True).start()
     for name, value in {
-        "JIRA_URL": made.url, "JIRA_TOKEN": "jira-secret", "GITHUB_API_URL": made.url, "GITHUB_TOKEN": "hub-secret", "GITLAB_URL": made.url,
-        "GITLAB_TOKEN": "lab-secret", "SLACK_API_URL": f"{made.url}/api/", "SLACK_BOT_TOKEN": "slack-secret", "NO_PROXY": "127.0.0.1",
-    }.items():  # fmt: skip
+        "JIRA_URL": made.url,
+        "JIRA_TOKEN": "jira-secret",
+        "GITHUB_API_URL": made.url,
+        "GITHUB_TOKEN": "hub-secret",
+        "GITLAB_URL": made.url,
+        "GITLAB_TOKEN": "lab-secret",
+        "SLACK_API_URL": f"{made.url}/api/",
+        "SLACK_BOT_TOKEN": "slack-secret",
+        "NO_PROXY": "127.0.0.1",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("JIRA_USER", raising=False)
     yield made

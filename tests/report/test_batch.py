@@ -31,8 +31,12 @@ def test_an_entry_by_hand():
 
 
 def test_worst_first_then_what_does_not_tell_then_failures():
-    rows = [Entry("x", error="bad"), Entry("b", state="mixed", host_share=0.1), Entry("n", state="insufficient"),
-            Entry("a", state="cpu_bound", host_share=0.5)]  # fmt: skip
+    rows = [
+        Entry("x", error="bad"),
+        Entry("b", state="mixed", host_share=0.1),
+        Entry("n", state="insufficient"),
+        Entry("a", state="cpu_bound", host_share=0.5),
+    ]
     assert [row.name for row in worst_first(rows)] == ["a", "b", "n", "x"]
 
 
@@ -82,8 +86,18 @@ def test_no_text_of_a_run_becomes_markup():
 
 @pytest.mark.browser
 def test_the_table_sorts_by_a_column_and_puts_what_is_not_known_last(tmp_path):
-    rows = [Entry(n, report=f"{n}/report.html", state="mixed", confidence="low", sentence="s", host_share=v, window_ns=w)
-            for n, v, w in (("a", 0.5, 2), ("b", 0.3, 10), ("c", None, 9))]  # fmt: skip
+    rows = [
+        Entry(
+            n,
+            report=f"{n}/report.html",
+            state="mixed",
+            confidence="low",
+            sentence="s",
+            host_share=v,
+            window_ns=w,
+        )
+        for n, v, w in (("a", 0.5, 2), ("b", 0.3, 10), ("c", None, 9))
+    ]
     (tmp_path / "index.html").write_text(index_page(index(*rows)), encoding="utf-8")
     with chromium() as browser, opened(browser, tmp_path / "index.html") as (page, wrong):
         order = "[...document.querySelectorAll('tbody th')].map(c => c.innerText)"

@@ -19,9 +19,15 @@ from tracelib.schema import FRAMES
 USER, HOST = "mariella", "gpu-node-7"
 PROMPT = "Please summarise the quarterly figures of our company for me and tell me which of the branches did worse than last year and why"
 PLANTED = {
-    "key": "sk-abcdefghijklmnopqrstuvwx", "user": USER, "host": HOST, "mail": "m.rossi@example.org", "address": "10.42.7.19",
-    "password": "hunter2hunter2", "prompt": PROMPT, "home": f"/home/{USER}",
-}  # fmt: skip
+    "key": "sk-abcdefghijklmnopqrstuvwx",
+    "user": USER,
+    "host": HOST,
+    "mail": "m.rossi@example.org",
+    "address": "10.42.7.19",
+    "password": "hunter2hunter2",
+    "prompt": PROMPT,
+    "home": f"/home/{USER}",
+}
 
 
 def plain(path):
@@ -64,10 +70,16 @@ def planted(path, target, old_new):
 def test_kineto(server, tmp_path):
     source = tmp_path / "worker_TP0.pt.trace.json.gz"
     secrets = {
-        "host_name": HOST, "path": f"/home/{USER}/run/x.py", "api_key": PLANTED["key"], "db_password": PLANTED["password"],
-        "peer": f"tcp://{PLANTED['address']}:29500", "mail": PLANTED["mail"], "prompt": PROMPT, "by": f"started by {USER} on {HOST}",
-        "escaped": f"\"/home/{USER}\"\n{PLANTED['mail']}",
-    }  # fmt: skip
+        "host_name": HOST,
+        "path": f"/home/{USER}/run/x.py",
+        "api_key": PLANTED["key"],
+        "db_password": PLANTED["password"],
+        "peer": f"tcp://{PLANTED['address']}:29500",
+        "mail": PLANTED["mail"],
+        "prompt": PROMPT,
+        "by": f"started by {USER} on {HOST}",
+        "escaped": f'"/home/{USER}"\n{PLANTED["mail"]}',
+    }
     extra = json.dumps(secrets)[1:-1]
     op = re.search('"aten::[a-z_]+"', plain(server / "worker_TP0.pt.trace.json.gz").decode())[0]
     named = [
@@ -94,10 +106,18 @@ def test_numbers_and_damage_stay_byte_for_byte(tmp_path):
 
 def test_perf(server, tmp_path):
     source = planted(
-        server / "perf.txt.gz", tmp_path / "perf.txt.gz",
-        [("# hostname : vm", f"# hostname : {HOST}"), ("/usr/bin/perf record", f"/home/{USER}/bin/perf record -o {HOST}.data --token={PLANTED['password']}"),
-         ("/opt/serving/", f"/home/{USER}/serving/"), ("\nworker_TP1 ", f"\n{USER}_TP1 ")],
-    )  # fmt: skip
+        server / "perf.txt.gz",
+        tmp_path / "perf.txt.gz",
+        [
+            ("# hostname : vm", f"# hostname : {HOST}"),
+            (
+                "/usr/bin/perf record",
+                f"/home/{USER}/bin/perf record -o {HOST}.data --token={PLANTED['password']}",
+            ),
+            ("/opt/serving/", f"/home/{USER}/serving/"),
+            ("\nworker_TP1 ", f"\n{USER}_TP1 "),
+        ],
+    )
     clean(source, tmp_path / "perf_clean.txt.gz")
     none_left(tmp_path / "perf_clean.txt.gz")
     one, _ = same_events(source, tmp_path / "perf_clean.txt.gz")
@@ -132,19 +152,36 @@ def export(tmp_path):
         f"HOME=/home/{USER}\0OPENAI_API_KEY={PLANTED['key']}\0DB_PASSWORD={PLANTED['password']}\0PATH=/bin"
     )
     strings = [
-        (1, "cudaLaunchKernel_v7000"), (2, "my_kernel(int)"), (3, environment), (4, PROMPT), (5, f"printed by {USER}: {PLANTED['password']}"),
+        (1, "cudaLaunchKernel_v7000"),
+        (2, "my_kernel(int)"),
+        (3, environment),
+        (4, PROMPT),
+        (5, f"printed by {USER}: {PLANTED['password']}"),
         (6, f"worker of {USER}"),
-    ]  # fmt: skip
+    ]
     process = 1 << 48 | 100 << 24
     rows = {
-        "StringIds": strings, "ProcessStreams": [(process, 6, 5)],
-        "META_DATA_CAPTURE": [("PROCESS_0:USER_NAME", USER), ("PROCESS_0:ARGUMENT_1", PLANTED["password"]), ("DEVICE_DISPLAY_NAME", HOST)],
+        "StringIds": strings,
+        "ProcessStreams": [(process, 6, 5)],
+        "META_DATA_CAPTURE": [
+            ("PROCESS_0:USER_NAME", USER),
+            ("PROCESS_0:ARGUMENT_1", PLANTED["password"]),
+            ("DEVICE_DISPLAY_NAME", HOST),
+        ],
         "TARGET_INFO_SYSTEM_ENV": [(0, "", "Hostname", 0, HOST), (0, "", "CpuCores", 0, "32")],
-        "CUPTI_ACTIVITY_KIND_KERNEL": [(100 + i, 150 + i, 0, 1, 7, i, process, 2, 2, None, None) for i in range(0, 5000, 100)],
-        "CUPTI_ACTIVITY_KIND_RUNTIME": [(50 + i, 60 + i, 0, process | 100, i, 1) for i in range(0, 5000, 100)],
-        "NVTX_EVENTS": [(10, 20, 59, f"{PLANTED['mail']} at {PLANTED['address']}", process | 100, None, 0), (30, 40, 59, None, process | 100, 4, 0)],
-        "PROCESSES": [(process, 100, f"/home/{USER}/server")], "META_DATA_EXPORT": [("EXPORT_SCHEMA_VERSION", "3.0")],
-    }  # fmt: skip
+        "CUPTI_ACTIVITY_KIND_KERNEL": [
+            (100 + i, 150 + i, 0, 1, 7, i, process, 2, 2, None, None) for i in range(0, 5000, 100)
+        ],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            (50 + i, 60 + i, 0, process | 100, i, 1) for i in range(0, 5000, 100)
+        ],
+        "NVTX_EVENTS": [
+            (10, 20, 59, f"{PLANTED['mail']} at {PLANTED['address']}", process | 100, None, 0),
+            (30, 40, 59, None, process | 100, 4, 0),
+        ],
+        "PROCESSES": [(process, 100, f"/home/{USER}/server")],
+        "META_DATA_EXPORT": [("EXPORT_SCHEMA_VERSION", "3.0")],
+    }
     with sqlite3.connect(path) as database:
         for table, values in rows.items():
             database.execute(f"CREATE TABLE {table} ({TABLES[table]})")

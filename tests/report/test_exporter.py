@@ -20,9 +20,19 @@ HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='window.pw
 #: sha256 of plotly-cartesian.min.js in npm's plotly.js-cartesian-dist-min 4.1.1
 CARTESIAN_SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
 PARTS = [
-    "verdict", "three_numbers", "causes_table", "findings_list", "abstained", "per_rank_table", "per_role_table", "capacity_table", "request_parts_table", "health",
-    "method", "footer",
-]  # fmt: skip
+    "verdict",
+    "three_numbers",
+    "causes_table",
+    "findings_list",
+    "abstained",
+    "per_rank_table",
+    "per_role_table",
+    "capacity_table",
+    "request_parts_table",
+    "health",
+    "method",
+    "footer",
+]
 
 
 def output(data, metadata=None):
@@ -123,9 +133,13 @@ def test_a_figure_keeps_its_room_its_caption_and_its_table():
 
 def test_preparation_is_at_the_end_and_code_is_behind_a_disclosure():
     page = rendered(
-        cell(source="a = 1", tags=["parameters"]), cell(source="prepare()", tags=["setup"]), nbformat.v4.new_markdown_cell("## First\n\ntext"),
-        cell(output({"text/html": "<p>shown</p>"}), source="one()"), cell(source="two()"), cell(output({"text/html": "<p>end</p>"}), tags=["footer"]),
-    )  # fmt: skip
+        cell(source="a = 1", tags=["parameters"]),
+        cell(source="prepare()", tags=["setup"]),
+        nbformat.v4.new_markdown_cell("## First\n\ntext"),
+        cell(output({"text/html": "<p>shown</p>"}), source="one()"),
+        cell(source="two()"),
+        cell(output({"text/html": "<p>end</p>"}), tags=["footer"]),
+    )
     assert page.index("shown") < page.index("a = 1") < page.index("prepare()") < page.index("<p>end</p>")
     disclosed = re.findall(
         r'<details class="how"><summary>([^<]*)</summary><pre tabindex="0"><code>([^<]*)</code>', page

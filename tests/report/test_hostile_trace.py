@@ -30,8 +30,9 @@ def event(category, name, tid, ts, dur, **arguments):
 
 def kineto():
     named = [
-        {"ph": "M", "name": what, "pid": 4242, "tid": 4242, "ts": 0, "args": {"name": ATTACK}} for what in ("process_name", "thread_name", "process_labels")
-    ]  # fmt: skip
+        {"ph": "M", "name": what, "pid": 4242, "tid": 4242, "ts": 0, "args": {"name": ATTACK}}
+        for what in ("process_name", "thread_name", "process_labels")
+    ]
     steps = [
         part
         for step, start in enumerate(range(1_000, 11_000, 1_000))
@@ -43,9 +44,12 @@ def kineto():
         )
     ]
     return {
-        "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": ATTACK}], "distributedInfo": {"backend": ATTACK, "rank": 0, "world_size": 1},
-        "baseTimeNanoseconds": 1_796_006_360_000_000_000, "traceEvents": [*named, *steps],
-    }  # fmt: skip
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": ATTACK}],
+        "distributedInfo": {"backend": ATTACK, "rank": 0, "world_size": 1},
+        "baseTimeNanoseconds": 1_796_006_360_000_000_000,
+        "traceEvents": [*named, *steps],
+    }
 
 
 @pytest.fixture(scope="module")

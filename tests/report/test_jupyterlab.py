@@ -57,9 +57,17 @@ def lab(work):
         "PYTHONPATH": str(ROOT),
     }
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
-        f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={work}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={work}",
+    ]
     with (
         (tmp_path / "log").open("wb") as log,
         subprocess.Popen(command, env=environment, stdout=log, stderr=log) as server,
@@ -133,8 +141,9 @@ def test_a_notebook_opens_runs_and_draws(name, work, lab, window, kernels):
     # The last cell's prompt gets its number when all before it are done.
     page.wait_for_function(
         "n => { const cells = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]; return cells.length == n && /^\\[\\d+\\]:$/.test(cells.at(-1).textContent) }",
-        arg=sum(cell.cell_type == "code" for cell in node.cells), timeout=PATIENCE_MS,
-    )  # fmt: skip
+        arg=sum(cell.cell_type == "code" for cell in node.cells),
+        timeout=PATIENCE_MS,
+    )
     wait_until(lambda: [kernel["execution_state"] for kernel in kernels()] == ["idle"])
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
     assert page.locator("text=Traceback").count() == 0

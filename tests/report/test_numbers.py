@@ -40,8 +40,12 @@ def test_without_a_gpu_nothing_is_zero():
 def test_causes_are_summed_over_devices_the_most_exposed_first_the_unattributed_last():
     rows = numbers.cause_rows(findings())
     assert [(row.cause, row.exposed_ns) for row in rows] == [
-        ("kernel_launch", 600_000), ("tokenization", 100_000), ("ipc", 40_000), ("imbalance", 30_000), ("unattributed", 30_000),
-    ]  # fmt: skip
+        ("kernel_launch", 600_000),
+        ("tokenization", 100_000),
+        ("ipc", 40_000),
+        ("imbalance", 30_000),
+        ("unattributed", 30_000),
+    ]
     launch = rows[0]
     assert launch.exposed_share == pytest.approx(0.3)
     assert launch.shortage_ns == 450_000
@@ -52,10 +56,18 @@ def test_causes_are_summed_over_devices_the_most_exposed_first_the_unattributed_
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
-        (0, "0 s"), (90, "90 ns"), (999, "999 ns"), (1_000, "1.00 µs"), (999_600, "1.00 ms"), (45_600_000, "45.6 ms"), (1_234_000_000, "1.23 s"),
-        (600_000_000_000, "600 s"), (-5_000, "-5.00 µs"), (None, "not known"),
+        (0, "0 s"),
+        (90, "90 ns"),
+        (999, "999 ns"),
+        (1_000, "1.00 µs"),
+        (999_600, "1.00 ms"),
+        (45_600_000, "45.6 ms"),
+        (1_234_000_000, "1.23 s"),
+        (600_000_000_000, "600 s"),
+        (-5_000, "-5.00 µs"),
+        (None, "not known"),
     ],
-)  # fmt: skip
+)
 def test_durations_have_three_digits_and_a_unit(ns, text):
     assert duration(ns).replace("\xa0", " ") == text
 

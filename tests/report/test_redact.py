@@ -24,12 +24,68 @@ def _slice(name):
 @pytest.fixture(scope="module")
 def clean():
     frames = {
-        "threads": _frame("threads", [{"thread": 0, "host": "gpu17", "pid": 1, "tid": 1, "name": "worker_TP0", "process": "python3 /home/alice/serve.py"}]),
-        "slices": _frame("slices", [_slice(name) for name in (PROMPT, KERNEL, "aten::mm", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwx", "send to tcp://10.1.2.3:5557", "A=1\0DB_PASSWORD=s3cr3t-value\0PATH=/bin")]),
-        "stacks": _frame("stacks", [{"stack": 0, "depth": 0, "symbol": "encode", "library": "/home/alice/venv/lib/tokenizers.abi3.so"}]),
-        "sources": _frame("sources", [{"source": 0, "file": "alice-gpu17.json", "format": "perf", "recorder": "perf on gpu17", "host": "gpu17"}]),
-        "health": _frame("health", [{"source": 0, "level": "info", "message": "not read: /data/runs of alice/x.json: not readable as perf at line 3", "fix": ""}]),
-    }  # fmt: skip
+        "threads": _frame(
+            "threads",
+            [
+                {
+                    "thread": 0,
+                    "host": "gpu17",
+                    "pid": 1,
+                    "tid": 1,
+                    "name": "worker_TP0",
+                    "process": "python3 /home/alice/serve.py",
+                }
+            ],
+        ),
+        "slices": _frame(
+            "slices",
+            [
+                _slice(name)
+                for name in (
+                    PROMPT,
+                    KERNEL,
+                    "aten::mm",
+                    "HF_TOKEN=hf_abcdefghijklmnopqrstuvwx",
+                    "send to tcp://10.1.2.3:5557",
+                    "A=1\0DB_PASSWORD=s3cr3t-value\0PATH=/bin",
+                )
+            ],
+        ),
+        "stacks": _frame(
+            "stacks",
+            [
+                {
+                    "stack": 0,
+                    "depth": 0,
+                    "symbol": "encode",
+                    "library": "/home/alice/venv/lib/tokenizers.abi3.so",
+                }
+            ],
+        ),
+        "sources": _frame(
+            "sources",
+            [
+                {
+                    "source": 0,
+                    "file": "alice-gpu17.json",
+                    "format": "perf",
+                    "recorder": "perf on gpu17",
+                    "host": "gpu17",
+                }
+            ],
+        ),
+        "health": _frame(
+            "health",
+            [
+                {
+                    "source": 0,
+                    "level": "info",
+                    "message": "not read: /data/runs of alice/x.json: not readable as perf at line 3",
+                    "fix": "",
+                }
+            ],
+        ),
+    }
     return trace(Trace.of(frames))
 
 
@@ -73,10 +129,24 @@ def test_the_frames_still_keep_their_schema(clean):
 @pytest.mark.parametrize(
     "text",
     [
-        "c10::add", "at::native::fe80", "12:34:56", "00000000:65:00.0", "libcublas.so.12.4.5.8", "nvidia_cublas_cu12-12.4.5.8", "memcpy@plt.sec", "memcpy@GLIBC_2.14",
-        "BLOCK_M=64", "tokens=512", "tokenizer=fast", "127.0.0.1", "torch.nn.modules.linear", "decode[3] step=17", "rank 0", "the profiler says that it recorded",
+        "c10::add",
+        "at::native::fe80",
+        "12:34:56",
+        "00000000:65:00.0",
+        "libcublas.so.12.4.5.8",
+        "nvidia_cublas_cu12-12.4.5.8",
+        "memcpy@plt.sec",
+        "memcpy@GLIBC_2.14",
+        "BLOCK_M=64",
+        "tokens=512",
+        "tokenizer=fast",
+        "127.0.0.1",
+        "torch.nn.modules.linear",
+        "decode[3] step=17",
+        "rank 0",
+        "the profiler says that it recorded",
     ],
-)  # fmt: skip
+)
 def test_what_only_looks_private_stays(text):
     assert Redactor().text(text, recorded=True) == text
 
@@ -84,11 +154,17 @@ def test_what_only_looks_private_stays(text):
 @pytest.mark.parametrize(
     ("text", "clean_text"),
     [
-        ("fe80::1ff:fe23:4567:890a", "[address]"), ("peer=192.168.1.20:443", "peer=[address]:443"), ("Authorization: Bearer abcdefghijklmnop", "Authorization: [secret]"),
-        ("https://bob:hunter2@git.example/x", "https://[secret]@git.example/x"), ('{"prompt": "tell me about my illness"}', '{"prompt": [text of 24 characters]}'),
-        (r"C:\Users\bob\x.py", r"~\x.py"), ("api_key=abcd1234efgh", "api_key=[removed]"), ("/root/x", "~/x"), ("/Users/bob/x", "~/x"),
+        ("fe80::1ff:fe23:4567:890a", "[address]"),
+        ("peer=192.168.1.20:443", "peer=[address]:443"),
+        ("Authorization: Bearer abcdefghijklmnop", "Authorization: [secret]"),
+        ("https://bob:hunter2@git.example/x", "https://[secret]@git.example/x"),
+        ('{"prompt": "tell me about my illness"}', '{"prompt": [text of 24 characters]}'),
+        (r"C:\Users\bob\x.py", r"~\x.py"),
+        ("api_key=abcd1234efgh", "api_key=[removed]"),
+        ("/root/x", "~/x"),
+        ("/Users/bob/x", "~/x"),
     ],
-)  # fmt: skip
+)
 def test_each_kind_has_a_stand_in(text, clean_text):
     assert Redactor().text(text, recorded=True) == clean_text
 
@@ -109,5 +185,8 @@ def test_parameters_and_titles_are_redacted_as_a_document():
         "parameters": given(rules="/home/alice/r.toml", roles={"alice@corp.example.com": "worker"}),
     }
     assert redactor.document(document) == {
-        "schema": "tracelib.findings/1", "tool": {"name": "tracelib"}, "title": "host-1 is slow", "parameters": {"rules": "r.toml", "roles": {"[email]": "worker"}},
-    }  # fmt: skip
+        "schema": "tracelib.findings/1",
+        "tool": {"name": "tracelib"},
+        "title": "host-1 is slow",
+        "parameters": {"rules": "r.toml", "roles": {"[email]": "worker"}},
+    }

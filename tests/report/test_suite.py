@@ -22,9 +22,16 @@ NAMES = sorted(set(notebooks()) - {"root_cause"})
 #: Charts that a full recording of two ranks gives each notebook; without a request log, on a fifth of a second, and with
 #: names of steps that tell no tokens.
 CHARTS = {
-    "capacity": 3, "collectives": 5, "compare": 2, "cpu_scheduling": 7, "explore": 5, "ipc": 5, "kernel_launch": 6, "requests": 3,
+    "capacity": 3,
+    "collectives": 5,
+    "compare": 2,
+    "cpu_scheduling": 7,
+    "explore": 5,
+    "ipc": 5,
+    "kernel_launch": 6,
+    "requests": 3,
     "tokenization": 5,
-}  # fmt: skip
+}
 #: Charts that are left where only the API server's and the engine's threads were recorded: what host threads did.
 WITHOUT_GPU = {"explore": 1, "ipc": 2, "requests": 2, "tokenization": 2}
 

@@ -25,7 +25,19 @@ def test_it_never_grows_beyond_a_ticket():
     document["findings"] = document["findings"] * 20
     document["abstained"] = document["abstained"] * 20
     document["devices"] = document["devices"] * 64
-    every_cause = ["tokenization", "kernel_launch", "ipc", "scheduling", "sync", "gc", "gil", "imbalance", "profiler", "no_work", "unattributed"]  # fmt: skip
+    every_cause = [
+        "tokenization",
+        "kernel_launch",
+        "ipc",
+        "scheduling",
+        "sync",
+        "gc",
+        "gil",
+        "imbalance",
+        "profiler",
+        "no_work",
+        "unattributed",
+    ]
     document["devices"][0]["causes"] = [
         {"cause": cause, "sub_cause": None, "cpu_state": "running", "ns": 1} for cause in every_cause
     ]

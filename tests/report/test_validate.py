@@ -55,13 +55,25 @@ def test_nothing_may_be_added():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: d["window"].update(duration_ns=999_999), "window: end - start is 1000000 ns, duration_ns says 999999"),
-        (lambda d: d["devices"][0]["gpu_time_ns"].update(idle=300_001), "devices[0]: states add up to 1000001 ns, the window is 1000000"),
-        (lambda d: d["devices"][1].update(lost_ns=1), "devices[1]: lost_ns is 1, idle and collective wait make 400000"),
+        (
+            lambda d: d["window"].update(duration_ns=999_999),
+            "window: end - start is 1000000 ns, duration_ns says 999999",
+        ),
+        (
+            lambda d: d["devices"][0]["gpu_time_ns"].update(idle=300_001),
+            "devices[0]: states add up to 1000001 ns, the window is 1000000",
+        ),
+        (
+            lambda d: d["devices"][1].update(lost_ns=1),
+            "devices[1]: lost_ns is 1, idle and collective wait make 400000",
+        ),
         (lambda d: d["devices"][1]["causes"].clear(), "devices[1]: causes add up to 0 ns, lost_ns is 400000"),
-        (lambda d: d["sources"][0].update(file="/data/a.json"), "sources[0]: '/data/a.json' is a path, not a file's name"),
+        (
+            lambda d: d["sources"][0].update(file="/data/a.json"),
+            "sources[0]: '/data/a.json' is a path, not a file's name",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_sum_that_is_off_is_named(change, said):
     document = findings()
     change(document)

@@ -40,16 +40,29 @@ def run(wheel, tmp_path_factory):
     site = Path(
         sysconfig.get_path("purelib", vars={"base": str(place / "venv"), "platbase": str(place / "venv")})
     )
-    pip = [sys.executable, "-m", "pip", "--python", str(place / "venv" / "bin" / "python"), "install", "-q", "--no-deps", "--no-index", str(wheel)]  # fmt: skip
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(place / "venv" / "bin" / "python"),
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run(pip, check=True, capture_output=True)
     # The folder of the dependencies, but not what its .pth files add: one of them is this checkout.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     for name in ("home", "work"):
         (place / name).mkdir()
     environment = {
-        "PATH": f"{place / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(place / "home"), "TRACELIB_CACHE": "off",
+        "PATH": f"{place / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(place / "home"),
+        "TRACELIB_CACHE": "off",
         "JUPYTER_PATH": str(Path(sys.prefix) / "share" / "jupyter"),  # nbconvert's own templates
-    }  # fmt: skip
+    }
 
     def command(*words):
         done = subprocess.run(
@@ -66,7 +79,9 @@ def test_it_holds_the_package_and_the_notebooks_and_nothing_of_the_tests(wheel):
     assert {
         Path(name).stem for name in names if name.startswith("tracelib/_notebooks/") and name[-6:] == ".ipynb"
     } == set(notebooks())
-    assert {name.split("/")[0] for name in names} - {name.split("/")[0] for name in names if ".dist-info/" in name} == {"tracelib"}  # fmt: skip
+    assert {name.split("/")[0] for name in names} - {
+        name.split("/")[0] for name in names if ".dist-info/" in name
+    } == {"tracelib"}
     assert {"tracelib/py.typed", "tracelib/rules.toml", "tracelib/align/roles.toml"} <= set(names)
 
 
@@ -83,7 +98,16 @@ def test_papermill_nbconvert_and_the_command_work_without_a_checkout(run, tmp_pa
     where = command("python", "-c", "import tracelib; print(tracelib.__file__)").strip()
     assert Path(where).is_relative_to(work.parent / "venv")
     cut(ROOT / "sample_traces" / "starved", tmp_path / "traces", 46.4, 46.46)
-    command("python", "-m", "papermill", "tracelib://root_cause.ipynb", "out.ipynb", "-p", "traces", str(tmp_path / "traces"))  # fmt: skip
+    command(
+        "python",
+        "-m",
+        "papermill",
+        "tracelib://root_cause.ipynb",
+        "out.ipynb",
+        "-p",
+        "traces",
+        str(tmp_path / "traces"),
+    )
     command("python", "-m", "nbconvert", "--to", "tracereport", "out.ipynb")
     page = (work / "out.html").read_text()
     assert "Content-Security-Policy" in page

@@ -39,8 +39,14 @@ def _write(
     head: dict[str, Any] | None = None,
 ) -> None:
     events = [event for thread in threads for event in _host_events(thread)]
-    document = {"schemaVersion": 1, "cupti_version": 130001, "displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS, **(head or {}),
-                "traceEvents": [*events, *more]}  # fmt: skip
+    document = {
+        "schemaVersion": 1,
+        "cupti_version": 130001,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": BASE_NS,
+        **(head or {}),
+        "traceEvents": [*events, *more],
+    }
     with gzip.open(path.with_name(path.name + ".pt.trace.json.gz"), "wt", compresslevel=1) as file:
         json.dump(document, file)
 
@@ -80,16 +86,28 @@ def _gpu_events(worker: Worker, ranks: int, *, graph: bool) -> Iterable[dict[str
     for op in worker.gpu.ops:
         args = {"device": worker.rank, "context": 1, "stream": 7, "correlation": op.launch.correlation}
         yield _interval(op.begin, op.end) | {
-            "cat": "gpu_memcpy" if op.kind == "memcpy" else "kernel", "name": op.name, "pid": worker.rank, "tid": 7,
-            "args": args | ({"bytes": 4096} if op.kind == "memcpy" else {}) | ({} if graph else _collective(op, ranks)),
-        }  # fmt: skip
+            "cat": "gpu_memcpy" if op.kind == "memcpy" else "kernel",
+            "name": op.name,
+            "pid": worker.rank,
+            "tid": 7,
+            "args": args
+            | ({"bytes": 4096} if op.kind == "memcpy" else {})
+            | ({} if graph else _collective(op, ranks)),
+        }
 
 
 def _collective(op: Op, ranks: int) -> dict[str, Any]:
     if op.met is None:
         return {}
-    return {"Collective name": "allreduce", "In msg nelems": ALL_REDUCE_ELEMENTS, "Out msg nelems": ALL_REDUCE_ELEMENTS, "Group size": ranks,
-            "dtype": "BFloat16", "Process Group Name": "0", "Process Group Ranks": str(list(range(ranks)))}  # fmt: skip
+    return {
+        "Collective name": "allreduce",
+        "In msg nelems": ALL_REDUCE_ELEMENTS,
+        "Out msg nelems": ALL_REDUCE_ELEMENTS,
+        "Group size": ranks,
+        "dtype": "BFloat16",
+        "Process Group Name": "0",
+        "Process Group Ranks": str(list(range(ranks))),
+    }
 
 
 def _distributed(worker: Worker, ranks: int) -> dict[str, Any]:

@@ -30,14 +30,30 @@ STACKS = {
     "stress": ["1f40 stress_cpu_method (/usr/bin/stress-ng)"],
     "tokenize": [f"4fea76 [unknown] ({SITE}/tokenizers/tokenizers.abi3.so)", _EVAL],
     "pickle": [f"12ab _pickle_Pickler_dump ({SITE}/_pickle.cpython-312-x86_64-linux-gnu.so)", _EVAL],
-    "yield": ["ffffffff813e0fb5 do_sched_yield ([kernel.kallsyms])", f"10e90b __sched_yield ({LIBC})", f"181d5a [unknown] ({PYTHON})"],
+    "yield": [
+        "ffffffff813e0fb5 do_sched_yield ([kernel.kallsyms])",
+        f"10e90b __sched_yield ({LIBC})",
+        f"181d5a [unknown] ({PYTHON})",
+    ],
     "dispatch": [f"5be1f0 at::native::empty_strided_cuda ({SITE}/torch/lib/libtorch_cuda.so)", _EVAL],
-    "driver": [f"221684 [unknown] ({CUDA})", f"42331 [unknown] ({SITE}/nvidia/cu13/lib/libcudart.so.13)", _EVAL],
+    "driver": [
+        f"221684 [unknown] ({CUDA})",
+        f"42331 [unknown] ({SITE}/nvidia/cu13/lib/libcudart.so.13)",
+        _EVAL,
+    ],
     "device_wait": [f"221684 [unknown] ({CUDA})", f"37b550 cuStreamSynchronize ({CUDA})", _EVAL],
-    "jit": [f"9a1b2c [unknown] ({SITE}/nvidia/cu13/lib/libnvrtc.so.13)", f"5be1f0 at::native::jitted_gpu_kernel ({SITE}/torch/lib/libtorch_cuda.so)", _EVAL],
+    "jit": [
+        f"9a1b2c [unknown] ({SITE}/nvidia/cu13/lib/libnvrtc.so.13)",
+        f"5be1f0 at::native::jitted_gpu_kernel ({SITE}/torch/lib/libtorch_cuda.so)",
+        _EVAL,
+    ],
     "gc": [f"2b40de gc_collect_main ({PYTHON})", _EVAL],
-    "profiler": [f"95b53 [unknown] ({SITE}/nvidia/cu13/lib/libcupti.so.13)", f"221684 [unknown] ({CUDA})", _EVAL],
-}  # fmt: skip
+    "profiler": [
+        f"95b53 [unknown] ({SITE}/nvidia/cu13/lib/libcupti.so.13)",
+        f"221684 [unknown] ({CUDA})",
+        _EVAL,
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -77,14 +93,29 @@ def _header(cpus: int, *, sched: bool, samples: bool) -> str:
         f"# event : name = {name}, , id = {{ {n} }}, type = 1, size = 128, use_clockid = 1, clockid = 1"
         for n, name in enumerate(events)
     ]
-    return "\n".join([
-        "# ========", "# captured on    : Mon Nov 30 02:39:47 2026", "# header version : 1", "# hostname : vm", "# os release : 6.18.44",
-        "# perf version : 6.1.192", "# arch : x86_64", f"# nrcpus online : {cpus}", f"# nrcpus avail : {cpus}",
-        "# cmdline : /usr/bin/perf record -a -k mono " + " ".join(f"-e {name}" for name in events) + " -g sleep 1", *described,
-        "# clockid frequency: 1000 MHz", "# clockid: monotonic (1)",
-        f"# reference time: {moment}.{wall % 10**9 // 1000:06d} = {wall // 10**9}.{wall % 10**9 // 1000:06d} (TOD) = {clock} (monotonic)",
-        "# ========", "#", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "# ========",
+            "# captured on    : Mon Nov 30 02:39:47 2026",
+            "# header version : 1",
+            "# hostname : vm",
+            "# os release : 6.18.44",
+            "# perf version : 6.1.192",
+            "# arch : x86_64",
+            f"# nrcpus online : {cpus}",
+            f"# nrcpus avail : {cpus}",
+            "# cmdline : /usr/bin/perf record -a -k mono "
+            + " ".join(f"-e {name}" for name in events)
+            + " -g sleep 1",
+            *described,
+            "# clockid frequency: 1000 MHz",
+            "# clockid: monotonic (1)",
+            f"# reference time: {moment}.{wall % 10**9 // 1000:06d} = {wall // 10**9}.{wall % 10**9 // 1000:06d} (TOD) = {clock} (monotonic)",
+            "# ========",
+            "#",
+            "",
+        ]
+    )
 
 
 def _head(name: str, pid: int, tid: int, cpu: int, ts: int, period: int, event: str) -> str:

@@ -32,10 +32,14 @@ COPY = "Memcpy DtoH (Device -> Pinned)"
 #: One layer: kernel, framework op, launch call, GPU time.
 LAYER = (
     ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "aten::mm", "cuLaunchKernelEx", 900 * US),
-    ("void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits>(Flash_fwd_params)", "aten::_flash_attention_forward",
-     "cudaLaunchKernel", 900 * US),
+    (
+        "void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits>(Flash_fwd_params)",
+        "aten::_flash_attention_forward",
+        "cudaLaunchKernel",
+        900 * US,
+    ),
     (ALL_REDUCE, "c10d::allreduce_", "cuLaunchKernelEx", 150 * US),
-)  # fmt: skip
+)
 LAYERS = 2
 KERNEL_JITTER = 0.005
 COPY_NS = 2 * US
@@ -264,9 +268,13 @@ def server(plan: Plan, ranks: int, rng: random.Random, *, graph: bool = False) -
 
     workers = [Worker(r, thread(f"worker_TP{r}", 700 + r, 700 + r, r), Gpu(r)) for r in range(ranks)]
     return Server(
-        plan, rng, workers, engine=thread("engine_core", 770, 770, ranks), api=thread("tokenizer", 771, 2383, ranks + 1),
+        plan,
+        rng,
+        workers,
+        engine=thread("engine_core", 770, 770, ranks),
+        api=thread("tokenizer", 771, 2383, ranks + 1),
         background=thread("tokenizer", 771, 2385, ranks + 2),
         graph=graph,
         strangers=[thread("stress", 900 + r, 900 + r, r, bound=False) for r in range(ranks)],
         tokenizers=[thread("tokenizer", 771, 2400 + r, r, bound=False) for r in range(ranks)],
-    )  # fmt: skip
+    )

@@ -6,12 +6,50 @@ import random
 __all__ = ["damaged"]
 
 TOKENS = (
-    b"\n", b"\n\n", b"\r\n", b"\r", b"\t", b" ", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"\x1b[31m", b"\\", b'"', b"\\u0000", b"{", b"}",
-    b"[", b"]", b",", b"(", b")", b": ", b"# ", b"-1", b"0", b"1e400", b"NaN", b"null", b"18446744073709551616",
-    b"9223372036854775807", b"-9223372036854775809", b"4294967296", b"99999999999999999999.999999999", b'{"ph": "X"', b'"traceEvents": [',
-    b"]}", b"<...>-1 [000] ", b"CPU:0 [LOST 3 EVENTS]\n", b"PERF_RECORD_LOST lost 3\n", b"B|1|x", b"S|a|", b"us!", b"\xe2\x80\xa8",
+    b"\n",
+    b"\n\n",
+    b"\r\n",
+    b"\r",
+    b"\t",
+    b" ",
+    b"\0",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\x1b[31m",
+    b"\\",
+    b'"',
+    b"\\u0000",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b"(",
+    b")",
+    b": ",
+    b"# ",
+    b"-1",
+    b"0",
+    b"1e400",
+    b"NaN",
+    b"null",
+    b"18446744073709551616",
+    b"9223372036854775807",
+    b"-9223372036854775809",
+    b"4294967296",
+    b"99999999999999999999.999999999",
+    b'{"ph": "X"',
+    b'"traceEvents": [',
+    b"]}",
+    b"<...>-1 [000] ",
+    b"CPU:0 [LOST 3 EVENTS]\n",
+    b"PERF_RECORD_LOST lost 3\n",
+    b"B|1|x",
+    b"S|a|",
+    b"us!",
+    b"\xe2\x80\xa8",
     b"Warning: a message of another program\n",
-)  # fmt: skip
+)
 #: Bytes that say what follows: damage there goes deepest.
 LONGEST = 2000
 
@@ -63,7 +101,9 @@ def _number(data: bytearray, pick: random.Random, _: bytes) -> None:
     end = at
     while end < len(data) and 48 <= data[end] <= 57:
         end += 1
-    data[at:end] = str(pick.choice((0, -1, 7, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, pick.randrange(10**6)))).encode()  # fmt: skip
+    data[at:end] = str(
+        pick.choice((0, -1, 7, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, pick.randrange(10**6)))
+    ).encode()
 
 
 def _lines(data: bytearray, pick: random.Random, _: bytes) -> None:
@@ -77,19 +117,7 @@ def _lines(data: bytearray, pick: random.Random, _: bytes) -> None:
     data[:] = b"\n".join(lines)
 
 
-KINDS = (
-    _flip,
-    _near_start,
-    _remove,
-    _insert,
-    _overwrite,
-    _repeat,
-    _splice,
-    _fill,
-    _number,
-    _number,
-    _lines,
-)
+KINDS = (_flip, _near_start, _remove, _insert, _overwrite, _repeat, _splice, _fill, _number, _number, _lines)
 
 
 def damaged(data: bytes, other: bytes, pick: random.Random) -> bytes:

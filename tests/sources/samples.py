@@ -20,8 +20,11 @@ NSYS_TABLES = {
     "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs INTEGER", [(1_700_000_000_000_000_000,)]),
     "TARGET_INFO_GPU": ("vmId INTEGER, id INTEGER, name TEXT", [(0, 0, "H200")]),
     "ThreadNames": ("nameId INTEGER, priority INTEGER, globalTid INTEGER", [(3, 0, 1 << 48 | 7 << 24 | 7)]),
-    "DIAGNOSTIC_EVENT": ("timestamp INTEGER, severity INTEGER, text TEXT", [(1, 2, "12 events were dropped")]),
-}  # fmt: skip
+    "DIAGNOSTIC_EVENT": (
+        "timestamp INTEGER, severity INTEGER, text TEXT",
+        [(1, 2, "12 events were dropped")],
+    ),
+}
 
 
 def _events() -> list[dict[str, object]]:
@@ -30,8 +33,16 @@ def _events() -> list[dict[str, object]]:
         {"ph": "B", "name": "outer", "pid": 7, "tid": 8, "ts": 1},
         {"ph": "E", "pid": 7, "tid": 8, "ts": 900},
         {"ph": "C", "name": "memory", "pid": 7, "ts": 5, "args": {"value": 3}},
-        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 0, "dur": 999},
-    ]  # fmt: skip
+        {
+            "ph": "X",
+            "cat": "Trace",
+            "name": "PyTorch Profiler (0)",
+            "pid": "Spans",
+            "tid": "PyTorch Profiler",
+            "ts": 0,
+            "dur": 999,
+        },
+    ]
     for at in range(ROWS):
         span = {"ph": "X", "pid": 7, "tid": 8, "ts": at * 10 + 0.125, "dur": 3.5}
         events.append(
@@ -51,9 +62,17 @@ def _steps() -> list[dict[str, object]]:
     """Return steps of a server's own tracer: lists of objects in their arguments, and `{}` as a comma's filler."""
     requests = [{"rid": f"r{at}", "name": "k", "ph": "X", "tokens": [1, 2]} for at in range(12)]
     steps: list[dict[str, object]] = [
-        {"args": {"requests": requests, "note": "a {brace}, a [bracket"}, "dur": 5, "name": f"step {at}", "ph": "X", "pid": 7, "tid": 8, "ts": at * 10}
+        {
+            "args": {"requests": requests, "note": "a {brace}, a [bracket"},
+            "dur": 5,
+            "name": f"step {at}",
+            "ph": "X",
+            "pid": 7,
+            "tid": 8,
+            "ts": at * 10,
+        }
         for at in range(ROWS // 2)
-    ]  # fmt: skip
+    ]
     return [*steps[:5], {}, *steps[5:], {}]
 
 
@@ -96,24 +115,36 @@ def _torch_profiler() -> dict[str, Sample]:
 def _kernels() -> dict[str, tuple[str, list[tuple[object, ...]]]]:
     process, interval = 1 << 48 | 7 << 24, "start INTEGER, end INTEGER"
     return {
-        "StringIds": ("id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
-                      [(n, f"kernel_{n}<float>(int)") for n in range(ROWS)]),
+        "StringIds": (
+            "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
+            [(n, f"kernel_{n}<float>(int)") for n in range(ROWS)],
+        ),
         "CUPTI_ACTIVITY_KIND_KERNEL": (
             f"{interval}, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER",
-            [(10 * n, 10 * n + 5, 0, 7, n, process, n % ROWS) for n in range(5 * ROWS)]),
+            [(10 * n, 10 * n + 5, 0, 7, n, process, n % ROWS) for n in range(5 * ROWS)],
+        ),
         "CUPTI_ACTIVITY_KIND_RUNTIME": (
             f"{interval}, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",
-            [(10 * n - 5, 10 * n - 2, process + 7, n, 1) for n in range(5 * ROWS)]),
-        "NVTX_EVENTS": (f"{interval}, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER",
-                        [(n, n + 9, 59, f"step {n}", process + 7, None) for n in range(ROWS)]),
-        "SCHED_EVENTS": ("start INTEGER, cpu INTEGER, isSchedIn INTEGER, globalTid INTEGER",
-                         [(n, 0, n % 2, process + 7) for n in range(ROWS)]),
-        "COMPOSITE_EVENTS": ("id INTEGER, start INTEGER, cpu INTEGER, globalTid INTEGER",
-                             [(n, n, 0, process + 7) for n in range(ROWS)]),
-        "SAMPLING_CALLCHAINS": ("id INTEGER, symbol INTEGER, module INTEGER, unresolved INTEGER, stackDepth INTEGER",
-                                [(n // 3, n % 5, 3, 0, n % 3) for n in range(3 * ROWS)]),
+            [(10 * n - 5, 10 * n - 2, process + 7, n, 1) for n in range(5 * ROWS)],
+        ),
+        "NVTX_EVENTS": (
+            f"{interval}, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER",
+            [(n, n + 9, 59, f"step {n}", process + 7, None) for n in range(ROWS)],
+        ),
+        "SCHED_EVENTS": (
+            "start INTEGER, cpu INTEGER, isSchedIn INTEGER, globalTid INTEGER",
+            [(n, 0, n % 2, process + 7) for n in range(ROWS)],
+        ),
+        "COMPOSITE_EVENTS": (
+            "id INTEGER, start INTEGER, cpu INTEGER, globalTid INTEGER",
+            [(n, n, 0, process + 7) for n in range(ROWS)],
+        ),
+        "SAMPLING_CALLCHAINS": (
+            "id INTEGER, symbol INTEGER, module INTEGER, unresolved INTEGER, stackDepth INTEGER",
+            [(n // 3, n % 5, 3, 0, n % 3) for n in range(3 * ROWS)],
+        ),
         **NSYS_TABLES,
-    }  # fmt: skip
+    }
 
 
 def _database(place: Path, page_size: int) -> bytes:

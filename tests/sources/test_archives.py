@@ -94,11 +94,17 @@ def loaded(tmp_path):
 
 
 WHOLE = {
-    "zip": zipped(), "stored": zipped(method=zipfile.ZIP_STORED), "zip64": zipped(force_zip64=True), "from a pipe": streamed(),
-    "with a file manager's": zipped(BESIDE + RANKS), "each in gzip": zipped([(f"{name}.gz", gzip.compress(data)) for name, data in RANKS]),
-    "tar": tarred(), "tar of version 7": version_7(), "tar.gz": gzip.compress(tarred()),
+    "zip": zipped(),
+    "stored": zipped(method=zipfile.ZIP_STORED),
+    "zip64": zipped(force_zip64=True),
+    "from a pipe": streamed(),
+    "with a file manager's": zipped(BESIDE + RANKS),
+    "each in gzip": zipped([(f"{name}.gz", gzip.compress(data)) for name, data in RANKS]),
+    "tar": tarred(),
+    "tar of version 7": version_7(),
+    "tar.gz": gzip.compress(tarred()),
     "tar below .": tarred(members=[(f"./{name}", data) for name, data in RANKS]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -127,8 +133,11 @@ def marked(flag=0, method=8):
 ONE_LOST = {
     "encrypted": (marked(flag=1), "it is encrypted"),
     "packed by a method that is unknown": (marked(method=9), "packed by method 9"),
-    "empty in a damaged zip": (zipped([RANKS[0], (RANKS[1][0], b""), RANKS[2]])[:-30], "its directory is missing"),
-}  # fmt: skip
+    "empty in a damaged zip": (
+        zipped([RANKS[0], (RANKS[1][0], b""), RANKS[2]])[:-30],
+        "its directory is missing",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", ONE_LOST)

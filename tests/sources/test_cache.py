@@ -45,7 +45,10 @@ class Counted:
 
 
 def same(one: Trace, other: Trace) -> bool:
-    return all(one.frames()[name].equals(rows) and one.frames()[name].schema == rows.schema for name, rows in other.frames().items())  # fmt: skip
+    return all(
+        one.frames()[name].equals(rows) and one.frames()[name].schema == rows.schema
+        for name, rows in other.frames().items()
+    )
 
 
 def entries(cache):
@@ -101,8 +104,12 @@ def _installed(folder, name, version, changed):
 
 @pytest.mark.parametrize(
     ("source", "program", "start"),
-    [(perf, "perf", b"PERFILE2"), (nsys, "nsys", b"NVIDIA Tegra Profiler Report"), (ftrace, "trace-cmd", b"\x17\x08\x44tracing")],
-)  # fmt: skip
+    [
+        (perf, "perf", b"PERFILE2"),
+        (nsys, "nsys", b"NVIDIA Tegra Profiler Report"),
+        (ftrace, "trace-cmd", b"\x17\x08\x44tracing"),
+    ],
+)
 def test_another_version_of_the_converter_makes_entries_of_its_own(
     tmp_path, monkeypatch, source, program, start
 ):
@@ -165,7 +172,7 @@ DAMAGE = {
     "checksums are no JSON": lambda entry: (entry / "checksums.json").write_text("{"),
     "other columns": _other_columns,
     "emptied": lambda entry: [file.unlink() for file in entry.iterdir()],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", DAMAGE)

@@ -40,9 +40,15 @@ FRAME = st.tuples(
     SYMBOL, st.sampled_from(["/lib/a b.so", "[kernel.kallsyms]", "/memfd:x (deleted)", "[unknown]"])
 )
 SAMPLE = st.tuples(
-    NAME, NUMBER, NUMBER, st.none() | st.integers(0, 999), TIME, st.none() | st.integers(0, 2**62),
-    st.sampled_from(["cycles:u", "cpu-clock/freq=499/", "cpu_core/cycles/P", "instructions"]), st.lists(FRAME, max_size=4),
-)  # fmt: skip
+    NAME,
+    NUMBER,
+    NUMBER,
+    st.none() | st.integers(0, 999),
+    TIME,
+    st.none() | st.integers(0, 2**62),
+    st.sampled_from(["cycles:u", "cpu-clock/freq=499/", "cpu_core/cycles/P", "instructions"]),
+    st.lists(FRAME, max_size=4),
+)
 
 
 @looked_at
@@ -100,8 +106,10 @@ SWITCH = st.tuples(NAME, NUMBER, NAME, NUMBER, st.integers(0, 999), TIME)
 @looked_at
 @given(
     switches=st.lists(SWITCH, min_size=1, max_size=20),
-    head=st.sampled_from(HEADS), form=st.sampled_from(SWITCHES), digits=st.sampled_from([6, 9]),
-)  # fmt: skip
+    head=st.sampled_from(HEADS),
+    form=st.sampled_from(SWITCHES),
+    digits=st.sampled_from([6, 9]),
+)
 def test_ftrace_switches_come_out_as_they_went_in(tmp_path, switches, head, form, digits):
     text, want = "# tracer: nop\n", []
     for name, tid, other, to, cpu, ns in switches:
@@ -120,8 +128,13 @@ def test_ftrace_switches_come_out_as_they_went_in(tmp_path, switches, head, form
 
 
 VALUE = st.one_of(
-    st.none(), st.integers(-5, 100), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=5), st.binary(max_size=5),
-)  # fmt: skip
+    st.none(),
+    st.integers(-5, 100),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+)
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         "start",
@@ -175,15 +188,27 @@ def test_nsys_exports_of_any_columns_and_values(tmp_path, tables):
 
 
 ODD = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=6), st.lists(st.integers(), max_size=2),
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=6),
+    st.lists(st.integers(), max_size=2),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-)  # fmt: skip
+)
 FINE = {
-    "ph": st.sampled_from(list("XXXBEMCisfbe")), "cat": st.sampled_from(["cpu_op", "kernel", "cuda_runtime", "Trace", ""]),
-    "name": st.text(max_size=8), "pid": st.integers(0, 9), "tid": st.integers(0, 9) | st.just("stream 7"),
-    "ts": st.integers(0, 10**13) | st.decimals(0, 10**10, places=3).map(float), "dur": st.integers(0, 10**6), "id": st.integers(0, 5),
-    "args": st.dictionaries(st.sampled_from(["correlation", "stream", "device", "name", "value", "bytes"]), st.integers(0, 99)),
-}  # fmt: skip
+    "ph": st.sampled_from(list("XXXBEMCisfbe")),
+    "cat": st.sampled_from(["cpu_op", "kernel", "cuda_runtime", "Trace", ""]),
+    "name": st.text(max_size=8),
+    "pid": st.integers(0, 9),
+    "tid": st.integers(0, 9) | st.just("stream 7"),
+    "ts": st.integers(0, 10**13) | st.decimals(0, 10**10, places=3).map(float),
+    "dur": st.integers(0, 10**6),
+    "id": st.integers(0, 5),
+    "args": st.dictionaries(
+        st.sampled_from(["correlation", "stream", "device", "name", "value", "bytes"]), st.integers(0, 99)
+    ),
+}
 EVENT = st.fixed_dictionaries({}, optional={key: value | value | value | ODD for key, value in FINE.items()})
 
 

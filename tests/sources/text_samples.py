@@ -121,10 +121,20 @@ def perf_texts() -> dict[str, Sample]:
             start = form.format(name=name, tid=11 + at % 3, cpu=at % 2, s=20 + at // 9, ns=at * 1000 + 7)
             lines.append(start + PERF_SAYS[at % len(PERF_SAYS)] + "\n" + (PERF_CHAIN if at % 4 else "\n"))
         made[f"perf text {place}"] = {"perf.txt": "".join(lines).encode()}
-    sample = {"timestamp": 5, "pid": 7, "tid": 8, "cpu": 1, "comm": "x", "callchain": [{"ip": "0x1", "symbol": "f", "dso": "/a"}]}  # fmt: skip
+    sample = {
+        "timestamp": 5,
+        "pid": 7,
+        "tid": 8,
+        "cpu": 1,
+        "comm": "x",
+        "callchain": [{"ip": "0x1", "symbol": "f", "dso": "/a"}],
+    }
     switch = {"prev_comm": "x", "prev_pid": "8", "prev_state": "1", "next_comm": "y", "next_pid": "9"}
-    document = {"linux-perf-json-version": 1, "headers": {"hostname": "h", "cmdline": ["perf", "-k", "mono"]},
-                "samples": [sample, sample | switch, sample | {"target_cpu": "0", "pid": "12"}] * 5}  # fmt: skip
+    document = {
+        "linux-perf-json-version": 1,
+        "headers": {"hostname": "h", "cmdline": ["perf", "-k", "mono"]},
+        "samples": [sample, sample | switch, sample | {"target_cpu": "0", "pid": "12"}] * 5,
+    }
     made["perf JSON"] = {"perf.json": json.dumps(document, indent="\t").encode()}
     return made
 

@@ -197,7 +197,13 @@ def on_hosts(
         if not alone or not _may_be_inside(trace, ties[index]) or index in given or not hosts:
             continue
         own = _on_timeline(trace, ties[index])
-        maps = [_map_on(own, [_on_timeline(t, tie) for t, tie, at in zip(traces, ties, group, strict=True) if at == host]) for host in hosts]  # fmt: skip
+        maps = [
+            _map_on(
+                own,
+                [_on_timeline(t, tie) for t, tie, at in zip(traces, ties, group, strict=True) if at == host],
+            )
+            for host in hosts
+        ]
         known = [(ids, proven) for ids, proven in maps if ids]
         if len(known) == 1:
             found[index] = known[0]
@@ -233,7 +239,12 @@ FIX = (
 
 def _may_be_inside(trace: Trace, tie: Tie) -> bool:
     row = source_row(trace)
-    return row["format"] in IN_CONTAINERS and row["host"] is None and tie.method != "untied" and trace.slices.height > 0  # fmt: skip
+    return (
+        row["format"] in IN_CONTAINERS
+        and row["host"] is None
+        and tie.method != "untied"
+        and trace.slices.height > 0
+    )
 
 
 def _map_on(own: Trace, host: Sequence[Trace]) -> tuple[Ids, list[Proof]]:

@@ -35,9 +35,17 @@ __all__ = [
 BILLION = 1_000_000_000
 #: Kernel names of trace clocks, and the clock that each reads; the others do not compare to any other source's clock.
 FTRACE_CLOCKS = {
-    "mono": "monotonic", "mono_raw": "monotonic_raw", "boot": "boottime", "tai": "tai",
-    "local": "local", "global": "local", "perf": "local", "uptime": "local", "x86-tsc": "tsc", "counter": "counter",
-}  # fmt: skip
+    "mono": "monotonic",
+    "mono_raw": "monotonic_raw",
+    "boot": "boottime",
+    "tai": "tai",
+    "local": "local",
+    "global": "local",
+    "perf": "local",
+    "uptime": "local",
+    "x86-tsc": "tsc",
+    "counter": "counter",
+}
 #: Clocks that mean the same in every source of one host until it reboots.
 STEADY = frozenset({"monotonic", "monotonic_raw", "boottime", "tai", "tsc"})
 

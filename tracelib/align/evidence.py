@@ -198,7 +198,9 @@ def _inverse(found: Fit) -> Fit:
     """Return the fit that maps the first source's clock to the second's."""
     drift = found.drift_ppb / 1e9
     values: dict[str, Any] = {
-        **vars(found), "offset_ns": -found.offset_ns, "pivot_ns": found.pivot_ns + found.offset_ns,
+        **vars(found),
+        "offset_ns": -found.offset_ns,
+        "pivot_ns": found.pivot_ns + found.offset_ns,
         "drift_ppb": -round(drift / (1 + drift) * 1e9),
-    }  # fmt: skip
+    }
     return Fit(**values)

@@ -129,10 +129,16 @@ def _threads_frame(
     for number, (thread, sources) in enumerate(zip(threads, order, strict=True)):
         own = process.get((thread.host, thread.pid)) or best_name(thread.seen[i][1] for i in sources)
         inherited = () if thread.pid == thread.tid else (own,)
-        rows.append({
-            "thread": number, "host": names[thread.host], "pid": thread.pid, "tid": thread.tid,
-            "name": best_name((thread.seen[i][0] for i in sources), inherited), "process": own,
-        })  # fmt: skip
+        rows.append(
+            {
+                "thread": number,
+                "host": names[thread.host],
+                "pid": thread.pid,
+                "tid": thread.tid,
+                "name": best_name((thread.seen[i][0] for i in sources), inherited),
+                "process": own,
+            }
+        )
     return pl.DataFrame(rows, schema=FRAMES["threads"])
 
 
@@ -205,8 +211,15 @@ def _moved(frame: pl.DataFrame, tie: Tie, durations: bool) -> pl.DataFrame:  # n
 
 def _sources(sources: pl.DataFrame, tie: Tie) -> pl.DataFrame:
     return sources.with_columns(
-        tied_by=pl.lit(tie.method), offset_ns=pl.lit(tie.offset_ns, pl.Int64), error_ns=pl.lit(tie.error_ns, pl.Int64),
-        tied_with=pl.lit(tie.against, pl.String), anchor_kind=pl.lit(tie.kind or None, pl.String), anchors=pl.lit(tie.anchors or None, pl.Int64),
-        residual_p50_ns=pl.lit(tie.p50_ns, pl.Int64), residual_p99_ns=pl.lit(tie.p99_ns, pl.Int64), drift_ppb=pl.lit(tie.drift_ppb, pl.Int64),
-        first_ns=tie.moved(pl.col("first_ns")), last_ns=tie.moved(pl.col("last_ns")),
-    )  # fmt: skip
+        tied_by=pl.lit(tie.method),
+        offset_ns=pl.lit(tie.offset_ns, pl.Int64),
+        error_ns=pl.lit(tie.error_ns, pl.Int64),
+        tied_with=pl.lit(tie.against, pl.String),
+        anchor_kind=pl.lit(tie.kind or None, pl.String),
+        anchors=pl.lit(tie.anchors or None, pl.Int64),
+        residual_p50_ns=pl.lit(tie.p50_ns, pl.Int64),
+        residual_p99_ns=pl.lit(tie.p99_ns, pl.Int64),
+        drift_ppb=pl.lit(tie.drift_ppb, pl.Int64),
+        first_ns=tie.moved(pl.col("first_ns")),
+        last_ns=tie.moved(pl.col("last_ns")),
+    )

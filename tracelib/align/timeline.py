@@ -104,10 +104,17 @@ def _through(found: Fit, against: Tie, file: str) -> Tie:
     at_pivot = found.pivot_ns + found.offset_ns
     drifted = (at_pivot - against.pivot_ns) * against.drift_ppb // BILLION
     return Tie(
-        "anchors", found.offset_ns + against.offset_ns + drifted, found.drift_ppb + against.drift_ppb, found.pivot_ns,
-        found.error_ns + (against.error_ns or 0), against=file, anchors=found.anchors, p50_ns=found.p50_ns,
-        p99_ns=found.p99_ns, kind=found.kind,
-    )  # fmt: skip
+        "anchors",
+        found.offset_ns + against.offset_ns + drifted,
+        found.drift_ppb + against.drift_ppb,
+        found.pivot_ns,
+        found.error_ns + (against.error_ns or 0),
+        against=file,
+        anchors=found.anchors,
+        p50_ns=found.p50_ns,
+        p99_ns=found.p99_ns,
+        kind=found.kind,
+    )
 
 
 def _replace_wrong(
@@ -200,9 +207,14 @@ def _checked(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, A
         return tie
     check, other = found
     return replace(
-        tie, error_ns=check.error_ns, against=str(rows[other]["file"]), kind=check.kind, anchors=check.count,
-        p50_ns=check.p50_ns, p99_ns=None if check.p50_ns is None else check.p99_ns,
-    )  # fmt: skip
+        tie,
+        error_ns=check.error_ns,
+        against=str(rows[other]["file"]),
+        kind=check.kind,
+        anchors=check.count,
+        p50_ns=check.p50_ns,
+        p99_ns=None if check.p50_ns is None else check.p99_ns,
+    )
 
 
 def _best_check(index: int, checks: Checks) -> tuple[Check, int] | None:

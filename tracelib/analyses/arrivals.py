@@ -32,9 +32,19 @@ def waits_until(maybe: pl.DataFrame, trace: Trace) -> pl.Series:
     asked = pl.col("may_wait_for").cast(pl.String)
     asked = pl.when(asked == "upstream").then(upstream).otherwise(asked)
     ends = _ends(trace, own.select(asked.alias("asked")).to_series().unique())
-    found = own.with_columns(asked=asked).sort("until").join_asof(
-        ends, left_on="until", right_on="came", by="asked", strategy="backward", check_sortedness=False, coalesce=False
-    )  # fmt: skip
+    found = (
+        own.with_columns(asked=asked)
+        .sort("until")
+        .join_asof(
+            ends,
+            left_on="until",
+            right_on="came",
+            by="asked",
+            strategy="backward",
+            check_sortedness=False,
+            coalesce=False,
+        )
+    )
     recorded = pl.col("asked").is_in(ends["asked"].unique().implode()).fill_null(value=False)
     last = pl.max_horizontal("whole_ts", "came")
     return found.sort("_row").select(pl.when(recorded).then(last).otherwise("until")).to_series()

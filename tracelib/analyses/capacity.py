@@ -46,11 +46,16 @@ def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.Dat
         *_stops(results),
         *_demand(results),
         *_spin(results),
-        ("article's rule", _rule(gpus, tokens), _rule_source(results, mean_input_tokens), no_gpu or ("" if tokens else "mean input tokens not given")),
+        (
+            "article's rule",
+            _rule(gpus, tokens),
+            _rule_source(results, mean_input_tokens),
+            no_gpu or ("" if tokens else "mean input tokens not given"),
+        ),
         ("floor: GPUs + 2 runnable processes", gpus + 2 if gpus else None, PAPER, no_gpu),
         ("band, low end: 4 cores a GPU", 4 * gpus if gpus else None, PAPER, no_gpu),
         ("band, high end: 8 cores a GPU", 8 * gpus if gpus else None, PAPER, no_gpu),
-    ]  # fmt: skip
+    ]
     return pl.DataFrame(rows, schema=CAPACITY, orient="row")
 
 
@@ -101,8 +106,13 @@ def _spin(results: Results) -> list[tuple[str, float | None, str, str]]:
     return [
         ("measured demand, mean", mean, MEASURED, results.missing.get("demand", "")),
         ("of it busy polling, mean", spin, source, missing),
-        ("demand without busy polling, mean", rest, "this run: the difference of both", results.missing.get("demand", "") or missing),
-    ]  # fmt: skip
+        (
+            "demand without busy polling, mean",
+            rest,
+            "this run: the difference of both",
+            results.missing.get("demand", "") or missing,
+        ),
+    ]
 
 
 def _mean_demand(demand: pl.DataFrame) -> float | None:

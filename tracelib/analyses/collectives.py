@@ -21,11 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["COLLECTIVES", "collectives", "in_window"]
 
-COLLECTIVES = pl.Schema({
-    "event": pl.Int64(), "group": pl.Categorical(), "collective": pl.Categorical(), "gpu": pl.Int32(), "ts_ns": pl.Int64(),
-    "dur_ns": pl.Int64(), "last_start_ns": pl.Int64(), "straggler": pl.Int32(), "skew_ns": pl.Int64(), "wait_ns": pl.Int64(),
-    "matched": pl.Boolean(),
-})  # fmt: skip
+COLLECTIVES = pl.Schema(
+    {
+        "event": pl.Int64(),
+        "group": pl.Categorical(),
+        "collective": pl.Categorical(),
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "last_start_ns": pl.Int64(),
+        "straggler": pl.Int32(),
+        "skew_ns": pl.Int64(),
+        "wait_ns": pl.Int64(),
+        "matched": pl.Boolean(),
+    }
+)
 
 #: Events that must overlap for an order to be believed; the rest stay unmatched one by one.
 BELIEVABLE = 0.9
@@ -126,9 +136,12 @@ def _candidates(a: NDArray[np.int64], b: NDArray[np.int64]) -> list[int]:
 def _only_barriers(numbered: pl.DataFrame, ranks: int) -> pl.DataFrame:
     """Keep `_k` only where all ranks have it, agree on kind and size, and no rank ended before the last began."""
     event = numbered.group_by("_k").agg(
-        count=pl.len(), kinds=pl.col("collective").n_unique(), sizes=pl.col("elements").n_unique(),
-        latest=pl.col("ts_ns").max(), earliest_end=(pl.col("ts_ns") + pl.col("dur_ns")).min(),
-    )  # fmt: skip
+        count=pl.len(),
+        kinds=pl.col("collective").n_unique(),
+        sizes=pl.col("elements").n_unique(),
+        latest=pl.col("ts_ns").max(),
+        earliest_end=(pl.col("ts_ns") + pl.col("dur_ns")).min(),
+    )
     whole = event.filter(pl.col("count") == ranks)
     sound = whole.filter(
         (pl.col("kinds") == 1) & (pl.col("sizes") == 1) & (pl.col("latest") <= pl.col("earliest_end"))
@@ -140,10 +153,15 @@ def _only_barriers(numbered: pl.DataFrame, ranks: int) -> pl.DataFrame:
 
 def _with_arrivals(rows: pl.DataFrame) -> pl.DataFrame:
     known = pl.col("event").is_not_null()
-    event = rows.filter(known).group_by("event").agg(
-        last_start_ns=pl.col("ts_ns").max(), skew_ns=pl.col("ts_ns").max() - pl.col("ts_ns").min(),
-        straggler=pl.col("gpu").sort_by("ts_ns", "gpu").last(),
-    )  # fmt: skip
+    event = (
+        rows.filter(known)
+        .group_by("event")
+        .agg(
+            last_start_ns=pl.col("ts_ns").max(),
+            skew_ns=pl.col("ts_ns").max() - pl.col("ts_ns").min(),
+            straggler=pl.col("gpu").sort_by("ts_ns", "gpu").last(),
+        )
+    )
     late = pl.col("last_start_ns") - pl.col("ts_ns")
     return rows.join(event, on="event", how="left", maintain_order="left").with_columns(
         wait_ns=pl.min_horizontal(late, pl.col("dur_ns")), matched=known

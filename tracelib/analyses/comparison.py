@@ -26,9 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPARISON", "comparison"]
 
-COMPARISON = pl.Schema({
-    "run": pl.String(), "cores": pl.Int64(), "figure": pl.String(), "value": pl.Float64(), "low": pl.Float64(), "high": pl.Float64(), "unit": pl.String(),
-})  # fmt: skip
+COMPARISON = pl.Schema(
+    {
+        "run": pl.String(),
+        "cores": pl.Int64(),
+        "figure": pl.String(),
+        "value": pl.Float64(),
+        "low": pl.Float64(),
+        "high": pl.Float64(),
+        "unit": pl.String(),
+    }
+)
 
 STRETCHES = 20
 RESAMPLES = 1000
@@ -106,7 +114,10 @@ def _tokens(results: Results) -> list[dict[str, object]]:
     ):  # one step that does not tell, and the sum would be too low
         return _logged_tokens(results)
     middles = own["ts_ns"] + own["dur_ns"] // 2
-    return [_rate(f"{word} tokens", results, middles, own[kind]) for word, kind in (("decode", "decode"), ("prompt", "prefill"))]  # fmt: skip
+    return [
+        _rate(f"{word} tokens", results, middles, own[kind])
+        for word, kind in (("decode", "decode"), ("prompt", "prefill"))
+    ]
 
 
 def _logged_tokens(results: Results) -> list[dict[str, object]]:

@@ -16,10 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CPU_TIME", "cpu_time"]
 
-CPU_TIME = pl.Schema({
-    "role": pl.String(), "cause": pl.String(), "sub_cause": pl.String(), "samples": pl.Int64(), "cpu_ns": pl.Int64(), "share": pl.Float64(),
-    "ci_low": pl.Float64(), "ci_high": pl.Float64(),
-})  # fmt: skip
+CPU_TIME = pl.Schema(
+    {
+        "role": pl.String(),
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+        "samples": pl.Int64(),
+        "cpu_ns": pl.Int64(),
+        "share": pl.Float64(),
+        "ci_low": pl.Float64(),
+        "ci_high": pl.Float64(),
+    }
+)
 
 #: Causes of a stack that do not contradict polling: nothing in it says what the thread is at.
 VAGUE = ("other", "ipc", "gil")
@@ -57,7 +65,7 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
     scaled = _waiting(_scaled(told, thread_states), trace, rules).with_columns(
         cause=pl.when(polls).then(pl.lit("spin")).otherwise("cause").fill_null("unattributed"),
         sub_cause=pl.when(polls).then(pl.lit("poll")).otherwise("sub_cause"),
-    )  # fmt: skip
+    )
     rows = scaled.group_by("role", "cause", "sub_cause").agg(
         samples=pl.len().cast(pl.Int64), cpu_ns=pl.col("weight").sum().round().cast(pl.Int64)
     )

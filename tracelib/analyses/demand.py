@@ -31,9 +31,11 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
     known = role.filter(pl.col("role").is_in(SERVER))
     counted = known if known.height else role.filter(pl.col("role").is_null())
     rows = thread_states.filter(pl.col("thread").is_in(counted["thread"].implode())).select(
-        "ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"), running=(pl.col("state") == "running").cast(pl.Int32),
+        "ts_ns",
+        end=pl.col("ts_ns") + pl.col("dur_ns"),
+        running=(pl.col("state") == "running").cast(pl.Int32),
         runnable=pl.col("state").is_in(["runnable", "throttled"]).cast(pl.Int32),
-    )  # fmt: skip
+    )
     if rows.is_empty() or not tells_shortage(thread_states):
         return pl.DataFrame(schema=DEMAND)
     begins = rows.select("ts_ns", "running", "runnable")

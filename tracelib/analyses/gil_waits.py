@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["GIL_WAITS", "gil_waits"]
 
-GIL_WAITS = pl.Schema({
-    "gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "thread": pl.Int32(), "cause": pl.String(), "sub_cause": pl.String(),
-})  # fmt: skip
+GIL_WAITS = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "thread": pl.Int32(),
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+    }
+)
 
 #: The interpreter itself, as the innermost frame's library.
 INTERPRETER = r"(^|/)(python[0-9.]*|libpython[0-9.]*\.so[.\d]*)$"
@@ -48,6 +55,7 @@ def gil_waits(trace: Trace, lost: pl.DataFrame, stretches: pl.DataFrame) -> pl.D
     holds = union(runs.join(process, on="thread").select("_process", "ts_ns", "dur_ns"), "_process")
     crossed = overlay(
         asleep.join(process, on="thread", how="left", maintain_order="left"),
-        holds.with_columns(_held=pl.lit(value=True)), "_process",
-    ).filter(pl.col("_held").is_not_null())  # fmt: skip
+        holds.with_columns(_held=pl.lit(value=True)),
+        "_process",
+    ).filter(pl.col("_held").is_not_null())
     return pl.concat([told, crossed.select(list(GIL_WAITS))]).match_to_schema(GIL_WAITS).sort("gpu", "ts_ns")

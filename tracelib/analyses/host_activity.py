@@ -26,10 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["HOST_ACTIVITY", "host_activity"]
 
-HOST_ACTIVITY = pl.Schema({
-    "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.Categorical(), "cause": pl.Categorical(),
-    "sub_cause": pl.Categorical(), "waits_for": pl.Categorical(), "seen_by": pl.Categorical(),
-})  # fmt: skip
+HOST_ACTIVITY = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "name": pl.Categorical(),
+        "cause": pl.Categorical(),
+        "sub_cause": pl.Categorical(),
+        "waits_for": pl.Categorical(),
+        "seen_by": pl.Categorical(),
+    }
+)
 
 
 def host_activity(
@@ -192,7 +200,7 @@ def _covered(timeline: pl.DataFrame, covering: pl.DataFrame, meanings: pl.DataFr
         cause=pl.when(inside).then("_cause").otherwise("cause"),
         sub_cause=pl.when(inside).then("_sub_cause").otherwise("sub_cause"),
         waits_for=pl.when(~inside).then("waits_for"),
-    )  # fmt: skip
+    )
     return pl.concat([timeline.filter(~touched), cut.select(timeline.columns)])
 
 
@@ -220,12 +228,17 @@ def _threads_of_overhead(slices: pl.DataFrame, window: Window) -> pl.DataFrame:
         adrift.drop("thread")
         .sort("ts_ns")
         .join_asof(
-            calls.select("source", "thread", "ts_ns", call_ns="ts_ns", call_end=pl.col("ts_ns") + pl.col("dur_ns")).sort("ts_ns"),
-            on="ts_ns", by="source", strategy="backward", check_sortedness=False,
+            calls.select(
+                "source", "thread", "ts_ns", call_ns="ts_ns", call_end=pl.col("ts_ns") + pl.col("dur_ns")
+            ).sort("ts_ns"),
+            on="ts_ns",
+            by="source",
+            strategy="backward",
+            check_sortedness=False,
         )
         .filter(pl.col("call_end") > pl.col("ts_ns"))
         .select(slices.columns)
-    )  # fmt: skip
+    )
     return pl.concat([known, found])
 
 
@@ -237,8 +250,10 @@ def _sampled(stretches: pl.DataFrame) -> pl.DataFrame:
     named = stretches.with_columns(
         cause=pl.when(spins).then(awaited).otherwise("cause"),
         sub_cause=pl.when(spins & (kind == "yield")).then(pl.lit("wait")).when(~spins).then("sub_cause"),
-        name=pl.lit(None, pl.Categorical()), waits_for=pl.lit(None, pl.String), seen_by=pl.lit("sample"),
-    ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))  # fmt: skip
+        name=pl.lit(None, pl.Categorical()),
+        waits_for=pl.lit(None, pl.String),
+        seen_by=pl.lit("sample"),
+    ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
     return named.select(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items())
 
 

@@ -8,9 +8,16 @@ from tracelib.intervals import each, merge_equal, union
 
 __all__ = ["HOST_TIME", "host_time"]
 
-HOST_TIME = pl.Schema({
-    "cause": pl.String(), "sub_cause": pl.String(), "total_ns": pl.Int64(), "union_ns": pl.Int64(), "exposed_ns": pl.Int64(), "count": pl.Int64(),
-})  # fmt: skip
+HOST_TIME = pl.Schema(
+    {
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+        "total_ns": pl.Int64(),
+        "union_ns": pl.Int64(),
+        "exposed_ns": pl.Int64(),
+        "count": pl.Int64(),
+    }
+)
 
 #: Rows that are looked at at a time.
 PART = 2**17
@@ -31,9 +38,12 @@ def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
     parts = each(lambda part: _worked(part, key), list(activity.iter_slices(PART)) or [activity])
     total = pl.concat([summed for summed, _ in parts]).group_by(key).agg(pl.col("total_ns", "count").sum())
     numbers = total.select(*key, _key=pl.int_range(pl.len(), dtype=pl.Int32))
-    named = pl.concat([
-        stretches.join(numbers, on=key, nulls_equal=True).select("_key", "ts_ns", "dur_ns") for _, stretches in parts
-    ])  # fmt: skip
+    named = pl.concat(
+        [
+            stretches.join(numbers, on=key, nulls_equal=True).select("_key", "ts_ns", "dur_ns")
+            for _, stretches in parts
+        ]
+    )
     covered = union(named, "_key").group_by("_key").agg(union_ns=pl.col("dur_ns").sum())
     total = (
         total.join(numbers.join(covered, on="_key"), on=key, nulls_equal=True)

@@ -8,10 +8,19 @@ from tracelib.intervals import innermost, overlay
 
 __all__ = ["INSTEAD", "instead"]
 
-INSTEAD = pl.Schema({
-    "gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "thread": pl.Int32(), "cause": pl.String(), "by": pl.Int32(),
-    "by_role": pl.String(), "doing": pl.String(), "kind": pl.String(),
-})  # fmt: skip
+INSTEAD = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "thread": pl.Int32(),
+        "cause": pl.String(),
+        "by": pl.Int32(),
+        "by_role": pl.String(),
+        "doing": pl.String(),
+        "kind": pl.String(),
+    }
+)
 
 #: More CPUs than a machine has.
 CPUS = 2**16

@@ -16,10 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["IPC", "ipc"]
 
-IPC = pl.Schema({
-    "thread": pl.Int32(), "role": pl.String(), "rank": pl.Int32(), "kind": pl.String(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(),
-    "name": pl.Categorical(),
-})  # fmt: skip
+IPC = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "role": pl.String(),
+        "rank": pl.Int32(),
+        "kind": pl.String(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "name": pl.Categorical(),
+    }
+)
 
 
 def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:

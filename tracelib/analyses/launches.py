@@ -33,9 +33,12 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
     began. Sorted by `gpu`, `ts_ns`, `stream`.
     """
     starts = pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left")
-    ops = trace.gpu_ops.lazy().filter(starts).select(
-        *KEY, "gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective"
-    ).collect()  # fmt: skip
+    ops = (
+        trace.gpu_ops.lazy()
+        .filter(starts)
+        .select(*KEY, "gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective")
+        .collect()
+    )
     calls = _calls(trace)
     joined = ops.join(calls, on=KEY, how="left", maintain_order="left")
     if joined.height > ops.height:  # several calls have one id

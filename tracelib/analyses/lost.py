@@ -24,10 +24,19 @@ __all__ = ["CPU_STATE", "LOST_FRAME", "causes", "lost"]
 CPU_STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
 
-LOST_FRAME = pl.Schema({
-    "gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "lost": LOST_KIND, "thread": pl.Int32(), "cause": pl.String(),
-    "sub_cause": pl.String(), "cpu_state": CPU_STATE, "what": pl.Categorical(),
-})  # fmt: skip
+LOST_FRAME = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "lost": LOST_KIND,
+        "thread": pl.Int32(),
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+        "cpu_state": CPU_STATE,
+        "what": pl.Categorical(),
+    }
+)
 
 _TOLD = ["thread", "cause", "sub_cause", "what"]
 
@@ -50,9 +59,12 @@ def lost(
     """
     idle = _idle(states, launches, upstream)
     waiting = _collective_wait(states, collectives, idle)
-    pieces = pl.concat([
-        idle.with_columns(lost=pl.lit("idle", LOST_KIND)), waiting.with_columns(lost=pl.lit("collective_wait", LOST_KIND)),
-    ])  # fmt: skip
+    pieces = pl.concat(
+        [
+            idle.with_columns(lost=pl.lit("idle", LOST_KIND)),
+            waiting.with_columns(lost=pl.lit("collective_wait", LOST_KIND)),
+        ]
+    )
     cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state=pl.col("state").cast(CPU_STATE))
     crossed = overlay(pieces, cpu, "thread").with_columns(pl.col("cpu_state").fill_null("unknown"))
     return in_order(crossed.select(list(LOST_FRAME)).match_to_schema(LOST_FRAME), "gpu")
@@ -65,8 +77,9 @@ def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> p
     ended = gaps.join(
         launches.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", g1="ts_ns", op=pl.lit(1)),
         on=["gpu", "g1"],
-        how="left", maintain_order="left",
-    )  # fmt: skip
+        how="left",
+        maintain_order="left",
+    )
     if ended.height > gaps.height:
         # Several operations start together at a gap's end: the one launched first had the gap to itself.
         ended = ended.sort("gpu", "g1", "call_ts_ns", nulls_last=True).unique(
@@ -78,12 +91,14 @@ def _idle(states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> p
     unknown = ended.filter(pl.col("op").is_not_null() & pl.col("call_ts_ns").is_null())
     before, call, after = _parts(launched)
     told = upstream.blame(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]))
-    return pl.concat([
-        told.select("gpu", "ts_ns", "dur_ns", *_TOLD),
-        upstream.within_call(call).select("gpu", "ts_ns", "dur_ns", *_TOLD),
-        _named(after, "kernel_launch", "latency"),
-        _named(unknown.with_columns(thread=pl.lit(None, pl.Int32)), "unattributed", "no launch found"),
-    ])  # fmt: skip
+    return pl.concat(
+        [
+            told.select("gpu", "ts_ns", "dur_ns", *_TOLD),
+            upstream.within_call(call).select("gpu", "ts_ns", "dur_ns", *_TOLD),
+            _named(after, "kernel_launch", "latency"),
+            _named(unknown.with_columns(thread=pl.lit(None, pl.Int32)), "unattributed", "no launch found"),
+        ]
+    )
 
 
 def _main_thread(launches: pl.DataFrame) -> pl.DataFrame:
@@ -138,11 +153,17 @@ def _collective_wait(states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.D
     other = asked.filter(pl.col("state").is_null() | (pl.col("state") == "collective_wait"))
     other = other.with_columns(thread=pl.lit(None, pl.Int32))
     columns = ["gpu", "ts_ns", "dur_ns", *_TOLD]
-    return pl.concat([
-        told.drop("gpu").rename({"waiter": "gpu"}).select(columns),
-        _named(busy.drop("gpu").rename({"waiter": "gpu"}), "imbalance", None),
-        _named(other.drop("gpu").rename({"waiter": "gpu"}), "unattributed", "straggler waits in another collective"),
-    ])  # fmt: skip
+    return pl.concat(
+        [
+            told.drop("gpu").rename({"waiter": "gpu"}).select(columns),
+            _named(busy.drop("gpu").rename({"waiter": "gpu"}), "imbalance", None),
+            _named(
+                other.drop("gpu").rename({"waiter": "gpu"}),
+                "unattributed",
+                "straggler waits in another collective",
+            ),
+        ]
+    )
 
 
 def _disjoint(waits: pl.DataFrame) -> pl.DataFrame:

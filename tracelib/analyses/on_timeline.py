@@ -49,10 +49,15 @@ def _kept(trace: Trace, untied: list[int]) -> list[int]:
 
 def _with_remarks(trace: Trace, kept: list[int]) -> pl.DataFrame:
     rows = [
-        {"source": source, "level": "warning", "message": f"left out of every figure, because no clock ties it to the others: {held}", "fix": FIX}
+        {
+            "source": source,
+            "level": "warning",
+            "message": f"left out of every figure, because no clock ties it to the others: {held}",
+            "fix": FIX,
+        }
         for source in trace.sources["source"].to_list()
         if source not in kept and (held := _held(trace, source))
-    ]  # fmt: skip
+    ]
     return pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])]).sort(
         "source", maintain_order=True
     )

@@ -24,9 +24,16 @@ __all__ = ["FEWEST_PERIODS", "QUOTA_USE", "quota_use"]
 #: Periods with a stop that make an estimate of the quota's size.
 FEWEST_PERIODS = 5
 
-QUOTA_USE = pl.Schema({
-    "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "ran_ns": pl.Int64(), "unknown_ns": pl.Int64(), "throttled_ns": pl.Int64(), "cpus": pl.Float64(),
-})  # fmt: skip
+QUOTA_USE = pl.Schema(
+    {
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "ran_ns": pl.Int64(),
+        "unknown_ns": pl.Int64(),
+        "throttled_ns": pl.Int64(),
+        "cpus": pl.Float64(),
+    }
+)
 
 
 def quota_use(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.DataFrame:

@@ -30,8 +30,12 @@ def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -
     first = lost["gpu"].min()
     begin = pl.col("tokenized_ns")
     waiting = requests.with_row_index("row").select(
-        pl.col("row").cast(pl.Int64), "id", ts_ns=begin, dur_ns=pl.col("first_token_ns") - begin, gpu=pl.lit(first, lost.schema["gpu"])
-    )  # fmt: skip
+        pl.col("row").cast(pl.Int64),
+        "id",
+        ts_ns=begin,
+        dur_ns=pl.col("first_token_ns") - begin,
+        gpu=pl.lit(first, lost.schema["gpu"]),
+    )
     held = lost.filter(
         (pl.col("gpu") == first) & (pl.col("ts_ns") >= window.start_ns) & (pl.col("ts_ns") < window.end_ns)
     )

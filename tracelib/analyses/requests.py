@@ -29,14 +29,30 @@ ORDER = ("arrived", "tokenize_start", "tokenize_end", "scheduled", "first_token"
 
 #: What the time to first token consists of, in this order, if nothing is unknown.
 PARTS = (
-    "before_tokenize_ns", "tokenize_ns", "queue_ns", "broadcast_ns", "gpu_useful_ns", "gpu_wait_ns", "gpu_idle_ns", "gpu_collective_ns", "back_ns",
+    "before_tokenize_ns",
+    "tokenize_ns",
+    "queue_ns",
+    "broadcast_ns",
+    "gpu_useful_ns",
+    "gpu_wait_ns",
+    "gpu_idle_ns",
+    "gpu_collective_ns",
+    "back_ns",
     "unknown_ns",
-)  # fmt: skip
+)
 
-REQUESTS = pl.Schema({
-    "id": pl.String(), "arrived_ns": pl.Int64(), "tokenized_ns": pl.Int64(), "first_token_ns": pl.Int64(), "ttft_ns": pl.Int64(),
-    **dict.fromkeys(PARTS, pl.Int64()), "unknown_why": pl.String(), "prompt_tokens": pl.Int64(),
-})  # fmt: skip
+REQUESTS = pl.Schema(
+    {
+        "id": pl.String(),
+        "arrived_ns": pl.Int64(),
+        "tokenized_ns": pl.Int64(),
+        "first_token_ns": pl.Int64(),
+        "ttft_ns": pl.Int64(),
+        **dict.fromkeys(PARTS, pl.Int64()),
+        "unknown_why": pl.String(),
+        "prompt_tokens": pl.Int64(),
+    }
+)
 
 NO_STEPS = "no source recorded when the workers took their steps and what these launched (annotations such as shm_broadcast.dequeue)"
 NO_STEP = "the workers' steps do not show which one gave the first token"
@@ -129,23 +145,36 @@ def requests(
     placed = inside.join(_step_of(inside, steps), on="row", how="left")
     c, w, d = pl.col("tokenize_end"), pl.col("received_ns"), pl.col("done_ns")
     cut = placed.with_columns(
-        queue_ns=pl.col("next_ns") - c, broadcast_ns=w - pl.col("sent_ns"), back_ns=pl.col("first_token") - d,
+        queue_ns=pl.col("next_ns") - c,
+        broadcast_ns=w - pl.col("sent_ns"),
+        back_ns=pl.col("first_token") - d,
         unknown_ns=pl.coalesce(pl.col("sent_ns") - pl.col("next_ns"), w - c, pl.col("first_token") - c),
-    )  # fmt: skip
+    )
     made = cut.join(_gpu_parts(placed, gpu_states), on="row", how="left").select(
-        "id", arrived_ns="arrived", tokenized_ns="tokenize_end", first_token_ns=pl.col("first_token"), ttft_ns=pl.col("first_token") - pl.col("arrived"),
-        before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"), tokenize_ns=c - pl.col("tokenize_start"),
-        **{part: pl.col(part) for part in PARTS[2:]}, unknown_why=_why(steps), prompt_tokens=pl.col("prompt_tokens"),
-    )  # fmt: skip
+        "id",
+        arrived_ns="arrived",
+        tokenized_ns="tokenize_end",
+        first_token_ns=pl.col("first_token"),
+        ttft_ns=pl.col("first_token") - pl.col("arrived"),
+        before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"),
+        tokenize_ns=c - pl.col("tokenize_start"),
+        **{part: pl.col(part) for part in PARTS[2:]},
+        unknown_why=_why(steps),
+        prompt_tokens=pl.col("prompt_tokens"),
+    )
     return made.match_to_schema(REQUESTS)
 
 
 def _why(steps: pl.DataFrame) -> pl.Expr:
     lost = pl.lit(NO_STEPS if steps.is_empty() else NO_STEP)
     return (
-        pl.when(pl.col("received_ns").is_null()).then(lost).when(pl.col("sent_ns").is_null()).then(pl.lit(NOT_SENT))
-        .when(pl.col("unknown_ns") > 0).then(pl.lit(BEFORE))
-    )  # fmt: skip
+        pl.when(pl.col("received_ns").is_null())
+        .then(lost)
+        .when(pl.col("sent_ns").is_null())
+        .then(pl.lit(NOT_SENT))
+        .when(pl.col("unknown_ns") > 0)
+        .then(pl.lit(BEFORE))
+    )
 
 
 def _step_of(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
@@ -164,19 +193,29 @@ def _step_of(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         .sort("first_token")
     )
     given = asked.join_asof(
-        steps.sort("done_ns"), left_on="first_token", right_on="done_ns", by="process", strategy="backward", check_sortedness=False, coalesce=False
-    ).filter(pl.col("received_ns") >= pl.col("since"))  # fmt: skip
+        steps.sort("done_ns"),
+        left_on="first_token",
+        right_on="done_ns",
+        by="process",
+        strategy="backward",
+        check_sortedness=False,
+        coalesce=False,
+    ).filter(pl.col("received_ns") >= pl.col("since"))
     one = (sent.null_count() == 0) & (sent.n_unique() == 1) & (sent.min() >= pl.col("since").first())
     together = given.group_by("row", "since", "scheduled").agg(
-        pl.len().alias("workers"), pl.col("received_ns", "done_ns").max(), sent_ns=pl.when(one).then(sent.min())
-    )  # fmt: skip
+        pl.len().alias("workers"),
+        pl.col("received_ns", "done_ns").max(),
+        sent_ns=pl.when(one).then(sent.min()),
+    )
     found = _first_since(together.filter(pl.col("workers") == workers.height), steps)
     doubt = sent.is_null() | (pl.col("doubt_ns") < pl.col("received_ns")).fill_null(value=False)
     taken = ~doubt & pl.col("scheduled").is_not_null()
     return found.select(
-        "row", "done_ns", received_ns=pl.when(taken).then("first_ns").otherwise("received_ns"),
+        "row",
+        "done_ns",
+        received_ns=pl.when(taken).then("first_ns").otherwise("received_ns"),
         **{name: pl.when(~doubt).then(pl.coalesce("scheduled", name)) for name in ("next_ns", "sent_ns")},
-    )  # fmt: skip
+    )
 
 
 def _first_since(found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
@@ -196,8 +235,11 @@ def _gpu_parts(placed: pl.DataFrame, gpu_states: pl.DataFrame) -> pl.DataFrame:
     """Return what the first GPU did while it had each request's step: row, and the GPU's parts."""
     first = gpu_states["gpu"].min()
     at_work = placed.drop_nulls("received_ns").select(
-        "row", ts_ns="received_ns", dur_ns=pl.col("done_ns") - pl.col("received_ns"), gpu=pl.lit(first, gpu_states.schema["gpu"])
-    )  # fmt: skip
+        "row",
+        ts_ns="received_ns",
+        dur_ns=pl.col("done_ns") - pl.col("received_ns"),
+        gpu=pl.lit(first, gpu_states.schema["gpu"]),
+    )
     spent = overlay(at_work, gpu_states.filter(pl.col("gpu") == first), "gpu")
     part = _part_of(pl.col("state").cast(pl.String))
     return spent.group_by("row").agg(
@@ -208,6 +250,11 @@ def _gpu_parts(placed: pl.DataFrame, gpu_states: pl.DataFrame) -> pl.DataFrame:
 def _part_of(state: pl.Expr) -> pl.Expr:
     useful = state.is_in(["compute", "copy", "collective_transfer"])
     return (
-        pl.when(useful).then(pl.lit("gpu_useful_ns")).when(state == "collective_wait").then(pl.lit("gpu_wait_ns"))
-        .when(state == "idle").then(pl.lit("gpu_idle_ns")).otherwise(pl.lit("gpu_collective_ns"))
-    )  # fmt: skip
+        pl.when(useful)
+        .then(pl.lit("gpu_useful_ns"))
+        .when(state == "collective_wait")
+        .then(pl.lit("gpu_wait_ns"))
+        .when(state == "idle")
+        .then(pl.lit("gpu_idle_ns"))
+        .otherwise(pl.lit("gpu_collective_ns"))
+    )

@@ -128,17 +128,31 @@ def analyse(
     polls = spinning(over, activity, running, sampled)
     asked = launched.clear() if requests_log is None else launched  # who asks when steps ended: requests only
     rest: dict[str, Callable[[], pl.DataFrame]] = {
-        "instead": lambda: instead(pieces, running, activity, polls, trace.threads), "host_time": lambda: host_time(activity, pieces),
-        "cpu_time": lambda: cpu_time(trace, over, running, rules), "utilisation_steps": lambda: utilisation_steps(states, over),
-        "step_tokens": lambda: step_tokens(trace, over, rules), "scheduling": lambda: scheduling(trace, running), "causes": lambda: causes(pieces),
-        "demand": lambda: demand(trace, over, running), "quota_use": lambda: quota_use(trace, over, running),
-        "gil_waits": lambda: gil_waits(trace, pieces, sampled), "thread_load": lambda: thread_load(trace, running, polls),
-        "gpu_time": lambda: gpu_time(states), "requests": lambda: requests(requests_log, over, states, worker_steps(queues, asked, trace.threads)),
-    }  # fmt: skip
+        "instead": lambda: instead(pieces, running, activity, polls, trace.threads),
+        "host_time": lambda: host_time(activity, pieces),
+        "cpu_time": lambda: cpu_time(trace, over, running, rules),
+        "utilisation_steps": lambda: utilisation_steps(states, over),
+        "step_tokens": lambda: step_tokens(trace, over, rules),
+        "scheduling": lambda: scheduling(trace, running),
+        "causes": lambda: causes(pieces),
+        "demand": lambda: demand(trace, over, running),
+        "quota_use": lambda: quota_use(trace, over, running),
+        "gil_waits": lambda: gil_waits(trace, pieces, sampled),
+        "thread_load": lambda: thread_load(trace, running, polls),
+        "gpu_time": lambda: gpu_time(states),
+        "requests": lambda: requests(requests_log, over, states, worker_steps(queues, asked, trace.threads)),
+    }
     frames: dict[str, pl.DataFrame] = {
-        "gpu_states": states, "launches": launched, "collectives": in_window(met, over), "host_activity": activity, "lost": pieces,
-        "thread_states": running, "spinning": polls, "ipc": queues, **dict(zip(rest, _at_once(*rest.values()), strict=True)),
-    }  # fmt: skip
+        "gpu_states": states,
+        "launches": launched,
+        "collectives": in_window(met, over),
+        "host_activity": activity,
+        "lost": pieces,
+        "thread_states": running,
+        "spinning": polls,
+        "ipc": queues,
+        **dict(zip(rest, _at_once(*rest.values()), strict=True)),
+    }
     missing = {
         name: _untied(name, recorded, trace) or reason
         for name, reason in _NEEDS.items()
@@ -154,8 +168,14 @@ def analyse(
     frames["request_causes"] = request_causes(frames["requests"], pieces, over)
     outside = 0 if requests_log is None else requests_log.height - frames["requests"].height
     return Results(
-        trace=trace, recorded=recorded, window=over, missing=missing, supply=given, requests_outside=outside, **frames
-    )  # fmt: skip
+        trace=trace,
+        recorded=recorded,
+        window=over,
+        missing=missing,
+        supply=given,
+        requests_outside=outside,
+        **frames,
+    )
 
 
 def _at_once(*makes: Callable[[], Any]) -> list[Any]:
@@ -197,9 +217,15 @@ _WORDS = {
 
 #: The events from which a frame is made.
 _FROM = {
-    "launches": "gpu_ops", "collectives": "gpu_ops", "host_activity": "slices", "ipc": "slices", "thread_states": "sched",
-    "scheduling": "sched", "demand": "sched", "cpu_time": "samples",
-}  # fmt: skip
+    "launches": "gpu_ops",
+    "collectives": "gpu_ops",
+    "host_activity": "slices",
+    "ipc": "slices",
+    "thread_states": "sched",
+    "scheduling": "sched",
+    "demand": "sched",
+    "cpu_time": "samples",
+}
 #: What each frame needs, in words, for when it is empty.
 _NEEDS = {
     "launches": "no launch call was recorded (CPU activities of the profiler, or nsys -t cuda)",

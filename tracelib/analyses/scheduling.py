@@ -12,9 +12,15 @@ if TYPE_CHECKING:
 __all__ = ["SCHEDULING", "scheduling", "tells_shortage"]
 
 _STATES = ("running", "runnable", "throttled", "blocked", "unknown")
-SCHEDULING = pl.Schema({
-    "thread": pl.Int32(), "role": pl.String(), **{f"{state}_ns": pl.Int64() for state in _STATES}, "migrations": pl.Int64(), "inferred_ns": pl.Int64(),
-})  # fmt: skip
+SCHEDULING = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "role": pl.String(),
+        **{f"{state}_ns": pl.Int64() for state in _STATES},
+        "migrations": pl.Int64(),
+        "inferred_ns": pl.Int64(),
+    }
+)
 
 
 def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:

@@ -15,9 +15,16 @@ __all__ = ["POLLS", "SPINNING", "polls", "spinning"]
 
 SPINNING = pl.Schema({"thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": pl.String()})
 
-POLLS = pl.Schema({
-    "kind": pl.String(), "count": pl.Int64(), "p50_ns": pl.Int64(), "p95_ns": pl.Int64(), "max_ns": pl.Int64(), "total_ns": pl.Int64(),
-})  # fmt: skip
+POLLS = pl.Schema(
+    {
+        "kind": pl.String(),
+        "count": pl.Int64(),
+        "p50_ns": pl.Int64(),
+        "p95_ns": pl.Int64(),
+        "max_ns": pl.Int64(),
+        "total_ns": pl.Int64(),
+    }
+)
 
 
 def spinning(
@@ -52,8 +59,12 @@ def polls(stretches: pl.DataFrame) -> pl.DataFrame:
     """
     length = pl.col("dur_ns")
     summed = stretches.group_by("kind").agg(
-        count=pl.len(), p50_ns=length.quantile(0.5, "nearest"), p95_ns=length.quantile(0.95, "nearest"), max_ns=length.max(), total_ns=length.sum()
-    )  # fmt: skip
+        count=pl.len(),
+        p50_ns=length.quantile(0.5, "nearest"),
+        p95_ns=length.quantile(0.95, "nearest"),
+        max_ns=length.max(),
+        total_ns=length.sum(),
+    )
     told = summed.select(pl.col(name).cast(dtype) for name, dtype in POLLS.items())
     return told.sort("total_ns", "kind", descending=[True, False])
 

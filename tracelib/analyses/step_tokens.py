@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["STEP_TOKENS", "step_tokens"]
 
-STEP_TOKENS = pl.Schema({
-    "thread": pl.Int32(), "rank": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "prefill": pl.Int64(), "decode": pl.Int64(),
-})  # fmt: skip
+STEP_TOKENS = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "rank": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "prefill": pl.Int64(),
+        "decode": pl.Int64(),
+    }
+)
 
 
 def step_tokens(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:

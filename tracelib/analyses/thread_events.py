@@ -75,8 +75,10 @@ def with_neighbours(sched: pl.DataFrame) -> pl.DataFrame:
     since = np.full(sched.height, NEVER)
     since[rows[1:][idle]] = ts[:-1][idle]
     return sched.with_columns(
-        left_broken=pl.Series(left_broken), came_broken=pl.Series(came_broken), idle_since=pl.Series(since).set(pl.Series(since == NEVER), None),
-    )  # fmt: skip
+        left_broken=pl.Series(left_broken),
+        came_broken=pl.Series(came_broken),
+        idle_since=pl.Series(since).set(pl.Series(since == NEVER), None),
+    )
 
 
 def events_of(keys: Ints, rows: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFrame:
@@ -95,15 +97,22 @@ def events_of(keys: Ints, rows: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFra
     """
     keys = _with_edges(keys, rows["segment"])
     told = rows.select(pl.all().gather((keys >> KIND) & (1 << ROW) - 1)).with_columns(
-        thread=pl.Series((keys >> KIND + ROW).astype(np.int32)), kind=pl.Series((keys & EVERY_KIND).astype(np.uint8)),
-    )  # fmt: skip
+        thread=pl.Series((keys >> KIND + ROW).astype(np.int32)),
+        kind=pl.Series((keys & EVERY_KIND).astype(np.uint8)),
+    )
     spans = cover.group_by("segment").agg(pl.col("from_ns").min(), pl.col("until_ns").max()).sort("segment")
     kind, state = pl.col("kind"), pl.col("prev_state")
     left, came, edge = kind == OUT, kind == IN, kind.is_in([START, END])
     other = pl.when(left).then("next").when(came).then("prev")
     events = told.select(
-        "thread", "segment", "kind",
-        ts_ns=pl.when(kind == START).then(_of_segment(spans["from_ns"])).when(kind == END).then(_of_segment(spans["until_ns"])).otherwise("ts_ns"),
+        "thread",
+        "segment",
+        "kind",
+        ts_ns=pl.when(kind == START)
+        .then(_of_segment(spans["from_ns"]))
+        .when(kind == END)
+        .then(_of_segment(spans["until_ns"]))
+        .otherwise("ts_ns"),
         cpu=pl.when(~edge).then("cpu"),
         ready=left & state.eq_missing("R"),
         asleep=left & (~state.is_in(["R", "X", "Z"])).fill_null(value=False) & pl.col("wakes"),
@@ -111,7 +120,7 @@ def events_of(keys: Ints, rows: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFra
         idle_since=pl.when(left).then("idle_since"),
         to_idle=left & (pl.col("next") == IDLE).fill_null(value=False),
         other=pl.when(other >= 0).then(other),
-    )  # fmt: skip
+    )
     before = kind.shift(1)
     off = (before == START) | ((before == OUT) & ~pl.col("ready").shift(1))
     return events.filter((kind != WAKE) | off)

@@ -14,9 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["THREAD_LOAD", "thread_load"]
 
-THREAD_LOAD = pl.Schema({
-    "thread": pl.Int32(), "running_ns": pl.Int64(), "spinning_ns": pl.Int64(), "working_ns": pl.Int64(), "wanting_ns": pl.Int64(),
-})  # fmt: skip
+THREAD_LOAD = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "running_ns": pl.Int64(),
+        "spinning_ns": pl.Int64(),
+        "working_ns": pl.Int64(),
+        "wanting_ns": pl.Int64(),
+    }
+)
 
 
 def thread_load(trace: Trace, thread_states: pl.DataFrame, spinning: pl.DataFrame) -> pl.DataFrame:

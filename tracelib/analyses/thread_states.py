@@ -33,10 +33,17 @@ if TYPE_CHECKING:
 __all__ = ["STATE", "THREAD_STATES", "thread_states"]
 
 STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
-THREAD_STATES = pl.Schema({
-    "thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "state": STATE, "cpu": pl.Int32(), "by": pl.Int32(),
-    "inferred": pl.Boolean(),
-})  # fmt: skip
+THREAD_STATES = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "state": STATE,
+        "cpu": pl.Int32(),
+        "by": pl.Int32(),
+        "inferred": pl.Boolean(),
+    }
+)
 
 #: A thread that ran for so many sampling periods without a sample did not run.
 PERIODS = 2
@@ -90,9 +97,14 @@ def _not_covered(edges: pl.DataFrame, window: Window) -> pl.DataFrame:
     threads = recorded["thread"].unique().to_list()
     holes = fill(recorded, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("seen").is_null())
     return holes.select(
-        "thread", "ts_ns", "dur_ns", state=pl.lit("unknown").cast(STATE), cpu=pl.lit(None, pl.Int32), by=pl.lit(None, pl.Int32),
+        "thread",
+        "ts_ns",
+        "dur_ns",
+        state=pl.lit("unknown").cast(STATE),
+        cpu=pl.lit(None, pl.Int32),
+        by=pl.lit(None, pl.Int32),
         inferred=pl.lit(value=False),
-    )  # fmt: skip
+    )
 
 
 def _pairs(events: pl.DataFrame) -> pl.DataFrame:
@@ -114,29 +126,51 @@ def _pairs(events: pl.DataFrame) -> pl.DataFrame:
 def _recorded(pairs: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches whose both ends are recorded."""
     kind, then, ready = pl.col("kind"), pl.col("then"), pl.col("ready")
-    whole = (kind == IN) & ~pl.col("broken") & (
-        (then == END) | ((then == OUT) & ~pl.col("then_broken") & (pl.col("cpu") == pl.col("then_cpu")))
-    )  # fmt: skip
+    whole = (
+        (kind == IN)
+        & ~pl.col("broken")
+        & ((then == END) | ((then == OUT) & ~pl.col("then_broken") & (pl.col("cpu") == pl.col("then_cpu"))))
+    )
     state = (
-        pl.when(whole).then(pl.lit("running"))
-        .when(((kind == OUT) & ready & (then == IN)) | ((kind == WAKE) & (then == IN))).then(pl.lit("runnable"))
-        .when(pl.col("asleep") & (then == WAKE)).then(pl.lit("blocked"))
+        pl.when(whole)
+        .then(pl.lit("running"))
+        .when(((kind == OUT) & ready & (then == IN)) | ((kind == WAKE) & (then == IN)))
+        .then(pl.lit("runnable"))
+        .when(pl.col("asleep") & (then == WAKE))
+        .then(pl.lit("blocked"))
         .otherwise(pl.lit("unknown"))
-    )  # fmt: skip
+    )
     had_cpu = pl.when(kind == OUT).then("other").otherwise("then_other")
-    return pairs.filter(~pl.col("gap") & ~pl.col("open")).select(
-        "thread", "ts_ns", dur_ns=pl.col("until_ns") - pl.col("ts_ns"), state=state.cast(STATE),
-        cpu=pl.when(kind == WAKE).then("then_cpu").otherwise("cpu"), by=pl.when(state == "runnable").then(had_cpu),
-        inferred=pl.lit(value=False), to_idle=pl.col("to_idle") & ready, latest_ns="until_ns", waited_ns=pl.col("until_ns") - pl.col("ts_ns"),
-    ).filter(pl.col("dur_ns") > 0)  # fmt: skip
+    return (
+        pairs.filter(~pl.col("gap") & ~pl.col("open"))
+        .select(
+            "thread",
+            "ts_ns",
+            dur_ns=pl.col("until_ns") - pl.col("ts_ns"),
+            state=state.cast(STATE),
+            cpu=pl.when(kind == WAKE).then("then_cpu").otherwise("cpu"),
+            by=pl.when(state == "runnable").then(had_cpu),
+            inferred=pl.lit(value=False),
+            to_idle=pl.col("to_idle") & ready,
+            latest_ns="until_ns",
+            waited_ns=pl.col("until_ns") - pl.col("ts_ns"),
+        )
+        .filter(pl.col("dur_ns") > 0)
+    )
 
 
 def _with_first_act(gaps: pl.DataFrame, acted: pl.DataFrame) -> pl.DataFrame:
     """Add `act_ns`: the first moment after the event and before the next one at which the thread certainly ran."""
     found = gaps.sort("ts_ns").join_asof(
-        acted, left_on="ts_ns", right_on="act_ns", by="thread", strategy="forward", allow_exact_matches=False,
-        check_sortedness=False, coalesce=False,
-    )  # fmt: skip
+        acted,
+        left_on="ts_ns",
+        right_on="act_ns",
+        by="thread",
+        strategy="forward",
+        allow_exact_matches=False,
+        check_sortedness=False,
+        coalesce=False,
+    )
     return found.with_columns(act_ns=pl.when(pl.col("act_ns") < pl.col("until_ns")).then("act_ns"))
 
 
@@ -146,19 +180,41 @@ def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
     idle = pl.when(pl.col("kind") == OUT).then(pl.col("to_idle") & pl.col("ready")).otherwise("idle_at_wake")
     none, no = pl.lit(None, pl.Int32), pl.lit(value=False)
     before = bounded.select(
-        "thread", "ts_ns", dur_ns=pl.col("earliest") - pl.col("ts_ns"), state=pl.col("state").cast(STATE), cpu="cpu",
+        "thread",
+        "ts_ns",
+        dur_ns=pl.col("earliest") - pl.col("ts_ns"),
+        state=pl.col("state").cast(STATE),
+        cpu="cpu",
         by=pl.when((pl.col("state") == "runnable") & (pl.col("kind") == OUT)).then("other"),
-        inferred=pl.col("state") == "runnable", to_idle=idle, latest_ns="latest", waited_ns="waited_ns",
-    )  # fmt: skip
+        inferred=pl.col("state") == "runnable",
+        to_idle=idle,
+        latest_ns="latest",
+        waited_ns="waited_ns",
+    )
     around = bounded.select(
-        "thread", ts_ns="earliest", dur_ns=pl.col("latest") - pl.col("earliest"),
-        state=pl.when("at_once").then(pl.lit("running")).otherwise(pl.lit("unknown")).cast(STATE), cpu="then_cpu",
-        by=none, inferred="at_once", to_idle=idle & ~pl.col("at_once"), latest_ns="latest", waited_ns="waited_ns",
-    )  # fmt: skip
+        "thread",
+        ts_ns="earliest",
+        dur_ns=pl.col("latest") - pl.col("earliest"),
+        state=pl.when("at_once").then(pl.lit("running")).otherwise(pl.lit("unknown")).cast(STATE),
+        cpu="then_cpu",
+        by=none,
+        inferred="at_once",
+        to_idle=idle & ~pl.col("at_once"),
+        latest_ns="latest",
+        waited_ns="waited_ns",
+    )
     after = bounded.select(
-        "thread", ts_ns="latest", dur_ns=pl.col("until_ns") - pl.col("latest"), state=pl.lit("running").cast(STATE),
-        cpu="then_cpu", by=none, inferred=pl.lit(value=True), to_idle=no, latest_ns="latest", waited_ns="waited_ns",
-    )  # fmt: skip
+        "thread",
+        ts_ns="latest",
+        dur_ns=pl.col("until_ns") - pl.col("latest"),
+        state=pl.lit("running").cast(STATE),
+        cpu="then_cpu",
+        by=none,
+        inferred=pl.lit(value=True),
+        to_idle=no,
+        latest_ns="latest",
+        waited_ns="waited_ns",
+    )
     return pl.concat([before, around, after]).filter(pl.col("dur_ns") > 0)
 
 
@@ -188,9 +244,11 @@ def _bounded(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
         (kind == WAKE) & (pl.col("then_idle_since") <= begin) & (pl.col("cpu") == pl.col("then_cpu"))
     )
     bounded = gaps.with_columns(
-        state=state, latest=latest, earliest=pl.when(stays).then(until).otherwise(pl.min_horizontal(unseen, latest)),
+        state=state,
+        latest=latest,
+        earliest=pl.when(stays).then(until).otherwise(pl.min_horizontal(unseen, latest)),
         idle_at_wake=idle_at_wake.fill_null(value=False),
-    )  # fmt: skip
+    )
     return bounded.with_columns(
         at_once=pl.col("idle_at_wake") & (pl.col("earliest") == begin), waited_ns=pl.col("earliest") - begin
     )

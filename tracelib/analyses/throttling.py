@@ -87,9 +87,15 @@ def _tolerance(period_ns: int) -> int:
     return min(TOLERANCE_NS, period_ns // 20)
 
 
-QUOTA_PERIODS = pl.Schema({
-    "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "threads": pl.Int64(), "thread_ns": pl.Int64(), "wall_ns": pl.Int64(),
-})  # fmt: skip
+QUOTA_PERIODS = pl.Schema(
+    {
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "threads": pl.Int64(),
+        "thread_ns": pl.Int64(),
+        "wall_ns": pl.Int64(),
+    }
+)
 
 
 def quota_periods(thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -104,10 +110,16 @@ def quota_periods(thread_states: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(schema=QUOTA_PERIODS)
     end = pl.col("ts_ns") + pl.col("dur_ns")
     new = (pl.col("ts_ns") > end.cum_max().shift(1)).fill_null(value=True)
-    stretches = rows.with_columns(end=end, stretch=new.cum_sum()).group_by("stretch").agg(
-        pl.col("ts_ns").min(), dur_ns=pl.col("end").max() - pl.col("ts_ns").min(), threads=pl.col("thread").n_unique().cast(pl.Int64),
-        thread_ns=pl.col("dur_ns").sum(),
-    )  # fmt: skip
+    stretches = (
+        rows.with_columns(end=end, stretch=new.cum_sum())
+        .group_by("stretch")
+        .agg(
+            pl.col("ts_ns").min(),
+            dur_ns=pl.col("end").max() - pl.col("ts_ns").min(),
+            threads=pl.col("thread").n_unique().cast(pl.Int64),
+            thread_ns=pl.col("dur_ns").sum(),
+        )
+    )
     return stretches.with_columns(wall_ns="dur_ns").select(list(QUOTA_PERIODS)).sort("ts_ns")
 
 

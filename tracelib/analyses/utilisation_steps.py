@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["UTILISATION_STEPS", "utilisation_steps"]
 
-UTILISATION_STEPS = pl.Schema({
-    "gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "level": pl.Enum(["burst", "starved"]),
-})  # fmt: skip
+UTILISATION_STEPS = pl.Schema(
+    {"gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "level": pl.Enum(["burst", "starved"])}
+)
 
 BINS = 100
 #: No bin is shorter than this: gaps between single kernels are no staircase.
@@ -53,9 +53,12 @@ def utilisation_steps(gpu_states: pl.DataFrame, window: Window, bins: int = BINS
         .when(pl.col("share") <= STARVED)
         .then(pl.lit("starved"))
     )
-    told = whole.join(part, on=["gpu", "_bin"]).sort("gpu", "ts_ns").with_columns(
-        level=level.forward_fill().over("gpu", order_by="ts_ns")
-    ).drop_nulls("level")  # fmt: skip
+    told = (
+        whole.join(part, on=["gpu", "_bin"])
+        .sort("gpu", "ts_ns")
+        .with_columns(level=level.forward_fill().over("gpu", order_by="ts_ns"))
+        .drop_nulls("level")
+    )
     steps = merge_equal(told, ["gpu", "level"])
     return (
         steps.with_columns(pl.col("level").cast(UTILISATION_STEPS["level"]))

@@ -8,9 +8,9 @@ from tracelib.intervals import union
 
 __all__ = ["WORKER_STEPS", "worker_steps"]
 
-WORKER_STEPS = pl.Schema({
-    "process": pl.Int64(), "sent_ns": pl.Int64(), "received_ns": pl.Int64(), "done_ns": pl.Int64(),
-})  # fmt: skip
+WORKER_STEPS = pl.Schema(
+    {"process": pl.Int64(), "sent_ns": pl.Int64(), "received_ns": pl.Int64(), "done_ns": pl.Int64()}
+)
 
 
 def worker_steps(ipc: pl.DataFrame, launches: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
@@ -59,9 +59,14 @@ def _done(launched: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
     """Return when the last operation of each step ended: process, received_ns, done_ns."""
     ops = launched.select("process", "call_ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns")).sort("call_ts_ns")
     during = ops.join_asof(
-        received.sort("received_ns"), left_on="call_ts_ns", right_on="received_ns", by="process", strategy="backward", check_sortedness=False,
+        received.sort("received_ns"),
+        left_on="call_ts_ns",
+        right_on="received_ns",
+        by="process",
+        strategy="backward",
+        check_sortedness=False,
         coalesce=False,
-    )  # fmt: skip
+    )
     return (
         during.drop_nulls("received_ns").group_by("process", "received_ns").agg(done_ns=pl.col("end").max())
     )

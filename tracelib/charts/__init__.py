@@ -74,14 +74,21 @@ __all__ = [
     "tokens_chart",
     "utilisation_chart",
     "worst_chart",
-]  # fmt: skip
+]
 
 #: The frame that each chart needs.
 _FRAME = {
-    "collectives_chart": "collectives", "cpu_time_chart": "cpu_time", "demand_chart": "demand",
-    "exposure_chart": "host_activity", "flame_chart": "cpu_time", "ipc_chart": "ipc", "moments_chart": "host_activity",
-    "launches_chart": "launches", "requests_chart": "requests", "threads_chart": "scheduling",
-}  # fmt: skip
+    "collectives_chart": "collectives",
+    "cpu_time_chart": "cpu_time",
+    "demand_chart": "demand",
+    "exposure_chart": "host_activity",
+    "flame_chart": "cpu_time",
+    "ipc_chart": "ipc",
+    "moments_chart": "host_activity",
+    "launches_chart": "launches",
+    "requests_chart": "requests",
+    "threads_chart": "scheduling",
+}
 
 
 #: What charts draw that need a GPU, and nothing else that `Results.missing` tells of.

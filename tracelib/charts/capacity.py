@@ -28,17 +28,30 @@ def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
     for words, colour, pattern, own in (
         ("measured in this run", MEASURED, "", bars.filter(OWN)),
         ("a rule of others, not measured here", CLAIMED, "/", bars.filter(~OWN)),
-    ):  # fmt: skip
+    ):
         figure.add_bar(
-            y=[safe(name) for name in own["estimate"]], x=own["cores"].to_list(), orientation="h", name=words,
-            marker={"color": colour, "pattern": {"shape": pattern}}, text=[f"{cores:.3g}" for cores in own["cores"]], textposition="outside", cliponaxis=False,
-            customdata=[safe(source) for source in own["source"]], hovertemplate="%{x:.1f} cores: %{customdata}<extra></extra>",
-        )  # fmt: skip
+            y=[safe(name) for name in own["estimate"]],
+            x=own["cores"].to_list(),
+            orientation="h",
+            name=words,
+            marker={"color": colour, "pattern": {"shape": pattern}},
+            text=[f"{cores:.3g}" for cores in own["cores"]],
+            textposition="outside",
+            cliponaxis=False,
+            customdata=[safe(source) for source in own["source"]],
+            hovertemplate="%{x:.1f} cores: %{customdata}<extra></extra>",
+        )
     had = _had(known)
     if had is not None:
         figure.add_vline(x=had, line={"dash": "dash", "color": "#767676", "width": 2})
         # In the legend, where no bar lies over it.
-        figure.add_scatter(x=[None], y=[None], mode="lines", name=f"the server had {had:g}", line={"dash": "dash", "color": "#767676", "width": 2})  # fmt: skip
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="lines",
+            name=f"the server had {had:g}",
+            line={"dash": "dash", "color": "#767676", "width": 2},
+        )
     figure.update_xaxes(title_text="cores (or threads that want one)", rangemode="tozero")
     figure.update_yaxes(
         categoryorder="array", categoryarray=[safe(n) for n in bars["estimate"]][::-1], showgrid=False

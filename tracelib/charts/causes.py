@@ -80,9 +80,14 @@ def _bar(rows: pl.DataFrame, order: pl.DataFrame, places: list[int], state: str)
     appearance = CPU_STATES[state]
     words = [f"{safe(label)}: {duration(value)}" for label, value in zip(order["label"], ns, strict=True)]
     return go.Bar(
-        y=places, x=(ns / 1e6).to_list(), orientation="h", name=safe(appearance.label), marker=marker(appearance),
-        customdata=words, hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
-    )  # fmt: skip
+        y=places,
+        x=(ns / 1e6).to_list(),
+        orientation="h",
+        name=safe(appearance.label),
+        marker=marker(appearance),
+        customdata=words,
+        hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
+    )
 
 
 def _ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
@@ -90,9 +95,16 @@ def _ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
     lost = pl.col("ns").sum().over("gpu")
     parts = order.select(part=pl.col("ns") / lost)["part"]
     return go.Bar(
-        y=places, x=[0] * len(order), orientation="h", text=[f"{share(p)}" for p in parts], textposition="outside",
-        cliponaxis=False, showlegend=False, hoverinfo="skip", marker={"color": "rgba(0,0,0,0)"},
-    )  # fmt: skip
+        y=places,
+        x=[0] * len(order),
+        orientation="h",
+        text=[f"{share(p)}" for p in parts],
+        textposition="outside",
+        cliponaxis=False,
+        showlegend=False,
+        hoverinfo="skip",
+        marker={"color": "rgba(0,0,0,0)"},
+    )
 
 
 def _table(results: Results) -> list[list[str]]:
@@ -102,7 +114,13 @@ def _table(results: Results) -> list[list[str]]:
     )
     lost = dict(results.causes.group_by("gpu").agg(pl.col("ns").sum()).iter_rows())
     body = [
-        [names.get(r["gpu"], ""), r["label"], CPU_STATES[r["cpu_state"]].label, duration(r["ns"]), share(r["ns"] / lost[r["gpu"]])]
+        [
+            names.get(r["gpu"], ""),
+            r["label"],
+            CPU_STATES[r["cpu_state"]].label,
+            duration(r["ns"]),
+            share(r["ns"] / lost[r["gpu"]]),
+        ]
         for r in rows.head(30).iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     return [["device", "charged to", "blamed thread", "lost", "share of the device's lost time"], *body]

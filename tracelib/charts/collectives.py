@@ -70,10 +70,14 @@ def _points(results: Results, own: pl.DataFrame, name: str, colour: str, symbol:
     )
     lowest = max(1.0, float(own["skew_ns"].filter(own["skew_ns"] > 0).min() or 1))  # type: ignore[arg-type]
     return go.Scatter(
-        x=worst.select(at / 1e6).to_series().to_numpy(), y=worst["skew_ns"].clip(lower_bound=int(lowest)).to_numpy().astype("float64"),
-        mode="markers", name=name, marker={"size": 5, "color": colour, "symbol": symbol, "opacity": 0.7},
-        text=[duration(ns) for ns in worst["skew_ns"]], hovertemplate="%{text} at %{x:.1f} ms<extra>%{fullData.name}</extra>",
-    )  # fmt: skip
+        x=worst.select(at / 1e6).to_series().to_numpy(),
+        y=worst["skew_ns"].clip(lower_bound=int(lowest)).to_numpy().astype("float64"),
+        mode="markers",
+        name=name,
+        marker={"size": 5, "color": colour, "symbol": symbol, "opacity": 0.7},
+        text=[duration(ns) for ns in worst["skew_ns"]],
+        hovertemplate="%{text} at %{x:.1f} ms<extra>%{fullData.name}</extra>",
+    )
 
 
 def _table(results: Results, events: pl.DataFrame, names: dict[int, str]) -> list[list[object]]:
@@ -92,6 +96,7 @@ def _table(results: Results, events: pl.DataFrame, names: dict[int, str]) -> lis
     ]
     skews = [duration(quantile(events["skew_ns"], q)) for q in (0.5, 0.95, 1)]
     return [
-        ["device", "came last", "share of collectives", "waited for others"], *body,
+        ["device", "came last", "share of collectives", "waited for others"],
+        *body,
         ["all: arrival skew", f"p50 {skews[0]}", f"p95 {skews[1]}", f"max {skews[2]}"],
-    ]  # fmt: skip
+    ]

@@ -22,10 +22,16 @@ __all__ = [
 ]
 
 USEFUL, BUSY = Look("useful", "#0072B2", ""), Look("busy, as monitoring shows it", "#A9CBE0", "/")
-WORDS = {"useful": "useful GPU time", "busy": "apparent (busy) GPU time", "steps": "steps per second",
-    "decode tokens": "tokens decoded per second", "prompt tokens": "prompt tokens taken in per second",
+WORDS = {
+    "useful": "useful GPU time",
+    "busy": "apparent (busy) GPU time",
+    "steps": "steps per second",
+    "decode tokens": "tokens decoded per second",
+    "prompt tokens": "prompt tokens taken in per second",
     "CPU shortage": "time lost while the blamed thread wanted a CPU",
-         "ttft p50": "half of the first tokens' times", "ttft p95": "95 % of the first tokens' times"}  # fmt: skip
+    "ttft p50": "half of the first tokens' times",
+    "ttft p95": "95 % of the first tokens' times",
+}
 
 
 def utilisation_chart(figures: pl.DataFrame) -> go.Figure | None:
@@ -73,10 +79,19 @@ def _bars(
         above, below = (pl.col("high") - pl.col("value")), (pl.col("value") - pl.col("low"))
         bands = own.select(above=above * scale, below=below * scale).fill_null(0)
         figure.add_bar(
-            x=[_label(row) for row in own.iter_rows(named=True)], y=(own["value"] * scale).to_list(), name=appearance.label,
-            marker=marker(appearance), hovertemplate="%{y:.1f}<extra>%{fullData.name}</extra>",
-            error_y=None if mode == "stack" else {"array": bands["above"].to_list(), "arrayminus": bands["below"].to_list(), "color": "#767676"},
-        )  # fmt: skip
+            x=[_label(row) for row in own.iter_rows(named=True)],
+            y=(own["value"] * scale).to_list(),
+            name=appearance.label,
+            marker=marker(appearance),
+            hovertemplate="%{y:.1f}<extra>%{fullData.name}</extra>",
+            error_y=None
+            if mode == "stack"
+            else {
+                "array": bands["above"].to_list(),
+                "arrayminus": bands["below"].to_list(),
+                "color": "#767676",
+            },
+        )
     runs = shown.unique("run", maintain_order=True).sort("cores", maintain_order=True, nulls_last=True)
     figure.update_xaxes(
         categoryorder="array", categoryarray=[_label(row) for row in runs.iter_rows(named=True)]
@@ -140,9 +155,14 @@ def value_of(row: dict[str, object], column: str = "value") -> str:
 
 def _table(shown: pl.DataFrame) -> list[list[object]]:
     body: list[list[object]] = [
-        [row["run"], "not known" if row["cores"] is None else row["cores"], row["figure"], *(value_of(row, c) for c in ("value", "low", "high"))]
+        [
+            row["run"],
+            "not known" if row["cores"] is None else row["cores"],
+            row["figure"],
+            *(value_of(row, c) for c in ("value", "low", "high")),
+        ]
         for row in shown.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     return [["run", "cores", "figure", "value", "95 % band from", "to"], *body]
 
 

@@ -62,14 +62,26 @@ def _bar(own: pl.DataFrame, total_ns: int) -> go.Bar:
         "color": INK,
     }
     return go.Bar(
-        y=own["place"].to_list(), x=(own["cpu_ns"] / 1e9).to_list(), orientation="h", width=0.72, customdata=words, error_x=whiskers,
-        marker=marker(look("cause", own["cause"][0])), hovertemplate="%{customdata}<extra></extra>",
-    )  # fmt: skip
+        y=own["place"].to_list(),
+        x=(own["cpu_ns"] / 1e9).to_list(),
+        orientation="h",
+        width=0.72,
+        customdata=words,
+        error_x=whiskers,
+        marker=marker(look("cause", own["cause"][0])),
+        hovertemplate="%{customdata}<extra></extra>",
+    )
 
 
 def _table(rows: pl.DataFrame) -> list[list[str]]:
     body = [
-        [role_name(r["role"]), r["label"], duration(r["cpu_ns"]), share(r["share"]), f"{share(r['ci_low'])} to {share(r['ci_high'])}"]
+        [
+            role_name(r["role"]),
+            r["label"],
+            duration(r["cpu_ns"]),
+            share(r["share"]),
+            f"{share(r['ci_low'])} to {share(r['ci_high'])}",
+        ]
         for r in rows.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     return [["role", "cause", "CPU time", "share of all", "95 % interval"], *body]

@@ -41,15 +41,28 @@ def demand_chart(results: Results, bins: int = 400) -> go.Figure | None:
             "size": 5,
         }
         figure.add_scatter(
-            x=ms.astype(np.float32), y=np.append(mean, mean[-1]).astype(np.float32), stackgroup="demand", mode="lines",
-            name=appearance.label, fillcolor=appearance.colour, fillpattern=hatch if appearance.pattern else None,
-            line={"width": 0, "shape": "hv", "color": appearance.colour}, hovertemplate="%{y:.1f} threads at %{x:.0f} ms",
-        )  # fmt: skip
+            x=ms.astype(np.float32),
+            y=np.append(mean, mean[-1]).astype(np.float32),
+            stackgroup="demand",
+            mode="lines",
+            name=appearance.label,
+            fillcolor=appearance.colour,
+            fillpattern=hatch if appearance.pattern else None,
+            line={"width": 0, "shape": "hv", "color": appearance.colour},
+            hovertemplate="%{y:.1f} threads at %{x:.0f} ms",
+        )
     cpus, how = cpus_known(results)
     if cpus is not None:
         for line in ({"color": "#FFFFFF", "width": 5}, {"color": "#1A1A1A", "width": 2.5, "dash": "dash"}):
-            figure.add_scatter(x=[0, ms[-1]], y=[cpus, cpus], mode="lines", name=f"CPUs: {cpus} ({how})", hoverinfo="skip",
-                               line=line, showlegend="dash" in line)  # fmt: skip
+            figure.add_scatter(
+                x=[0, ms[-1]],
+                y=[cpus, cpus],
+                mode="lines",
+                name=f"CPUs: {cpus} ({how})",
+                hoverinfo="skip",
+                line=line,
+                showlegend="dash" in line,
+            )
     figure.update_xaxes(title_text="ms since the window's start", range=[0, float(ms[-1])])
     figure.update_yaxes(title_text="threads of the server", rangemode="tozero")
     figure.update_layout(margin={"t": 50})

@@ -36,10 +36,14 @@ def exposure_chart(results: Results, cause: str) -> go.Figure | None:
     for column, appearance in looks.items():
         known = rows[column].is_not_null()
         figure.add_bar(
-            y=[label for label, told in zip(labels, known, strict=True) if told], x=(rows[column].drop_nulls() / 1e6).to_list(),
-            orientation="h", name=appearance.label, marker=marker(appearance),
-            customdata=[duration(ns) for ns in rows[column].drop_nulls()], hovertemplate="%{y}: %{customdata}<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
+            y=[label for label, told in zip(labels, known, strict=True) if told],
+            x=(rows[column].drop_nulls() / 1e6).to_list(),
+            orientation="h",
+            name=appearance.label,
+            marker=marker(appearance),
+            customdata=[duration(ns) for ns in rows[column].drop_nulls()],
+            hovertemplate="%{y}: %{customdata}<extra>%{fullData.name}</extra>",
+        )
     figure.update_layout(barmode="group", bargap=0.3, margin={"t": 70})
     figure.update_xaxes(title_text="ms", rangemode="tozero")
     figure.update_yaxes(categoryorder="array", categoryarray=labels[::-1], showgrid=False)
@@ -79,7 +83,13 @@ def _shortage(results: Results, cause: str, exposed: int) -> str:
 
 def _table(rows: pl.DataFrame) -> list[list[object]]:
     body: list[list[object]] = [
-        [r["sub_cause"] or "", duration(r["total_ns"]), duration(r["union_ns"]), duration(r["exposed_ns"]), r["count"] or 0]
+        [
+            r["sub_cause"] or "",
+            duration(r["total_ns"]),
+            duration(r["union_ns"]),
+            duration(r["exposed_ns"]),
+            r["count"] or 0,
+        ]
         for r in rows.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     return [["sub-cause", "host time", "at least one thread", "exposed", "stretches"], *body]

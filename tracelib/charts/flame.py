@@ -172,11 +172,22 @@ def _bars(tree: pl.DataFrame, cause: str | None, total: int) -> go.Bar:
     if "pattern" in paint:
         paint["pattern"] |= {"fgcolor": "rgba(255,255,255,0.35)"}
     return go.Bar(
-        y=own["level"].to_list(), base=[100 * left / total for left in own["left"]], x=[100 * p for p in part], orientation="h", width=0.96,
-        name=safe(appearance.label), marker=paint, text=fits, textposition="inside", insidetextanchor="start", constraintext="none",
-        textangle=0, textfont={"size": 11}, customdata=[f"{safe(s, 120)}<br>{share(p)}" for s, p in zip(own["symbol"], part, strict=True)],
+        y=own["level"].to_list(),
+        base=[100 * left / total for left in own["left"]],
+        x=[100 * p for p in part],
+        orientation="h",
+        width=0.96,
+        name=safe(appearance.label),
+        marker=paint,
+        text=fits,
+        textposition="inside",
+        insidetextanchor="start",
+        constraintext="none",
+        textangle=0,
+        textfont={"size": 11},
+        customdata=[f"{safe(s, 120)}<br>{share(p)}" for s, p in zip(own["symbol"], part, strict=True)],
         hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
-    )  # fmt: skip
+    )
 
 
 def _leaves(results: Results, weights: pl.DataFrame) -> pl.DataFrame:

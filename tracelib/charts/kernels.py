@@ -29,11 +29,17 @@ def kernels_chart(results: Results) -> go.Figure | None:
     patterns = ["/" if collective else "" for collective in top["collective"]]
     figure = go.Figure(
         go.Bar(
-            y=list(range(len(top))), x=(top["ns"] / 1e6).to_list(), orientation="h", marker={"color": colours, "pattern": {"shape": patterns}},
-            customdata=[f"{safe(r['name'])}: {duration(r['ns'])} in {count(r['n'], 'run')}" for r in top.iter_rows(named=True)],
+            y=list(range(len(top))),
+            x=(top["ns"] / 1e6).to_list(),
+            orientation="h",
+            marker={"color": colours, "pattern": {"shape": patterns}},
+            customdata=[
+                f"{safe(r['name'])}: {duration(r['ns'])} in {count(r['n'], 'run')}"
+                for r in top.iter_rows(named=True)
+            ],
             hovertemplate="%{customdata}<extra></extra>",
         )
-    )  # fmt: skip
+    )
     figure.update_xaxes(
         title_text="ms of GPU time, all GPUs summed (hatched: collectives)", rangemode="tozero"
     )

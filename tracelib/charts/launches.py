@@ -93,9 +93,13 @@ def bars(values: pl.Series, borders: NDArray[np.float64]) -> dict[str, Any]:
     """Return x, y, width and hover words of a histogram's bars on a logarithmic axis."""
     words = [f"{duration(a)} to {duration(b)}" for a, b in itertools.pairwise(borders)]
     return {
-        "x": borders[:-1], "offset": 0, "width": np.diff(borders), "y": binned(values, borders), "customdata": words,
+        "x": borders[:-1],
+        "offset": 0,
+        "width": np.diff(borders),
+        "y": binned(values, borders),
+        "customdata": words,
         "hovertemplate": "%{y} took %{customdata}<extra>%{fullData.name}</extra>",
-    }  # fmt: skip
+    }
 
 
 def _bars(values: pl.Series, borders: NDArray[np.float64], name: str, colour: str, pattern: str) -> go.Bar:
@@ -112,9 +116,13 @@ def _bars(values: pl.Series, borders: NDArray[np.float64], name: str, colour: st
 def _line(values: pl.Series, borders: NDArray[np.float64]) -> go.Scatter:
     counts = binned(values, borders)
     return go.Scatter(
-        x=borders, y=np.append(counts, counts[-1]), mode="lines", name="call's return to start (negative ones left out)",
-        line={"shape": "hv", "color": "#767676", "dash": "dot", "width": 2}, hoverinfo="skip",
-    )  # fmt: skip
+        x=borders,
+        y=np.append(counts, counts[-1]),
+        mode="lines",
+        name="call's return to start (negative ones left out)",
+        line={"shape": "hv", "color": "#767676", "dash": "dot", "width": 2},
+        hoverinfo="skip",
+    )
 
 
 def _table(results: Results, known: pl.DataFrame) -> list[list[object]]:
@@ -122,11 +130,26 @@ def _table(results: Results, known: pl.DataFrame) -> list[list[object]]:
     body: list[list[object]] = []
     for (gpu,), own in known.sort("gpu").group_by("gpu", maintain_order=True):
         start, back = own["launch_to_start_ns"], own["return_to_start_ns"].drop_nulls()
-        body.append([
-            names.get(gpu, str(gpu)), len(own), *(duration(quantile(start, q)) for q in (0.5, 0.95, 1)),
-            *(duration(quantile(back, q)) for q in (0.5, 0.95, 1)), int((back < 0).sum()),
-            share(int(own["late"].sum()) / own.height),
-        ])  # fmt: skip
-    header: list[object] = ["device", "operations", "call to start p50", "p95", "max", "return to start p50", "p95", "max",
-              "started before the return", "late"]  # fmt: skip
+        body.append(
+            [
+                names.get(gpu, str(gpu)),
+                len(own),
+                *(duration(quantile(start, q)) for q in (0.5, 0.95, 1)),
+                *(duration(quantile(back, q)) for q in (0.5, 0.95, 1)),
+                int((back < 0).sum()),
+                share(int(own["late"].sum()) / own.height),
+            ]
+        )
+    header: list[object] = [
+        "device",
+        "operations",
+        "call to start p50",
+        "p95",
+        "max",
+        "return to start p50",
+        "p95",
+        "max",
+        "started before the return",
+        "late",
+    ]
     return [header, *body]

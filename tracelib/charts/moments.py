@@ -55,9 +55,15 @@ def _stairs(
     ms: NDArray[np.float32], values: NDArray[np.float64], name: str, colour: str, hover: str
 ) -> go.Scatter:
     return go.Scatter(
-        x=ms, y=np.append(values, values[-1]).astype(np.float32), mode="lines", name=name, fill="tozeroy", fillcolor=colour,
-        line={"shape": "hv", "color": colour, "width": 1}, hovertemplate=hover + " at %{x:.0f} ms",
-    )  # fmt: skip
+        x=ms,
+        y=np.append(values, values[-1]).astype(np.float32),
+        mode="lines",
+        name=name,
+        fill="tozeroy",
+        fillcolor=colour,
+        line={"shape": "hv", "color": colour, "width": 1},
+        hovertemplate=hover + " at %{x:.0f} ms",
+    )
 
 
 def _sentence(
@@ -87,9 +93,11 @@ def worst_moment(results: Results, cause: str) -> tuple[int, int] | None:
         return None
     end = pl.col("ts_ns") + pl.col("dur_ns")
     new = (pl.col("ts_ns") != end.shift(1).over("gpu")).fill_null(value=True)
-    stretches = own.with_columns(stretch=new.cum_sum()).group_by("stretch").agg(
-        start=pl.col("ts_ns").min(), end=end.max()
-    )  # fmt: skip
+    stretches = (
+        own.with_columns(stretch=new.cum_sum())
+        .group_by("stretch")
+        .agg(start=pl.col("ts_ns").min(), end=end.max())
+    )
     worst = stretches.sort(pl.col("end") - pl.col("start"), "start", descending=[True, False]).row(
         0, named=True
     )

@@ -67,9 +67,14 @@ def overview_png(results: Results) -> bytes:
     svg = overview_svg(results, dark=False)
     with resources.as_file(resources.files("tracelib.charts") / "fonts") as fonts:
         png: bytes = resvg_py.svg_to_bytes(
-            svg_string=svg, background="#ffffff", zoom=1.6, font_dirs=[str(fonts)], font_family="DejaVu Sans",
-            sans_serif_family="DejaVu Sans", skip_system_fonts=not _needs_more_glyphs(svg),
-        )  # fmt: skip
+            svg_string=svg,
+            background="#ffffff",
+            zoom=1.6,
+            font_dirs=[str(fonts)],
+            font_family="DejaVu Sans",
+            sans_serif_family="DejaVu Sans",
+            skip_system_fonts=not _needs_more_glyphs(svg),
+        )
     return bytes(png)
 
 
@@ -88,17 +93,23 @@ def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | No
     legend, height = _legend(rows, foot + 42)
     names = ", ".join(dict.fromkeys(f"{lane.group} {lane.label}: {lane.headline}" for lane in rows))
     borders = edges(results.window.start_ns, results.window.end_ns, bins)
-    return "".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {height}" role="img" ',
-        'aria-labelledby="tl-ov-t tl-ov-d" width="100%">\n',
-        f'<title id="tl-ov-t">{_text(sentence, 600)}</title>\n<desc id="tl-ov-d">Lanes over time. {_text(names, 2000)}</desc>\n',
-        f"<style>{_style(rows, dark=dark)}</style>\n<defs>{''.join(map(_hatch, HATCHES))}</defs>\n",
-        *(f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption)),
-        *_axis(results.window.duration_ns, tops[0], foot),
-        *(part for lane, before, top in zip(rows, (None, *rows), tops, strict=False) for part in _lane(lane, before, top, borders)),
-        legend,
-        "</svg>\n",
-    ])  # fmt: skip
+    return "".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {height}" role="img" ',
+            'aria-labelledby="tl-ov-t tl-ov-d" width="100%">\n',
+            f'<title id="tl-ov-t">{_text(sentence, 600)}</title>\n<desc id="tl-ov-d">Lanes over time. {_text(names, 2000)}</desc>\n',
+            f"<style>{_style(rows, dark=dark)}</style>\n<defs>{''.join(map(_hatch, HATCHES))}</defs>\n",
+            *(f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption)),
+            *_axis(results.window.duration_ns, tops[0], foot),
+            *(
+                part
+                for lane, before, top in zip(rows, (None, *rows), tops, strict=False)
+                for part in _lane(lane, before, top, borders)
+            ),
+            legend,
+            "</svg>\n",
+        ]
+    )
 
 
 def _words_alone(sentence: str, caption: list[str], *, dark: bool | None) -> str:
@@ -134,8 +145,11 @@ def _wrapped(sentence: str, width: int) -> Iterator[str]:
 
 
 def _kinds(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
-    return [(p, s) for p in ("gpu_state", "cpu_state", "cause")
-            for s in dict.fromkeys(state for lane in rows if lane.palette == p for state in lane.states())]  # fmt: skip
+    return [
+        (p, s)
+        for p in ("gpu_state", "cpu_state", "cause")
+        for s in dict.fromkeys(state for lane in rows if lane.palette == p for state in lane.states())
+    ]
 
 
 def _css_name(palette: str, state: str) -> str:
@@ -169,8 +183,15 @@ def _rules(colour: dict[str, str], fills: dict[str, str]) -> str:
 
 
 #: Hatches by plotly's names, so that both pictures look alike.
-HATCHES = {"/": "M-1 5L5 -1M3 9L9 3", "\\": "M-1 3L5 9M3 -1L9 5", "x": "M0 0L8 8M0 8L8 0", "-": "M0 4H8", "|": "M4 0V8",
-           "+": "M0 4H8M4 0V8", ".": "M3 4h1.5"}  # fmt: skip
+HATCHES = {
+    "/": "M-1 5L5 -1M3 9L9 3",
+    "\\": "M-1 3L5 9M3 -1L9 5",
+    "x": "M0 0L8 8M0 8L8 0",
+    "-": "M0 4H8",
+    "|": "M4 0V8",
+    "+": "M0 4H8M4 0V8",
+    ".": "M3 4h1.5",
+}
 
 
 def _hatch_id(pattern: str) -> str:

@@ -21,11 +21,18 @@ REQUESTS = 120
 LOOKS = {
     part: Look(PARTS[part], colour, pattern)
     for part, colour, pattern in (
-        ("before_tokenize_ns", "#CC79A7", "x"), ("tokenize_ns", "#E69F00", ""), ("queue_ns", "#F0E442", "."), ("broadcast_ns", "#D55E00", "/"),
-        ("gpu_useful_ns", "#0072B2", ""), ("gpu_wait_ns", "#33A382", "\\"), ("gpu_idle_ns", "#D4D4D4", "/"),
-        ("gpu_collective_ns", "#8C8C8C", "."), ("back_ns", "#56B4E9", "x"), ("unknown_ns", "#FFFFFF", "x"),
+        ("before_tokenize_ns", "#CC79A7", "x"),
+        ("tokenize_ns", "#E69F00", ""),
+        ("queue_ns", "#F0E442", "."),
+        ("broadcast_ns", "#D55E00", "/"),
+        ("gpu_useful_ns", "#0072B2", ""),
+        ("gpu_wait_ns", "#33A382", "\\"),
+        ("gpu_idle_ns", "#D4D4D4", "/"),
+        ("gpu_collective_ns", "#8C8C8C", "."),
+        ("back_ns", "#56B4E9", "x"),
+        ("unknown_ns", "#FFFFFF", "x"),
     )
-}  # fmt: skip
+}
 
 
 def requests_chart(results: Results) -> go.Figure | None:
@@ -43,9 +50,15 @@ def requests_chart(results: Results) -> go.Figure | None:
     for part, appearance in LOOKS.items():
         if shown[part].sum():
             figure.add_bar(
-                x=list(range(1, len(shown) + 1)), y=(shown[part] / 1e6).to_list(), name=appearance.label, marker=marker(appearance),
-                text=names, textposition="none", customdata=at, hovertemplate="%{text}, %{customdata}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
-            )  # fmt: skip
+                x=list(range(1, len(shown) + 1)),
+                y=(shown[part] / 1e6).to_list(),
+                name=appearance.label,
+                marker=marker(appearance),
+                text=names,
+                textposition="none",
+                customdata=at,
+                hovertemplate="%{text}, %{customdata}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
+            )
     figure.update_layout(barmode="stack", bargap=0.08, margin={"t": 50})
     which = (
         "requests in order of arrival"

@@ -22,10 +22,20 @@ if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
 __all__ = [
-    "causes_sentence", "collectives_sentence", "cpu_time_sentence", "demand_sentence", "detail_sentence", "flame_sentence",
-    "ipc_sentence", "launches_sentence", "requests_sentence", "staircase_sentence", "states_sentence", "threads_sentence",
+    "causes_sentence",
+    "collectives_sentence",
+    "cpu_time_sentence",
+    "demand_sentence",
+    "detail_sentence",
+    "flame_sentence",
+    "ipc_sentence",
+    "launches_sentence",
+    "requests_sentence",
+    "staircase_sentence",
+    "states_sentence",
+    "threads_sentence",
     "timeline_sentence",
-]  # fmt: skip
+]
 
 USEFUL = ["compute", "copy", "collective_transfer"]
 SHORT = ["runnable", "throttled"]
@@ -266,10 +276,17 @@ def staircase_sentence(results: Results) -> str:
 
 
 PARTS = {
-    "before_tokenize_ns": "before the tokenizer", "tokenize_ns": "tokenize", "queue_ns": "queue before the engine",
-    "broadcast_ns": "engine to workers", "gpu_useful_ns": "GPU useful", "gpu_wait_ns": "GPU waiting in a collective",
-    "gpu_idle_ns": "GPU idle", "gpu_collective_ns": "collective, waiting not known", "back_ns": "back to the first token", "unknown_ns": "not known",
-}  # fmt: skip
+    "before_tokenize_ns": "before the tokenizer",
+    "tokenize_ns": "tokenize",
+    "queue_ns": "queue before the engine",
+    "broadcast_ns": "engine to workers",
+    "gpu_useful_ns": "GPU useful",
+    "gpu_wait_ns": "GPU waiting in a collective",
+    "gpu_idle_ns": "GPU idle",
+    "gpu_collective_ns": "collective, waiting not known",
+    "back_ns": "back to the first token",
+    "unknown_ns": "not known",
+}
 
 
 def requests_sentence(results: Results) -> str:

@@ -66,12 +66,32 @@ def _stairs(
 ) -> tuple[go.Scatter, go.Scatter]:
     def stairs(values: NDArray[np.float64], name: str, **looks: object) -> go.Scatter:
         y = np.append(values, values[-1]).astype(np.float32)
-        return go.Scatter(x=ms, y=y, mode="lines", name=name, legendgroup=name, showlegend=first,
-                          hovertemplate="%{y:.0f} % at %{x:.0f} ms", **looks)  # fmt: skip
+        return go.Scatter(
+            x=ms,
+            y=y,
+            mode="lines",
+            name=name,
+            legendgroup=name,
+            showlegend=first,
+            hovertemplate="%{y:.0f} % at %{x:.0f} ms",
+            **looks,
+        )
 
     hatch = {"shape": "/", "bgcolor": SPIN, "fgcolor": "rgba(255,255,255,0.8)", "size": 5}
     return (
-        stairs(useful, "useful", fill="tozeroy", fillcolor="#0072B2", line={"shape": "hv", "color": "#0072B2", "width": 1}),
-        stairs(busy, "busy, as monitoring shows it", fill="tonexty", fillcolor=SPIN, fillpattern=hatch,
-               line={"shape": "hv", "color": GAP, "width": 1.5, "dash": "dot"}),
-    )  # fmt: skip
+        stairs(
+            useful,
+            "useful",
+            fill="tozeroy",
+            fillcolor="#0072B2",
+            line={"shape": "hv", "color": "#0072B2", "width": 1},
+        ),
+        stairs(
+            busy,
+            "busy, as monitoring shows it",
+            fill="tonexty",
+            fillcolor=SPIN,
+            fillpattern=hatch,
+            line={"shape": "hv", "color": GAP, "width": 1.5, "dash": "dot"},
+        ),
+    )

@@ -44,12 +44,18 @@ def _bar(time: pl.DataFrame, gpus: list[int], labels: list[str], state: str) -> 
         return None
     appearance = look("gpu_state", state)
     return go.Bar(
-        y=labels, x=[100 * part for part in parts], orientation="h", name=safe(appearance.label),
-        marker=marker(appearance), text=[share(part) if part >= 0.04 else "" for part in parts], textposition="inside",
-        insidetextanchor="middle", textangle=0,
+        y=labels,
+        x=[100 * part for part in parts],
+        orientation="h",
+        name=safe(appearance.label),
+        marker=marker(appearance),
+        text=[share(part) if part >= 0.04 else "" for part in parts],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
         customdata=[duration(own[gpu]["ns"]) if gpu in own else "" for gpu in gpus],
         hovertemplate="%{y}: %{customdata}, %{x:.1f} %<extra>%{fullData.name}</extra>",
-    )  # fmt: skip
+    )
 
 
 def states_table(results: Results, names: dict[int, str]) -> list[list[str]]:

@@ -18,9 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "CAUSES", "CPU_STATES", "CSS", "GPU_STATES", "GRID", "INK", "PALETTES", "ROLES", "TEMPLATE", "Look", "count",
-    "duration", "finished", "look", "plain", "safe", "share",
-]  # fmt: skip
+    "CAUSES",
+    "CPU_STATES",
+    "CSS",
+    "GPU_STATES",
+    "GRID",
+    "INK",
+    "PALETTES",
+    "ROLES",
+    "TEMPLATE",
+    "Look",
+    "count",
+    "duration",
+    "finished",
+    "look",
+    "plain",
+    "safe",
+    "share",
+]
 
 
 class Look(NamedTuple):

@@ -40,9 +40,14 @@ def threads_chart(results: Results) -> go.Figure | None:
         ns = rows[f"{state}_ns"]
         if ns.sum():
             figure.add_bar(
-                y=list(range(len(rows))), x=(ns / 1e6).to_list(), orientation="h", name=appearance.label, marker=marker(appearance),
-                customdata=[duration(value) for value in ns], hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
-            )  # fmt: skip
+                y=list(range(len(rows))),
+                x=(ns / 1e6).to_list(),
+                orientation="h",
+                name=appearance.label,
+                marker=marker(appearance),
+                customdata=[duration(value) for value in ns],
+                hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
+            )
     figure.update_layout(barmode="stack", margin={"t": 50})
     labels = [safe(names.get(thread, "")) for thread in rows["thread"]]
     figure.update_yaxes(

@@ -45,8 +45,11 @@ def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
     stacks = [np.cumsum(lane.heights(borders), axis=0) for lane in rows]
     figure = go.Figure()
     for palette, state in _legend(rows):
-        drawn = [(s, lane.states().index(state), y) for lane, s, y in zip(rows, stacks, places, strict=True)
-                 if lane.palette == palette and state in lane.states()]  # fmt: skip
+        drawn = [
+            (s, lane.states().index(state), y)
+            for lane, s, y in zip(rows, stacks, places, strict=True)
+            if lane.palette == palette and state in lane.states()
+        ]
         figure.add_trace(_stairs(palette, state, drawn, ms))
     for lane, place in zip(rows, places, strict=True):
         figure.add_trace(_hover(lane, place, ms, occupancy(lane.pieces, lane.states(), borders)))
@@ -68,8 +71,13 @@ def _height(places: list[float]) -> int:
 
 
 def _legend(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
-    found = {(lane.palette, state): None for name in ("gpu_state", "cpu_state", "cause")
-             for lane in rows if lane.palette == name for state in lane.states()}  # fmt: skip
+    found = {
+        (lane.palette, state): None
+        for name in ("gpu_state", "cpu_state", "cause")
+        for lane in rows
+        if lane.palette == name
+        for state in lane.states()
+    }
     return list(found)
 
 
@@ -88,12 +96,25 @@ def _stairs(
             ys += [foot + STRIP * y, np.array([np.nan], dtype=np.float32)]
     appearance = look(palette, state)
     return go.Scatter(
-        x=np.concatenate(xs).astype(np.float32), y=np.concatenate(ys).astype(np.float32), mode="lines",
-        name=safe(appearance.label), legendgroup=palette, fill="toself", fillcolor=appearance.paint,
-        fillpattern={"shape": appearance.pattern, "fgcolor": "rgba(255,255,255,0.6)", "fillmode": "overlay", "size": 5,
-                     "bgcolor": appearance.paint} if appearance.pattern else None,
-        line={"width": 0, "shape": "hv", "color": appearance.paint}, hoverinfo="skip",
-    )  # fmt: skip
+        x=np.concatenate(xs).astype(np.float32),
+        y=np.concatenate(ys).astype(np.float32),
+        mode="lines",
+        name=safe(appearance.label),
+        legendgroup=palette,
+        fill="toself",
+        fillcolor=appearance.paint,
+        fillpattern={
+            "shape": appearance.pattern,
+            "fgcolor": "rgba(255,255,255,0.6)",
+            "fillmode": "overlay",
+            "size": 5,
+            "bgcolor": appearance.paint,
+        }
+        if appearance.pattern
+        else None,
+        line={"width": 0, "shape": "hv", "color": appearance.paint},
+        hoverinfo="skip",
+    )
 
 
 def _runs(there: NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -119,20 +140,30 @@ def _hover(lane: Lane, foot: float, ms: NDArray[np.float32], shares: NDArray[np.
         f"{safe(look(lane.palette, s).label)} %{{customdata[{i}]}} %" for i, s in enumerate(lane.states())
     ]
     return go.Scatter(
-        x=(ms[:-1] + ms[1:]) / 2, y=np.full(len(ms) - 1, foot + STRIP / 2, dtype=np.float32), mode="lines",
-        line={"width": 0}, opacity=0, showlegend=False, name=safe(f"{lane.group}: {lane.label}"),
+        x=(ms[:-1] + ms[1:]) / 2,
+        y=np.full(len(ms) - 1, foot + STRIP / 2, dtype=np.float32),
+        mode="lines",
+        line={"width": 0},
+        opacity=0,
+        showlegend=False,
+        name=safe(f"{lane.group}: {lane.label}"),
         customdata=np.round(shares.T * 100).clip(0, 100).astype(np.uint8),
         hovertemplate="at %{x:.1f} ms<br>" + "<br>".join(lines),
-    )  # fmt: skip
+    )
 
 
 def _axes(figure: go.Figure, rows: tuple[Lane, ...], places: list[float], end_ms: float) -> None:
     """Name the lanes on the left, give each its figure on the right, and the axis its unit."""
     middles = [place + STRIP / 2 for place in places]
     figure.update_yaxes(
-        tickvals=middles, ticktext=[safe(f"{lane.group}  {lane.label}") for lane in rows], showgrid=False,
-        zeroline=False, range=[places[-1] - 0.15, 0.05], fixedrange=True, ticklabelstandoff=4,
-    )  # fmt: skip
+        tickvals=middles,
+        ticktext=[safe(f"{lane.group}  {lane.label}") for lane in rows],
+        showgrid=False,
+        zeroline=False,
+        range=[places[-1] - 0.15, 0.05],
+        fixedrange=True,
+        ticklabelstandoff=4,
+    )
     for lane, middle in zip(rows, middles, strict=True):
         figure.add_annotation(
             x=1.005,
@@ -205,18 +236,26 @@ def _coarse(pieces: pl.DataFrame, start_ns: int, end_ns: int, budget: int) -> pl
     begins = np.flatnonzero(np.concatenate([[True], np.diff(best) != 0]))
     ends = np.concatenate([begins[1:], [len(best)]])
     kept = best[begins] >= 0
-    return pl.DataFrame({
-        "ts_ns": borders[begins][kept],
-        "dur_ns": (borders[ends] - borders[begins])[kept],
-        "state": [states[i] for i in best[begins][kept]],
-    }, schema={"ts_ns": pl.Int64, "dur_ns": pl.Int64, "state": pl.String})  # fmt: skip
+    return pl.DataFrame(
+        {
+            "ts_ns": borders[begins][kept],
+            "dur_ns": (borders[ends] - borders[begins])[kept],
+            "state": [states[i] for i in best[begins][kept]],
+        },
+        schema={"ts_ns": pl.Int64, "dur_ns": pl.Int64, "state": pl.String},
+    )
 
 
 def _bars(bars: pl.DataFrame, palette: str, state: str, start_ns: int) -> go.Bar:
     own = bars.filter((pl.col("palette") == palette) & (pl.col("state") == state))
     appearance = look(palette, state)
     return go.Bar(
-        base=((own["ts_ns"] - start_ns) / 1e6).to_numpy(), x=(own["dur_ns"] / 1e6).to_numpy(), y=own["y"].to_numpy(),
-        width=STRIP, orientation="h", marker=marker(appearance), name=safe(appearance.label),
+        base=((own["ts_ns"] - start_ns) / 1e6).to_numpy(),
+        x=(own["dur_ns"] / 1e6).to_numpy(),
+        y=own["y"].to_numpy(),
+        width=STRIP,
+        orientation="h",
+        marker=marker(appearance),
+        name=safe(appearance.label),
         hovertemplate=f"{safe(plain(appearance.label))}: %{{x:.3f}} ms from %{{base:.3f}} ms<extra></extra>",
-    )  # fmt: skip
+    )

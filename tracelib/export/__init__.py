@@ -31,9 +31,13 @@ FORMATS = {
     "chrome": ".chrome.json",
 }
 _HOME = {
-    "open_in_perfetto": "serve", "within": "within", "write_archive": "archive", "write_chrome": "chrome", "write_perfetto": "perfetto",
+    "open_in_perfetto": "serve",
+    "within": "within",
+    "write_archive": "archive",
+    "write_chrome": "chrome",
+    "write_perfetto": "perfetto",
     "write_speedscope": "speedscope",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -38,8 +38,12 @@ def write_speedscope(results: Results, findings: Mapping[str, Any], target: Path
     profiles = [*_sampled(results, frames), *_evented(results, findings, frames)]
     shared = [{"name": name} | ({"file": file} if file else {}) for name, file in frames]
     document = {
-        "$schema": SCHEMA, "exporter": "tracelib", "name": str(findings["title"]), "shared": {"frames": shared}, "profiles": profiles,
-    }  # fmt: skip
+        "$schema": SCHEMA,
+        "exporter": "tracelib",
+        "name": str(findings["title"]),
+        "shared": {"frames": shared},
+        "profiles": profiles,
+    }
     target.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
@@ -58,9 +62,14 @@ def _sampled(results: Results, frames: dict[tuple[str, str | None], int]) -> Ite
         if own.is_empty():
             continue
         yield {
-            "type": "sampled", "name": f"CPU samples: {role.replace('_', ' ')}", "unit": "nanoseconds" if _in_ns(own) else "none",
-            "startValue": 0, "endValue": sum(weights), "samples": [chains[stack] for stack in own["stack"]], "weights": weights,
-        }  # fmt: skip
+            "type": "sampled",
+            "name": f"CPU samples: {role.replace('_', ' ')}",
+            "unit": "nanoseconds" if _in_ns(own) else "none",
+            "startValue": 0,
+            "endValue": sum(weights),
+            "samples": [chains[stack] for stack in own["stack"]],
+            "weights": weights,
+        }
 
 
 def _in_ns(samples: pl.DataFrame) -> bool:
@@ -107,6 +116,10 @@ def _profile(
         for row, ends in zip(rows, closing, strict=True)
     ]
     return {
-        "type": "evented", "name": f"{track.group.name}: {track.name}" + (" (crossing)" if number else ""), "unit": "nanoseconds",
-        "startValue": events[0]["at"], "endValue": events[-1]["at"], "events": events,
-    }  # fmt: skip
+        "type": "evented",
+        "name": f"{track.group.name}: {track.name}" + (" (crossing)" if number else ""),
+        "unit": "nanoseconds",
+        "startValue": events[0]["at"],
+        "endValue": events[-1]["at"],
+        "events": events,
+    }

@@ -67,10 +67,16 @@ def _sorted(slices: pl.DataFrame) -> pl.DataFrame:
 def _findings(findings: Mapping[str, Any]) -> Iterator[Track]:
     for finding in findings["findings"]:
         rows = [
-            {"ts_ns": e["ts_ns"], "dur_ns": e["dur_ns"], "name": e["what"], "who": e["who"], "value": _text(e["value"])}
+            {
+                "ts_ns": e["ts_ns"],
+                "dur_ns": e["dur_ns"],
+                "name": e["what"],
+                "who": e["who"],
+                "value": _text(e["value"]),
+            }
             for e in finding["evidence"]
             if e["ts_ns"] is not None
-        ]  # fmt: skip
+        ]
         schema = {
             "ts_ns": pl.Int64,
             "dur_ns": pl.Int64,

@@ -41,7 +41,7 @@ RECORD_WITH = {
     "ipc": "annotations around the engine's message queue (vLLM's torch profiler records them), or with_stack=True",
     "quota": "the cgroup's cpu.stat, copied before and after (--cpu-stat BEFORE --cpu-stat AFTER), and its cpu.max",
     "requests": "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
-}  # fmt: skip
+}
 
 
 def diagnose(
@@ -61,9 +61,14 @@ def diagnose(
     outcomes = [rule(results) or unseen(rule.__name__, results) for rule in RULES]
     found = ordered(o for o in outcomes if isinstance(o, Finding))
     parts: dict[str, Any] = {
-        "launches": _launches(results), "collectives": _collectives(results), "ipc": _ipc(results), "scheduling": _scheduling(results),
-        "requests": _requests(results), "cpu_time": _cpu_time(results), "quota": _quota(results),
-    }  # fmt: skip
+        "launches": _launches(results),
+        "collectives": _collectives(results),
+        "ipc": _ipc(results),
+        "scheduling": _scheduling(results),
+        "requests": _requests(results),
+        "cpu_time": _cpu_time(results),
+        "quota": _quota(results),
+    }
     abstained = [
         Abstained(part, results.missing.get(part, "no event of this kind in the window"), RECORD_WITH[part])
         for part, value in parts.items()
@@ -72,13 +77,28 @@ def diagnose(
     now = generated or datetime.now(UTC)
     window = results.window
     document = {
-        "schema": SCHEMA, "tool": {"name": "tracelib", "version": __version__}, "generated_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "title": title, "ticket": ticket, "parameters": dict(parameters or {}), "sources": _sources(results),
-        "window": {"start_ns": window.start_ns, "end_ns": window.end_ns, "duration_ns": window.duration_ns, "why": window.why},
-        "verdict": Shown(dataclasses.asdict(verdict(results, thresholds)), window.start_ns), "devices": _devices(results), "host_time": _rows(results.host_time),
-        **parts, "capacity": _capacity(results), "findings": [_finding(results, f, n, reservation(found)) for n, f in enumerate(found, 1)],
-        "abstained": [dataclasses.asdict(a) for a in abstained], "health": _health(results),
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "tool": {"name": "tracelib", "version": __version__},
+        "generated_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "title": title,
+        "ticket": ticket,
+        "parameters": dict(parameters or {}),
+        "sources": _sources(results),
+        "window": {
+            "start_ns": window.start_ns,
+            "end_ns": window.end_ns,
+            "duration_ns": window.duration_ns,
+            "why": window.why,
+        },
+        "verdict": Shown(dataclasses.asdict(verdict(results, thresholds)), window.start_ns),
+        "devices": _devices(results),
+        "host_time": _rows(results.host_time),
+        **parts,
+        "capacity": _capacity(results),
+        "findings": [_finding(results, f, n, reservation(found)) for n, f in enumerate(found, 1)],
+        "abstained": [dataclasses.asdict(a) for a in abstained],
+        "health": _health(results),
+    }
     return Shown(document, window.start_ns)
 
 
@@ -139,16 +159,26 @@ def _sources(results: Results) -> list[dict[str, Any]]:
         {
             **{key: row[key] for key in kept},
             "tied_by": _TIED.get(row["tied_by"], row["tied_by"]),
-            "residual": None if row["anchors"] is None else {
-                "against": row["tied_with"], "kind": row["anchor_kind"], "anchors": row["anchors"],
-                "p50_ns": row["residual_p50_ns"], "p99_ns": row["residual_p99_ns"], "drift_ppb": row["drift_ppb"],
+            "residual": None
+            if row["anchors"] is None
+            else {
+                "against": row["tied_with"],
+                "kind": row["anchor_kind"],
+                "anchors": row["anchors"],
+                "p50_ns": row["residual_p50_ns"],
+                "p99_ns": row["residual_p99_ns"],
+                "drift_ppb": row["drift_ppb"],
             },
             "rows": {name: count.get(row["source"], 0) for name, count in counts.items()},
-            "lost": {"declared": row["lost_declared"], "detected": row["lost_detected"], "skipped_bytes": row["skipped_bytes"]},
+            "lost": {
+                "declared": row["lost_declared"],
+                "detected": row["lost_detected"],
+                "skipped_bytes": row["skipped_bytes"],
+            },
             "notes": health.filter(pl.col("source") == row["source"])["message"].to_list(),
         }
         for row in results.trace.sources.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
 
 
 def _devices(results: Results) -> list[dict[str, Any]]:
@@ -165,12 +195,18 @@ def _devices(results: Results) -> list[dict[str, Any]]:
         window = results.window.duration_ns
         known = apart == 0
         useful = time["compute"] + time["copy"] + time["collective_transfer"]
-        out.append({
-            "host": gpu["host"], "rank": gpu["rank"], "device": gpu["device"],
-            "gpu_time_ns": {**time, "collective": apart}, "busy_share": (window - time["idle"]) / window,
-            "useful_share": useful / window if known else None, "lost_ns": time["idle"] + time["collective_wait"],
-            "causes": _rows(results.causes.filter(pl.col("gpu") == gpu["gpu"]).drop("gpu")),
-        })  # fmt: skip
+        out.append(
+            {
+                "host": gpu["host"],
+                "rank": gpu["rank"],
+                "device": gpu["device"],
+                "gpu_time_ns": {**time, "collective": apart},
+                "busy_share": (window - time["idle"]) / window,
+                "useful_share": useful / window if known else None,
+                "lost_ns": time["idle"] + time["collective_wait"],
+                "causes": _rows(results.causes.filter(pl.col("gpu") == gpu["gpu"]).drop("gpu")),
+            }
+        )
     return out
 
 
@@ -179,11 +215,16 @@ def _launches(results: Results) -> dict[str, Any] | None:
     if ops.is_empty() or ops["call_ts_ns"].null_count() == ops.height:
         return None
     return {
-        "count": ops.height, "api_ns": _quantiles(ops["api_ns"]), "launch_to_start_ns": _quantiles(ops["launch_to_start_ns"]),
-        "return_to_start_ns": _quantiles(ops["return_to_start_ns"]), "negative_returns": int((ops["return_to_start_ns"] < 0).sum() or 0),
-        "late": int(ops["late"].sum() or 0), "graph_coverage": graph_coverage(ops), "unmatched_gpu_ops": ops["call_ts_ns"].null_count(),
+        "count": ops.height,
+        "api_ns": _quantiles(ops["api_ns"]),
+        "launch_to_start_ns": _quantiles(ops["launch_to_start_ns"]),
+        "return_to_start_ns": _quantiles(ops["return_to_start_ns"]),
+        "negative_returns": int((ops["return_to_start_ns"] < 0).sum() or 0),
+        "late": int(ops["late"].sum() or 0),
+        "graph_coverage": graph_coverage(ops),
+        "unmatched_gpu_ops": ops["call_ts_ns"].null_count(),
         "definitions": _rows(launch_delays(ops)),
-    }  # fmt: skip
+    }
 
 
 def _collectives(results: Results) -> dict[str, Any] | None:
@@ -197,11 +238,15 @@ def _collectives(results: Results) -> dict[str, Any] | None:
     waited = met.group_by("gpu").agg(pl.col("wait_ns").sum()).sort("gpu")["wait_ns"].to_list()
     skew = int(events["skew_ns"].sum())
     return {
-        "groups": rows["group"].n_unique(), "matched": met.height, "unmatched": rows.height - met.height,
-        "arrival_skew_ns": _quantiles(events["skew_ns"]), "transfer_ns": _transfer(met, results), "wait_ns": waited,
+        "groups": rows["group"].n_unique(),
+        "matched": met.height,
+        "unmatched": rows.height - met.height,
+        "arrival_skew_ns": _quantiles(events["skew_ns"]),
+        "transfer_ns": _transfer(met, results),
+        "wait_ns": waited,
         "amplification": sum(waited) / skew if skew else None,
         "worst_straggler_rank": ranks[late["straggler"][-1]] if late.height else None,
-    }  # fmt: skip
+    }
 
 
 def _ipc(results: Results) -> dict[str, Any] | None:
@@ -218,10 +263,12 @@ def _ipc(results: Results) -> dict[str, Any] | None:
     step = first["ts_ns"].diff().drop_nulls()
     over = int(first["dur_ns"].head(-1).sum()) / int(step.sum()) if step.len() else None
     return {
-        "dequeue_ns": _quantiles(dequeue["dur_ns"]), "dequeue_over_step": over,
-        "enqueue_ns": _quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]), "spin_cpu_ns": spin,
+        "dequeue_ns": _quantiles(dequeue["dur_ns"]),
+        "dequeue_over_step": over,
+        "enqueue_ns": _quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]),
+        "spin_cpu_ns": spin,
         "polls": polls(results.spinning).to_dicts(),
-    }  # fmt: skip
+    }
 
 
 def _transfer(met: pl.DataFrame, results: Results) -> int:
@@ -249,11 +296,16 @@ def _scheduling(results: Results) -> dict[str, Any] | None:
     return {
         "threads": [
             {"role": row["role"], **{f"{s}_ns": row[f"{s}_ns"] for s in _STATES}}
-            for row in results.scheduling.group_by("role").agg(_total(f"{s}_ns") for s in _STATES).sort("role", nulls_last=True).iter_rows(named=True)
+            for row in results.scheduling.group_by("role")
+            .agg(_total(f"{s}_ns") for s in _STATES)
+            .sort("role", nulls_last=True)
+            .iter_rows(named=True)
         ],
-        "demand": _demand(results), "cpus_seen": results.trace.sched["cpu"].drop_nulls().n_unique(),
-        "lost_switches": int(sources["lost_detected"].sum() or 0), "throttle_gaps": throttled.height if told else None,
-    }  # fmt: skip
+        "demand": _demand(results),
+        "cpus_seen": results.trace.sched["cpu"].drop_nulls().n_unique(),
+        "lost_switches": int(sources["lost_detected"].sum() or 0),
+        "throttle_gaps": throttled.height if told else None,
+    }
 
 
 def _quota(results: Results) -> dict[str, Any] | None:
@@ -263,11 +315,18 @@ def _quota(results: Results) -> dict[str, Any] | None:
         return None
     bounds = supply.quota_bounds()
     return {
-        "limited": supply.limited, "cpus": supply.quota_cpus, "period_us": supply.period_us,
-        "cpus_by_counters": list(bounds) if bounds else None, "since": supply.since or None,
-        **{name: supply.counters.get(name) for name in ("nr_periods", "nr_throttled", "throttled_usec", "usage_usec")},
-        "throttled_share": supply.throttled_share, "cpus_used": supply.cpus_used,
-    }  # fmt: skip
+        "limited": supply.limited,
+        "cpus": supply.quota_cpus,
+        "period_us": supply.period_us,
+        "cpus_by_counters": list(bounds) if bounds else None,
+        "since": supply.since or None,
+        **{
+            name: supply.counters.get(name)
+            for name in ("nr_periods", "nr_throttled", "throttled_usec", "usage_usec")
+        },
+        "throttled_share": supply.throttled_share,
+        "cpus_used": supply.cpus_used,
+    }
 
 
 def _demand(results: Results) -> dict[str, float] | None:
@@ -280,16 +339,21 @@ def _requests(results: Results) -> dict[str, Any] | None:
     if rows.is_empty():
         return None
     return {
-        "count": rows.height, "ttft_ns": _quantiles(rows["ttft_ns"]),
+        "count": rows.height,
+        "ttft_ns": _quantiles(rows["ttft_ns"]),
         "parts": [
             {
-                "part": part.removesuffix("_ns"), "p50": quantile(rows[part], 0.5), "p95": quantile(rows[part], 0.95),
+                "part": part.removesuffix("_ns"),
+                "p50": quantile(rows[part], 0.5),
+                "p95": quantile(rows[part], 0.95),
                 "correlation_with_ttft": _correlation(rows, part),
             }
             for part in PARTS
         ],
-        "unknown": _unknown(rows), "outside_window": results.requests_outside, "lost_by_cause": _request_causes(results),
-    }  # fmt: skip
+        "unknown": _unknown(rows),
+        "outside_window": results.requests_outside,
+        "lost_by_cause": _request_causes(results),
+    }
 
 
 def _unknown(rows: pl.DataFrame) -> list[dict[str, Any]]:
@@ -309,10 +373,15 @@ def _request_causes(results: Results) -> list[dict[str, Any]]:
         spent = every.join(rows.select("row", "ns"), on="row", how="left").with_columns(
             pl.col("ns").fill_null(0)
         )
-        out.append({
-            "cause": cause, "p50": quantile(spent["ns"], 0.5), "p95": quantile(spent["ns"], 0.95), "total_ns": int(spent["ns"].sum()),
-            "correlation_with_ttft": _correlation(spent, "ns"),
-        })  # fmt: skip
+        out.append(
+            {
+                "cause": cause,
+                "p50": quantile(spent["ns"], 0.5),
+                "p95": quantile(spent["ns"], 0.95),
+                "total_ns": int(spent["ns"].sum()),
+                "correlation_with_ttft": _correlation(spent, "ns"),
+            }
+        )
     return sorted(out, key=lambda row: -row["total_ns"])
 
 
@@ -325,9 +394,12 @@ def _capacity(results: Results) -> dict[str, Any]:
     """Return every estimate of the cores that the server needs, each with its origin; `demand` as in `scheduling`."""
     cpus = results.trace.sources["cpus"].drop_nulls()
     return {
-        "gpus": results.gpu_time["gpu"].n_unique(), "cpus_of_host": max(cpus.to_list(), default=None),
-        "mean_input_tokens": results.supply.mean_input_tokens, "demand": _demand(results), "estimates": _rows(capacity(results)),
-    }  # fmt: skip
+        "gpus": results.gpu_time["gpu"].n_unique(),
+        "cpus_of_host": max(cpus.to_list(), default=None),
+        "mean_input_tokens": results.supply.mean_input_tokens,
+        "demand": _demand(results),
+        "estimates": _rows(capacity(results)),
+    }
 
 
 def _health(results: Results) -> list[dict[str, Any]]:

@@ -152,9 +152,11 @@ class Cost(TypedDict):
 def cost_of(results: Results, lost: pl.DataFrame) -> Cost:
     """Return what one cause cost, with its worst stretches, and what mending it gives back."""
     return {
-        "exposed_ns": spent(lost), "exposed_share": exposed_share(results, lost), "evidence": evidence_of_lost(results, lost),
+        "exposed_ns": spent(lost),
+        "exposed_share": exposed_share(results, lost),
+        "evidence": evidence_of_lost(results, lost),
         "gain_ns": gain_of(lost),
-    }  # fmt: skip
+    }
 
 
 def shortage_note(lost: pl.DataFrame) -> str:

@@ -116,17 +116,29 @@ def _unmatched(results: Results) -> str:
 NEEDS = (
     Need(
         (
-            "allocation_hot_path", "gc_pauses", "gil_contention", "host_synchronisation", "launch_bound", "low_graph_coverage", "module_loading",
-            "run_time_compilation", "staircase",
+            "allocation_hot_path",
+            "gc_pauses",
+            "gil_contention",
+            "host_synchronisation",
+            "launch_bound",
+            "low_graph_coverage",
+            "module_loading",
+            "run_time_compilation",
+            "staircase",
         ),
-        _no_launches, CALLS,
+        _no_launches,
+        CALLS,
     ),
     Need(("engine_scheduling", "ipc_stretched", "no_load", "tokenization_exposed"), _nobody_upstream, SERVER),
     Need(("busy_wait", "cpu_shortage", "quota_throttling", "tokenization_starves"), _no_wakeups, SCHED),
     Need(("single_thread_saturated",), _no_switches, SCHED),
     Need(("busy_wait", "tokenization_starves"), _unnamed_instead, SAMPLES),
     Need(("gc_pauses",), _no_samples_of("gc", "garbage collection"), SAMPLES),
-    Need(("gil_contention",), _no_samples_of("gil", "the interpreter lock"), f"{SAMPLES}, or py-spy record --gil"),
+    Need(
+        ("gil_contention",),
+        _no_samples_of("gil", "the interpreter lock"),
+        f"{SAMPLES}, or py-spy record --gil",
+    ),
     Need(("profiler_overhead",), _no_samples_of("profiler", "the recorder's own work"), SAMPLES),
     Need(("launch_skew_amplified", "rank_imbalance", "straggler_rank"), _unmatched, RANKS),
-)  # fmt: skip
+)

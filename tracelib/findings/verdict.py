@@ -41,14 +41,20 @@ NOT_HOST = ("imbalance", "no_work", "profiler", "unattributed")
 ASLEEP = 0.02
 
 WORDS = {
-    "tokenization": "tokenization", "kernel_launch": "kernel launch", "ipc": "messages between processes",
-    "scheduling": "the engine's scheduler", "sync": "synchronisation with the device", "gc": "garbage collection",
+    "tokenization": "tokenization",
+    "kernel_launch": "kernel launch",
+    "ipc": "messages between processes",
+    "scheduling": "the engine's scheduler",
+    "sync": "synchronisation with the device",
+    "gc": "garbage collection",
     "gil": "waiting for the interpreter lock",
-}  # fmt: skip
+}
 #: Parts of kernel_launch that call for a change of their own, and so are named apart in the sentence.
 APART = {
-    "jit_compile": "run-time compilation", "module_load": "loading of GPU code", "alloc": "memory allocation",
-}  # fmt: skip
+    "jit_compile": "run-time compilation",
+    "module_load": "loading of GPU code",
+    "alloc": "memory allocation",
+}
 
 
 @dataclass(frozen=True)
@@ -142,14 +148,18 @@ def shares(results: Results) -> Shares:
     told = tells_shortage(results.thread_states)
     time = results.gpu_time.rename({"ns": "dur_ns"})
     return Shares(
-        host=_median(results, host), lost=_median(results, pieces),
+        host=_median(results, host),
+        lost=_median(results, pieces),
         unattributed=_median(results, pieces.filter(pl.col("cause") == "unattributed")),
         no_work=_median(results, pieces.filter(pl.col("cause") == "no_work")),
         busy=_median(results, time.filter(pl.col("state") != "idle")),
         useful=_median(results, time.filter(pl.col("state").is_in([*USEFUL, "collective"]))),
-        starved=_median(results, host.filter(state == "runnable")), throttled=_median(results, host.filter(state == "throttled")), cpu_known=int(known["dur_ns"].sum()) / total if total and told else 0.0,
-        causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")}, named=_named(results, host),
-    )  # fmt: skip
+        starved=_median(results, host.filter(state == "runnable")),
+        throttled=_median(results, host.filter(state == "throttled")),
+        cpu_known=int(known["dur_ns"].sum()) / total if total and told else 0.0,
+        causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
+        named=_named(results, host),
+    )
 
 
 def _named(results: Results, host: pl.DataFrame) -> dict[str, float]:
@@ -248,8 +258,9 @@ def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]
     why.append(f"a launch was found for {_percent(launched)} of the GPU operations")
     why.append(
         f"the CPU state is known for {_percent(share.cpu_known)} of the exposed host time"
-        if tells_shortage(results.thread_states) else "no wake-up events: how much of it is CPU shortage cannot be told"
-    )  # fmt: skip
+        if tells_shortage(results.thread_states)
+        else "no wake-up events: how much of it is CPU shortage cannot be told"
+    )
     if untied:
         why.append(f"{untied} of {results.trace.sources.height} sources could not be tied to the timeline")
     sure = not weak and not damaged and unknown < 0.1 and share.cpu_known > 0.5 and not untied

@@ -19,6 +19,21 @@ from tracelib.intervals.line import begin, each, end, in_order, in_parts, key_by
 from tracelib.intervals.nesting import innermost
 
 __all__ = [
-    "begin", "beneath", "clip", "each", "end", "fill", "in_order", "in_parts", "innermost", "key_by_key", "layered",
-    "merge_equal", "order_of", "overlay", "under", "union", "whole_keys",
-]  # fmt: skip
+    "begin",
+    "beneath",
+    "clip",
+    "each",
+    "end",
+    "fill",
+    "in_order",
+    "in_parts",
+    "innermost",
+    "key_by_key",
+    "layered",
+    "merge_equal",
+    "order_of",
+    "overlay",
+    "under",
+    "union",
+    "whole_keys",
+]

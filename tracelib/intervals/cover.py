@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.intervals.line import (
-    AT_ONCE,
-    begin,
-    each,
-    end,
-    ints,
-    lines,
-    on_line,
-    span_of,
-    with_length,
-)  # fmt: skip
+from tracelib.intervals.line import AT_ONCE, begin, each, end, ints, lines, on_line, span_of, with_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,9 +48,13 @@ def _union(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     reach = np.maximum.accumulate(stop)
     first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
     last = np.append(first[1:], len(start)) - 1
-    return pl.DataFrame({
-        by: rows[by].gather(first), "ts_ns": start[first] - shift[first], "dur_ns": reach[last] - start[first],
-    })  # fmt: skip
+    return pl.DataFrame(
+        {
+            by: rows[by].gather(first),
+            "ts_ns": start[first] - shift[first],
+            "dur_ns": reach[last] - start[first],
+        }
+    )
 
 
 def fill(timeline: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
@@ -125,11 +119,15 @@ def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> list[pl.DataF
         piece, begins, length, covering = _parts(left[few], right[few], low[few], count[few], start, stop)
         piece += few.start
         made.append(
-            pl.DataFrame({
-                "_piece": pieces["_piece"].gather(piece), "ts_ns": begins - shift[piece], "dur_ns": length,
-                "_at": pl.Series(row[covering]).set(pl.Series(covering < 0), None),
-            })
-        )  # fmt: skip
+            pl.DataFrame(
+                {
+                    "_piece": pieces["_piece"].gather(piece),
+                    "ts_ns": begins - shift[piece],
+                    "dur_ns": length,
+                    "_at": pl.Series(row[covering]).set(pl.Series(covering < 0), None),
+                }
+            )
+        )
     return made
 
 

@@ -52,10 +52,13 @@ def _holes(line: pl.DataFrame, by: str, low: int, high: int) -> pl.DataFrame:
     before = np.append(low, stop[:-1])
     before[first] = low
     free = np.flatnonzero(start > before)
-    return pl.DataFrame({
-        by: line[by].gather(np.append(free, last)), "ts_ns": np.append(before[free], stop[last]),
-        "dur_ns": np.append(start[free] - before[free], high - stop[last]),
-    })  # fmt: skip
+    return pl.DataFrame(
+        {
+            by: line[by].gather(np.append(free, last)),
+            "ts_ns": np.append(before[free], stop[last]),
+            "dur_ns": np.append(start[free] - before[free], high - stop[last]),
+        }
+    )
 
 
 def layered(

@@ -21,9 +21,22 @@ Part = TypeVar("Part")
 Made = TypeVar("Made")
 
 __all__ = [
-    "AT_ONCE", "begin", "changes", "each", "end", "in_order", "in_parts", "ints", "key_by_key", "lines", "on_line", "order_of", "span_of", "whole_keys",
+    "AT_ONCE",
+    "begin",
+    "changes",
+    "each",
+    "end",
+    "in_order",
+    "in_parts",
+    "ints",
+    "key_by_key",
+    "lines",
+    "on_line",
+    "order_of",
+    "span_of",
+    "whole_keys",
     "with_length",
-]  # fmt: skip
+]
 
 #: Rows that are worked on at a time, where the keys allow.
 CHUNK = 2**17

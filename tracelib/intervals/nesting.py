@@ -42,11 +42,16 @@ def _innermost(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
     if order is not None:
         rows, start, stop, shift = rows[order], start[order], stop[order], shift[order]
     return [
-        pl.DataFrame({
-            by: rows[by].gather(top), "ts_ns": at - shift[top], "dur_ns": until - at, "row": rows["row"].gather(top),
-        })
+        pl.DataFrame(
+            {
+                by: rows[by].gather(top),
+                "ts_ns": at - shift[top],
+                "dur_ns": until - at,
+                "row": rows["row"].gather(top),
+            }
+        )
         for at, until, top in _tops(start, stop)
-    ]  # fmt: skip
+    ]
 
 
 def _preorder(start: Ints, stop: Ints) -> Ints | None:

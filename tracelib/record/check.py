@@ -50,9 +50,14 @@ def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage:
     runnable = _runnable(seconds) if chosen is None else _slept(seconds)
     after = snapshot(chosen and descendants(chosen))
     shown = measured(
-        before, after, cpus=_cpus(after, chosen), quota_cpus=_quota_cpus(chosen),
-        gpu_busy=gpu.busy_shares(gpu.stopped(sampling)), runnable_max=max(runnable, default=None), whole=chosen is None,
-    )  # fmt: skip
+        before,
+        after,
+        cpus=_cpus(after, chosen),
+        quota_cpus=_quota_cpus(chosen),
+        gpu_busy=gpu.busy_shares(gpu.stopped(sampling)),
+        runnable_max=max(runnable, default=None),
+        whole=chosen is None,
+    )
     return judged(shown, shortage=shortage)
 
 
@@ -61,15 +66,24 @@ def snapshot(pids: Iterable[int] | None, proc: Path = PROC) -> Snapshot:
     chosen = None if pids is None else list(pids)
     groups = [cpu_group(pid, proc) for pid in ([os.getpid()] if chosen is None else chosen)]
     return Snapshot(
-        at_ns=time.monotonic_ns(), threads={tid: thread for tid, thread in threads(chosen, proc).items() if thread.pid != os.getpid()}, pressure_us=pressure_us(proc),
-        delay_ns=_delay_ns(proc / "schedstat"), quota={str(group.folder): group.stat() for group in groups if group},
-    )  # fmt: skip
+        at_ns=time.monotonic_ns(),
+        threads={tid: thread for tid, thread in threads(chosen, proc).items() if thread.pid != os.getpid()},
+        pressure_us=pressure_us(proc),
+        delay_ns=_delay_ns(proc / "schedstat"),
+        quota={str(group.folder): group.stat() for group in groups if group},
+    )
 
 
 def measured(
-    before: Snapshot, after: Snapshot, *, cpus: int, quota_cpus: float | None, whole: bool,
-    gpu_busy: Mapping[int, float] | None = None, runnable_max: int | None = None,
-) -> Measured:  # fmt: skip
+    before: Snapshot,
+    after: Snapshot,
+    *,
+    cpus: int,
+    quota_cpus: float | None,
+    whole: bool,
+    gpu_busy: Mapping[int, float] | None = None,
+    runnable_max: int | None = None,
+) -> Measured:
     """Return what happened between two snapshots; `whole` says that they hold the whole machine, not chosen processes.
 
     Threads that began in between count from their beginning; those that ended are not seen by `running` and `waiting`.
@@ -83,11 +97,20 @@ def measured(
     periods, stopped_us = (_grown(before, after, key) for key in ("nr_throttled", "throttled_usec"))
     all_periods = _grown(before, after, "nr_periods")
     return Measured(
-        seconds=length / 1e9, cpus=cpus, quota_cpus=quota_cpus, running=running if uses else None, waiting=waiting if uses else None,
-        pressure=pressure, pressure_from=source, throttled_periods=periods / all_periods if all_periods and periods is not None else None,
-        throttled_seconds=None if stopped_us is None else stopped_us / 1e6, runnable_max=runnable_max, gpu_busy=gpu_busy or {},
-        busiest=_first(uses, "running"), most_waiting=_first(uses, "waiting"),
-    )  # fmt: skip
+        seconds=length / 1e9,
+        cpus=cpus,
+        quota_cpus=quota_cpus,
+        running=running if uses else None,
+        waiting=waiting if uses else None,
+        pressure=pressure,
+        pressure_from=source,
+        throttled_periods=periods / all_periods if all_periods and periods is not None else None,
+        throttled_seconds=None if stopped_us is None else stopped_us / 1e6,
+        runnable_max=runnable_max,
+        gpu_busy=gpu_busy or {},
+        busiest=_first(uses, "running"),
+        most_waiting=_first(uses, "waiting"),
+    )
 
 
 def _use(before: Thread | None, after: Thread, length: int) -> ThreadUse:

@@ -47,15 +47,20 @@ class Counters:
         allowed = len(allowed_cpus(threads(chosen) if chosen else [0]))
         if allowed:  # the processes are still there
             self._found = {
-                "allowed_cpus": allowed, "cpu_max": group.cpu_max() if group and group.quota_cpus() else "",
+                "allowed_cpus": allowed,
+                "cpu_max": group.cpu_max() if group and group.quota_cpus() else "",
                 "pids": outside_ids(chosen) if chosen else {},
-            }  # fmt: skip
+            }
         self.write_run()
 
     def write_run(self) -> None:
         """Write run.toml with what is in the folder by now."""
         both = len(self._copied_ns) == 2
         write_run(
-            self.folder, clocks=self._clocks, cpus=self.cpus, about=self.about, **self._found,
+            self.folder,
+            clocks=self._clocks,
+            cpus=self.cpus,
+            about=self.about,
+            **self._found,
             seconds=(self._copied_ns[1] - self._copied_ns[0]) / 1e9 if both else None,
-        )  # fmt: skip
+        )

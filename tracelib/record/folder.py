@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["write_cpu_stat", "write_recording", "write_run", "write_threads"]
 
 
-def write_run(folder: Path, *, clocks: ClockReading, cpus: int, allowed_cpus: int, cpu_max: str, seconds: float | None,
-              pids: Mapping[int, int], about: Mapping[str, Any]) -> None:  # fmt: skip
+def write_run(
+    folder: Path,
+    *,
+    clocks: ClockReading,
+    cpus: int,
+    allowed_cpus: int,
+    cpu_max: str,
+    seconds: float | None,
+    pids: Mapping[int, int],
+    about: Mapping[str, Any],
+) -> None:
     """Write run.toml (keys: docs/run-toml.md) with what is in the folder by now.
 
     `seconds` lies between the two copies of cpu.stat; `about` holds what the user said: title, ticket, roles, requests.
@@ -47,10 +56,7 @@ def write_run(folder: Path, *, clocks: ClockReading, cpus: int, allowed_cpus: in
 
 def write_recording(folder: Path, data: Mapping[str, Any]) -> None:
     """Write recording.toml: the plan, and each step with its state, its note, and what is needed to undo it."""
-    _write(
-        folder / "recording.toml",
-        {"schema": "tracelib.recording/1", **data},
-    )
+    _write(folder / "recording.toml", {"schema": "tracelib.recording/1", **data})
 
 
 def write_threads(path: Path, threads: Mapping[int, Thread]) -> None:

@@ -191,9 +191,14 @@ class Keeper:
         handles = {each.name: each.handle for each in owned}
         names = [*handles, *(name for name in self.states if name not in handles)]
         steps = [
-            {"name": name, "state": self.states.get(name, "planned"), "note": self.notes.get(name, self.made.lacks.get(name, "")), "handle": handles.get(name, {})}
+            {
+                "name": name,
+                "state": self.states.get(name, "planned"),
+                "note": self.notes.get(name, self.made.lacks.get(name, "")),
+                "handle": handles.get(name, {}),
+            }
             for name in names
-        ]  # fmt: skip
+        ]
         content = {"state": state, "keeper": mark(os.getpid()), "steps": steps, "plan": self.made.as_json()}
         try:
             write_recording(self.folder, content)

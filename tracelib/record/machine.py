@@ -55,13 +55,21 @@ def machine(pids: Sequence[int] = ()) -> Machine:
     """Return what this machine permits the present user; affinity and quota are those of `pids`, or our own."""
     place, watched = tracefs(), list(pids) or [os.getpid()]
     return Machine(
-        kernel=os.uname().release, host=os.uname().nodename, root=os.geteuid() == 0, cpus_online=os.cpu_count() or 1,
-        cpus_allowed=len(allowed_cpus(watched)) or 1, paranoid=_number(PROC / "sys/kernel/perf_event_paranoid"), tracefs=place,
+        kernel=os.uname().release,
+        host=os.uname().nodename,
+        root=os.geteuid() == 0,
+        cpus_online=os.cpu_count() or 1,
+        cpus_allowed=len(allowed_cpus(watched)) or 1,
+        paranoid=_number(PROC / "sys/kernel/perf_event_paranoid"),
+        tracefs=place,
         tracefs_writable=place is not None and os.access(place / "instances", os.W_OK),
-        tools={name: _version(name) for name in ("perf", "trace-cmd", "nsys", "nvidia-smi")}, group=cpu_group(watched[0]),
-        clock_source=_text(CLOCK_SOURCE) or "unknown", pressure=pressure_us() is not None, available_kb=_available_kb(),
+        tools={name: _version(name) for name in ("perf", "trace-cmd", "nsys", "nvidia-smi")},
+        group=cpu_group(watched[0]),
+        clock_source=_text(CLOCK_SOURCE) or "unknown",
+        pressure=pressure_us() is not None,
+        available_kb=_available_kb(),
         mounts_tracefs=place is None and _can_mount(),
-    )  # fmt: skip
+    )
 
 
 def lines(found: Machine) -> Iterator[str]:

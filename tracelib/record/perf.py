@@ -37,14 +37,18 @@ class Rung:
 RUNGS = (
     Rung("samples and scheduler events of the whole machine", (*SAMPLES, *SCHEDULER), whole=True, lacks=""),
     Rung(
-        "samples and switches of the whole machine", (*SAMPLES, *SWITCHES), whole=True,
+        "samples and switches of the whole machine",
+        (*SAMPLES, *SWITCHES),
+        whole=True,
         lacks="no wake-ups: asleep and ready without a CPU are hard to tell apart (needs root, or perf_event_paranoid -1 and a readable tracefs)",
     ),
     Rung(
-        "samples and switches of the processes alone", (*SAMPLES, *SWITCHES), whole=False,
+        "samples and switches of the processes alone",
+        (*SAMPLES, *SWITCHES),
+        whole=False,
         lacks="no wake-ups and nothing of other processes (needs root, CAP_PERFMON, or perf_event_paranoid 0)",
     ),
-)  # fmt: skip
+)
 
 
 def pages(cpus: int) -> int:
@@ -58,7 +62,20 @@ def record_command(
 ) -> list[str]:
     """Return the command that records `seconds`; `-k mono` and the header's pair of clocks tie it to other traces."""
     scope = ["-a", "-m", str(pages(cpus))] if rung.whole else ["-p", ",".join(map(str, pids))]
-    return ["perf", "record", "-q", "-k", "mono", *scope, *rung.options, "-o", output, "--", "sleep", f"{seconds:g}"]  # fmt: skip
+    return [
+        "perf",
+        "record",
+        "-q",
+        "-k",
+        "mono",
+        *scope,
+        *rung.options,
+        "-o",
+        output,
+        "--",
+        "sleep",
+        f"{seconds:g}",
+    ]
 
 
 def permitted(*, cpus: int, pids: Sequence[int], prefix: Sequence[str]) -> tuple[Rung | None, str]:

@@ -58,9 +58,19 @@ class Plan:
 
 
 def plan(
-    found: Machine, *, folder: Path, seconds: float, recipe_name: str, pids: Sequence[int] = (), command: str = "", server: str = "",
-    server_traces: str = "", without: Sequence[str] = (), about: dict[str, Any] | None = None, recorder: str = "",
-) -> Plan:  # fmt: skip
+    found: Machine,
+    *,
+    folder: Path,
+    seconds: float,
+    recipe_name: str,
+    pids: Sequence[int] = (),
+    command: str = "",
+    server: str = "",
+    server_traces: str = "",
+    without: Sequence[str] = (),
+    about: dict[str, Any] | None = None,
+    recorder: str = "",
+) -> Plan:
     """Return what this machine permits of what was asked for.
 
     Raises
@@ -82,24 +92,46 @@ def plan(
     place = found.tracefs or (ftrace.PLACE if found.mounts_tracefs else None)
     usable = found.mounts_tracefs or found.tracefs_writable
     if not usable:
-        left_out.setdefault("ftrace", "no tracefs is mounted" if place is None else f"{place} is not writable by this user (needs root)")  # fmt: skip
+        left_out.setdefault(
+            "ftrace",
+            "no tracefs is mounted"
+            if place is None
+            else f"{place} is not writable by this user (needs root)",
+        )
     if found.tools["nvidia-smi"] is None:
         left_out.setdefault("gpu", "no nvidia-smi")
     switch = bool(server and chosen.start)
     if not switch:
-        left_out.setdefault("profiler", "no --server URL" if chosen.start else f"recipe {chosen.name} has no switch for its profiler")  # fmt: skip
+        left_out.setdefault(
+            "profiler",
+            "no --server URL" if chosen.start else f"recipe {chosen.name} has no switch for its profiler",
+        )
     if {"perf", "ftrace", "profiler"} <= set(left_out):
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise MissingEvents(
             "a recorder that this machine permits", [], f"root, or another machine ({reasons})"
         )
     return Plan(
-        folder=str(folder.absolute()), seconds=seconds, recipe=chosen.name, cpus=found.cpus_online, pids=tuple(pids), command=tuple(shlex.split(command)),
-        rung=rung.name if rung else "", lacks={"perf": rung.lacks} if rung and rung.lacks else {}, tracefs=str(place) if "ftrace" not in left_out else "",
-        mount_tracefs=found.mounts_tracefs, buffer_kb=ftrace.buffer_kb(found.cpus_online, found.available_kb), gpu="gpu" not in left_out,
-        start_url=server.rstrip("/") + chosen.start if "profiler" not in left_out else "", stop_url=server.rstrip("/") + chosen.stop if "profiler" not in left_out else "",
-        server_traces=server_traces, left_out=left_out, about=about or {}, prefix=tuple(found.prefix), recorder=recorder,
-    )  # fmt: skip
+        folder=str(folder.absolute()),
+        seconds=seconds,
+        recipe=chosen.name,
+        cpus=found.cpus_online,
+        pids=tuple(pids),
+        command=tuple(shlex.split(command)),
+        rung=rung.name if rung else "",
+        lacks={"perf": rung.lacks} if rung and rung.lacks else {},
+        tracefs=str(place) if "ftrace" not in left_out else "",
+        mount_tracefs=found.mounts_tracefs,
+        buffer_kb=ftrace.buffer_kb(found.cpus_online, found.available_kb),
+        gpu="gpu" not in left_out,
+        start_url=server.rstrip("/") + chosen.start if "profiler" not in left_out else "",
+        stop_url=server.rstrip("/") + chosen.stop if "profiler" not in left_out else "",
+        server_traces=server_traces,
+        left_out=left_out,
+        about=about or {},
+        prefix=tuple(found.prefix),
+        recorder=recorder,
+    )
 
 
 def lines(made: Plan) -> Iterator[str]:

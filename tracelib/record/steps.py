@@ -83,8 +83,13 @@ class Perf:
         )
         with said.open("wb") as messages:
             started = child(
-                command, death=signal.SIGINT, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, env=perf.environment()
-            )  # fmt: skip
+                command,
+                death=signal.SIGINT,
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                env=perf.environment(),
+            )
         self.handle.update(mark(started.pid))
         limit = time.monotonic() + START_S
         # It becomes `sleep` (its own child) when its events are on: before that, what happens is not in the recording.
@@ -159,8 +164,11 @@ class Gpu:
         with (self.folder / "gpu.csv").open("wb") as table:
             started = child(
                 ["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv", "--loop-ms=500"],
-                death=signal.SIGTERM, stdin=subprocess.DEVNULL, stdout=table, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                death=signal.SIGTERM,
+                stdin=subprocess.DEVNULL,
+                stdout=table,
+                stderr=subprocess.DEVNULL,
+            )
         self.handle.update(mark(started.pid))
 
     def stop(self) -> None:

@@ -120,7 +120,11 @@ def _cpus_text(shown: Measured) -> str:
 
 
 def _pressure_text(shown: Measured) -> str:
-    what = {"psi": "somebody waited in {:.0%} of the time", "schedstat": "{:.0%} of wanted CPU time was waiting", "threads": "{:.0%} of wanted CPU time was waiting"}  # fmt: skip
+    what = {
+        "psi": "somebody waited in {:.0%} of the time",
+        "schedstat": "{:.0%} of wanted CPU time was waiting",
+        "threads": "{:.0%} of wanted CPU time was waiting",
+    }
     return what[shown.pressure_from or "threads"].format(shown.pressure or 0)
 
 

@@ -34,9 +34,19 @@ __all__ = [
 
 _HOME = {
     "companions": ("beside", "companions"),
-    "given": ("inputs", "given"), "instances": ("instances", "instances"), "heading": ("opening", "heading"), "manifest": ("opening", "manifest"), "opened": ("opening", "opened"), "opened_runs": ("opening", "opened_runs"), "located": ("notebooks", "located"), "name_of": ("inputs", "name_of"), "record": ("pipeline", "record"), "record_picture": ("pipeline", "record_picture"),
-    "removed": ("pipeline", "removed"), "write_report": ("pipeline", "write_report"),
-}  # fmt: skip
+    "given": ("inputs", "given"),
+    "instances": ("instances", "instances"),
+    "heading": ("opening", "heading"),
+    "manifest": ("opening", "manifest"),
+    "opened": ("opening", "opened"),
+    "opened_runs": ("opening", "opened_runs"),
+    "located": ("notebooks", "located"),
+    "name_of": ("inputs", "name_of"),
+    "record": ("pipeline", "record"),
+    "record_picture": ("pipeline", "record_picture"),
+    "removed": ("pipeline", "removed"),
+    "write_report": ("pipeline", "write_report"),
+}
 
 
 def __getattr__(name: str) -> Any:

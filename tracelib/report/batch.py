@@ -191,12 +191,20 @@ def entry_of(name: str, findings: Mapping[str, Any], *, error: str = "", resumed
     causes = [row for row in numbers.cause_rows(document) if row.exposed_ns]
     useful = numbers.median_of([device["useful_share"] for device in document["devices"] or ()])
     return Entry(
-        name, report=f"{name}/report.html", state=document["verdict"]["state"], confidence=document["verdict"]["confidence"],
-        sentence=document["verdict"]["sentence"], host_share=numbers.median_of(list(numbers.exposed_host_shares(document))),
+        name,
+        report=f"{name}/report.html",
+        state=document["verdict"]["state"],
+        confidence=document["verdict"]["confidence"],
+        sentence=document["verdict"]["sentence"],
+        host_share=numbers.median_of(list(numbers.exposed_host_shares(document))),
         shortage_share=numbers.cpu_shortage_ns(document) / gpu_time if known else None,
-        lost_share=numbers.median_of(list(numbers.lost_shares(document))), useful_share=useful,
-        top_cause=causes[0].cause if causes else None, window_ns=document["window"]["duration_ns"], error=error, resumed=resumed,
-    )  # fmt: skip
+        lost_share=numbers.median_of(list(numbers.lost_shares(document))),
+        useful_share=useful,
+        top_cause=causes[0].cause if causes else None,
+        window_ns=document["window"]["duration_ns"],
+        error=error,
+        resumed=resumed,
+    )
 
 
 def worst_first(entries: Iterable[Entry]) -> list[Entry]:
@@ -234,9 +242,12 @@ def _write(output: Path, entries: Iterable[Entry], parameters: Mapping[str, Any]
     rows = worst_first(entries)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     index = {
-        "schema": SCHEMA, "tool": _tool(), "generated_utc": now, "parameters": dict(parameters),
+        "schema": SCHEMA,
+        "tool": _tool(),
+        "generated_utc": now,
+        "parameters": dict(parameters),
         "runs": [{name: value for name, value in asdict(row).items() if name != "resumed"} for row in rows],
-    }  # fmt: skip
+    }
     for name, text in (
         ("index.json", json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"),
         ("index.html", index_page(index)),

@@ -16,9 +16,15 @@ _TEMPLATES = Path(__file__).parent / "templates" / "tracereport"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 #: head, key in index.json, whether it holds numbers
 COLUMNS = (
-    ("Run", "name", False), ("Verdict", "state", False), ("Lost to the host", "host_share", True), ("CPU shortage", "shortage_share", True),
-    ("Lost in all", "lost_share", True), ("Useful", "useful_share", True), ("Mostly", "top_cause", False), ("Window", "window_ns", True),
-)  # fmt: skip
+    ("Run", "name", False),
+    ("Verdict", "state", False),
+    ("Lost to the host", "host_share", True),
+    ("CPU shortage", "shortage_share", True),
+    ("Lost in all", "lost_share", True),
+    ("Useful", "useful_share", True),
+    ("Mostly", "top_cause", False),
+    ("Window", "window_ns", True),
+)
 _SORT = """
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
   const head = button.closest("th"), body = head.closest("table").tBodies[0], at = head.cellIndex;

@@ -99,10 +99,17 @@ def _supply(
     quota, period = _cpu_max(text) if text else (None, None)
     mean, origin = _tokens(said, log, tokens)
     return Supply(
-        cpus=said.cpus, allowed_cpus=said.allowed_cpus, limited=quota is not None if text else None, quota_us=quota, period_us=period,
-        counters=_growth(files), since="" if not files else "between two readings" if len(files) > 1 else "since the cgroup was made",
-        seconds=None if given else said.seconds, mean_input_tokens=mean, tokens_from=origin,
-    )  # fmt: skip
+        cpus=said.cpus,
+        allowed_cpus=said.allowed_cpus,
+        limited=quota is not None if text else None,
+        quota_us=quota,
+        period_us=period,
+        counters=_growth(files),
+        since="" if not files else "between two readings" if len(files) > 1 else "since the cgroup was made",
+        seconds=None if given else said.seconds,
+        mean_input_tokens=mean,
+        tokens_from=origin,
+    )
 
 
 def _found(folders: Sequence[Path], *names: str) -> list[Path]:
@@ -134,9 +141,13 @@ def _growth(files: Sequence[Path]) -> dict[str, int]:
     shrunk = [name for name, value in grown.items() if value < 0]
     if shrunk:
         raise BadTrace(
-            files[-1], "cpu.stat", shrunk[0], "it is less than before", str(grown[shrunk[0]]),
+            files[-1],
+            "cpu.stat",
+            shrunk[0],
+            "it is less than before",
+            str(grown[shrunk[0]]),
             "Give the earlier reading first; both must be of one cgroup.",
-        )  # fmt: skip
+        )
     return grown
 
 

@@ -62,8 +62,15 @@ def clean(path: Path, target: Path) -> Redactor:
         if start.startswith(SQLITE):
             return _database(path, half, packed=target.suffix == ".gz")
         if b"\0" in start:
-            raise TraceError(f"{path}: a binary recording cannot be redacted. Export it first (perf script, nsys export, trace-cmd report).")  # fmt: skip
-        return _text(path, half, _json_line if start.lstrip()[:1] in (b"{", b"[") else _plain_line, packed=target.suffix == ".gz")  # fmt: skip
+            raise TraceError(
+                f"{path}: a binary recording cannot be redacted. Export it first (perf script, nsys export, trace-cmd report)."
+            )
+        return _text(
+            path,
+            half,
+            _json_line if start.lstrip()[:1] in (b"{", b"[") else _plain_line,
+            packed=target.suffix == ".gz",
+        )
 
 
 @contextlib.contextmanager

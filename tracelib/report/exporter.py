@@ -34,8 +34,10 @@ PREPARATION = {"parameters", "injected-parameters", "setup"}
 LAST = "footer"
 PREPARED = "Parameters and preparation"
 _DISCLOSED = {
-    "parameters": "The notebook's parameters", "injected-parameters": "Parameters of this run", "setup": "Preparation",
-}  # fmt: skip
+    "parameters": "The notebook's parameters",
+    "injected-parameters": "Parameters of this run",
+    "setup": "Preparation",
+}
 _HEADING = re.compile(r"<h([2-4])(?: [^>]*)?>(.*?)</h\1>", re.DOTALL)
 _TITLE = re.compile(r"<h1[^>]*>(.*?)</h1>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")

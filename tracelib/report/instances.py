@@ -11,10 +11,17 @@ from tracelib.errors import BadTrace
 
 __all__ = ["INSTANCES", "instances"]
 
-INSTANCES = pl.Schema({
-    "instance": pl.String(), "gpus": pl.Int64(), "vcpus": pl.Int64(), "price_per_hour": pl.Float64(), "currency": pl.String(), "date": pl.String(),
-    "source": pl.String(),
-})  # fmt: skip
+INSTANCES = pl.Schema(
+    {
+        "instance": pl.String(),
+        "gpus": pl.Int64(),
+        "vcpus": pl.Int64(),
+        "price_per_hour": pl.Float64(),
+        "currency": pl.String(),
+        "date": pl.String(),
+        "source": pl.String(),
+    }
+)
 _OURS = Path(__file__).with_name("instances.toml")
 
 

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 __all__ = [
-    "CauseRow", "cause_rows", "cpu_shortage_ns", "exposed_host_shares", "known_cpu_state_ns", "lost_shares", "median_of",
-]  # fmt: skip
+    "CauseRow",
+    "cause_rows",
+    "cpu_shortage_ns",
+    "exposed_host_shares",
+    "known_cpu_state_ns",
+    "lost_shares",
+    "median_of",
+]
 
 Findings = dict[str, Any]
 

@@ -61,9 +61,14 @@ def opened(
     )
     run, redactor = redaction.trace(run) if redact else (run, None)
     beside = companions(
-        paths, run, requests=_file(requests), requests_offset=requests_offset, requests_clock=requests_clock,
-        cpu_stat=located(cpu_stat), mean_input_tokens=mean_input_tokens,
-    )  # fmt: skip
+        paths,
+        run,
+        requests=_file(requests),
+        requests_offset=requests_offset,
+        requests_clock=requests_clock,
+        cpu_stat=located(cpu_stat),
+        mean_input_tokens=mean_input_tokens,
+    )
     results = analyse(
         run,
         window_seconds=seconds(window),

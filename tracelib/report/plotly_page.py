@@ -25,9 +25,19 @@ ASSETS = Path(__file__).parent / "assets"
 DEFAULT_HEIGHT = 420
 #: The trace types in plotly's cartesian bundle (plotly.js, `lib/index-cartesian.js`).
 CARTESIAN = {
-    "bar", "box", "contour", "heatmap", "histogram", "histogram2d", "histogram2dcontour", "image", "pie", "scatter",
-    "scatterternary", "violin",
-}  # fmt: skip
+    "bar",
+    "box",
+    "contour",
+    "heatmap",
+    "histogram",
+    "histogram2d",
+    "histogram2dcontour",
+    "image",
+    "pie",
+    "scatter",
+    "scatterternary",
+    "violin",
+}
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 

@@ -31,7 +31,10 @@ _FQDN = re.compile(
     r"\b(?:[a-z0-9-]+\.){1,6}(?:internal|corp|local|lan|intra|intranet|localdomain)\b", re.IGNORECASE
 )
 _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-]*\w)")
-_IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::?[0-9a-f]{1,4})?(?![\w:])|(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})::?[0-9a-f:]+(?![\w:])", re.IGNORECASE)  # fmt: skip
+_IPV6 = re.compile(
+    r"(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::?[0-9a-f]{1,4})?(?![\w:])|(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})::?[0-9a-f:]+(?![\w:])",
+    re.IGNORECASE,
+)
 _SECRETS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
     r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"
@@ -48,7 +51,9 @@ _ASSIGNED = re.compile(
 )
 _HARMLESS = re.compile(r"['\"]?(?:\d{1,6}(?:\.\d{1,3})?|true|false|none|null|on|off)['\"]?", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"(?:[A-Za-z_]\w*=[^\0]*\0){2,}(?:[A-Za-z_]\w*=[^\0]*)?")
-_PROMPT_VALUE = re.compile(r"(?P<name>(?i:['\"]?\b(?:prompt|messages?|content|completion)['\"]?\s*[=:]\s*))(?P<value>\"[^\"]{12,}\"|'[^']{12,}')")  # fmt: skip
+_PROMPT_VALUE = re.compile(
+    r"(?P<name>(?i:['\"]?\b(?:prompt|messages?|content|completion)['\"]?\s*[=:]\s*))(?P<value>\"[^\"]{12,}\"|'[^']{12,}')"
+)
 PROMPT_CHARACTERS = 120
 PROMPT_WORDS = 12
 _COMMON = {
@@ -66,10 +71,16 @@ _COMMON = {
 }
 
 _COLUMNS = {
-    "slices": ("name",), "gpu_ops": ("name", "group"), "samples": ("event",), "stacks": ("symbol", "library"),
-    "counters": ("name", "track"), "threads": ("name", "process", "host"), "gpus": ("host",),
-    "sources": ("file", "recorder", "host"), "health": ("message", "fix"),
-}  # fmt: skip
+    "slices": ("name",),
+    "gpu_ops": ("name", "group"),
+    "samples": ("event",),
+    "stacks": ("symbol", "library"),
+    "counters": ("name", "track"),
+    "threads": ("name", "process", "host"),
+    "gpus": ("host",),
+    "sources": ("file", "recorder", "host"),
+    "health": ("message", "fix"),
+}
 #: Columns whose text this project wrote: prose in them is nobody's prompt.
 _OURS = {"message", "fix"}
 

@@ -198,8 +198,12 @@ def _version(program: str) -> str:
     """Return where a program is, when it was changed, and what it says of its version, if it says something."""
     try:
         done = subprocess.run(
-            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_S, check=False
-        )  # fmt: skip
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERSION_S,
+            check=False,
+        )
         said = (done.stdout + done.stderr).decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
         said = type(error).__name__

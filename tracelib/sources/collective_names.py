@@ -22,19 +22,35 @@ _NCCL = re.compile(
 )
 _NCCL_OTHER = re.compile(r"\b(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel|\bmscclKernel")
 _COLLECTIVES = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast", "reduce": "reduce", "sendrecv": "send_recv", "send": "send", "recv": "recv",
-    "alltoall": "all_to_all", "gather": "gather", "scatter": "scatter",
-}  # fmt: skip
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "sendrecv": "send_recv",
+    "send": "send",
+    "recv": "recv",
+    "alltoall": "all_to_all",
+    "gather": "gather",
+    "scatter": "scatter",
+}
 #: Kernels of others than NCCL, in the order in which they are tried.
 _OTHERS = (
-    (re.compile(r"cross_device_reduce_\dstage|(?:one|two)_?shot_?all_?reduce|multimem_all_?reduce|lamport", re.IGNORECASE),
-     "all_reduce"),
-    (re.compile(r"\ball_?reduce_(?:fusion|rms|kernel)|all_?reduce_fusion_kernel", re.IGNORECASE), "all_reduce"),
+    (
+        re.compile(
+            r"cross_device_reduce_\dstage|(?:one|two)_?shot_?all_?reduce|multimem_all_?reduce|lamport",
+            re.IGNORECASE,
+        ),
+        "all_reduce",
+    ),
+    (
+        re.compile(r"\ball_?reduce_(?:fusion|rms|kernel)|all_?reduce_fusion_kernel", re.IGNORECASE),
+        "all_reduce",
+    ),
     (re.compile(r"multimem_all_?gather", re.IGNORECASE), "all_gather"),
     (re.compile(r"multimem_reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
     (re.compile(r"deep_ep::\w+::(?:dispatch|combine)|moe_?all_?to_?all", re.IGNORECASE), "all_to_all"),
-)  # fmt: skip
+)
 
 
 def collective_of(kernel: str) -> str | None:

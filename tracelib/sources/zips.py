@@ -69,10 +69,15 @@ def _listed(path: Path, file: IO[bytes]) -> list[_Entry] | None:
         return None
     return [
         _Entry(
-            info.filename, info.flag_bits, info.compress_type, _start(file, info.header_offset), info.compress_size, info.CRC
+            info.filename,
+            info.flag_bits,
+            info.compress_type,
+            _start(file, info.header_offset),
+            info.compress_size,
+            info.CRC,
         )
         for info in infos
-    ]  # fmt: skip
+    ]
 
 
 def _start(file: IO[bytes], offset: int) -> int | None:

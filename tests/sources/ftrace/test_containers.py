@@ -25,7 +25,7 @@ FORMS = {
     "atrace -z": b"capturing trace... done\nTRACE:\n" + zlib.compress(TEXT.encode()),
     "systrace": f'<!DOCTYPE html>\n<html><body>\n<script class="trace-data" type="application/text">\n{TEXT}</script>\n</body></html>\n'.encode(),
     "old systrace": f'<!DOCTYPE HTML>\n<html><head>\n<script>\n  var linuxPerfData = "\\\n# tracer: nop\\n\\\n{IN_SCRIPT}";\n</script></head></html>\n'.encode(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -61,8 +61,9 @@ def test_a_function_graph_with_times_and_tasks(tmp_path):
     )
     trace = read(path)
     assert trace.slices.select("ts_ns", "dur_ns", "name").rows() == [
-        (9_000_010_000, 20_000, "do_sys_poll"), (9_000_012_000, 1747, "e1000_clean [e1000]"),
-    ]  # fmt: skip
+        (9_000_010_000, 20_000, "do_sys_poll"),
+        (9_000_012_000, 1747, "e1000_clean [e1000]"),
+    ]
     assert trace.sched.select("ts_ns", "cpu", "event").rows() == [(9_000_015_000, 0, "waking")]
 
 

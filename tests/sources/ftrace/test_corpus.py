@@ -173,8 +173,11 @@ def test_trace_dat_through_trace_cmd(corpus, truth, became):
     assert collect(path).events.counts == expected["by_event"]
     trace = read(path)
     assert trace.sources.select("recorder", "cpus", "first_ns", "last_ns").row(0) == (
-        "trace-cmd", expected["cpus"], 162534215741800, 162534221019580,
-    )  # fmt: skip
+        "trace-cmd",
+        expected["cpus"],
+        162534215741800,
+        162534221019580,
+    )
     assert trace.sched.height == expected["sched_switch"]
     became("trace_dat", "equal to the truth")
 

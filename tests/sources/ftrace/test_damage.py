@@ -20,7 +20,23 @@ SAMPLES = (
     "ftrace/derived/lisa_sched_load__trace-cmd-report-l.txt",
     "ftrace/handmade/ARM-software__trappy__tests__trace_systrace.html",
 )
-INSERTS = (b"\n", b"\r", b"\0", b"\xff\xfe", b" [001] ", b"-7 ", b"99999999999999999999", b": ", b"B|1|x", b"E|", b"S|a|", b"CPU:0 [LOST 3 EVENTS]\n", b"\x1f\x8b", b"(-)", b"4294967296")  # fmt: skip
+INSERTS = (
+    b"\n",
+    b"\r",
+    b"\0",
+    b"\xff\xfe",
+    b" [001] ",
+    b"-7 ",
+    b"99999999999999999999",
+    b": ",
+    b"B|1|x",
+    b"E|",
+    b"S|a|",
+    b"CPU:0 [LOST 3 EVENTS]\n",
+    b"\x1f\x8b",
+    b"(-)",
+    b"4294967296",
+)
 
 
 def mutated(data, pick):

@@ -7,8 +7,17 @@ from tracelib.sources.ftrace import read
 
 #: Thread 100 alone was recorded, on CPU 1: at three places others ran that the trace does not hold.
 SWITCHES = [
-    (11, 100), (100, 12), (13, 100), (100, 11), (12, 100), (100, 0), (0, 100), (100, 13), (11, 100), (100, 12),
-]  # fmt: skip
+    (11, 100),
+    (100, 12),
+    (13, 100),
+    (100, 11),
+    (12, 100),
+    (100, 0),
+    (0, 100),
+    (100, 13),
+    (11, 100),
+    (100, 12),
+]
 
 
 def switch(at, prev, following, cpu=1):

@@ -37,10 +37,13 @@ def test_text_in_comments_is_a_marker(trace_of):
 
 def test_events_calls_and_functions_in_comments_are_no_markers(trace_of):
     texts = [
-        "/* sys_futex(uaddr: 1, op: 0) */", "/* sys_futex -> 0x0 */", "/* schedule <-do_nanosleep */", "/* <stack trace> */",
+        "/* sys_futex(uaddr: 1, op: 0) */",
+        "/* sys_futex -> 0x0 */",
+        "/* schedule <-do_nanosleep */",
+        "/* <stack trace> */",
         "/* sched_switch: prev_comm=bash prev_pid=100 prev_prio=120 prev_state=S ==> next_comm=x next_pid=7 next_prio=120 */",
         "/* cpu_idle: state=1 */",
-    ]  # fmt: skip
+    ]
     trace = trace_of("".join(DRAWN.format(at, text) for at, text in enumerate(texts, 1)))
     assert trace.slices.select("dur_ns", "name", "category").rows() == [(1000, "futex", "os")]
     assert trace.sched.select("event", "prev_state").rows() == [("switch", "S")]
@@ -65,13 +68,16 @@ def test_comments_without_a_task_are_told(trace_of):
 @pytest.mark.parametrize(
     "lines",
     [
-        ["  100.000001 |   0)   bash-100     |  a() {", "  100.000002 |   0)   bash-100     |    leaf1();",
-         "  100.000004 |   0)   bash-100     |  } /* a ret=0x0 */"],
+        [
+            "  100.000001 |   0)   bash-100     |  a() {",
+            "  100.000002 |   0)   bash-100     |    leaf1();",
+            "  100.000004 |   0)   bash-100     |  } /* a ret=0x0 */",
+        ],
         [" 0)  a(x=1) {", " 0)    leaf1 [mod](); /* ret=0x0 */", " 0)  }"],
         ["    10 us  |   0)   bash-100     |  d..1. |   0.100 us    |  leaf1();"] * 3,
         ["    10.123 us  |   0)   bash-100     |  d..1. |   0.100 us    |  leaf1();"] * 3,
     ],
-)  # fmt: skip
+)
 def test_graphs_without_durations_or_from_their_start_name_the_options(trace_of, lines):
     trace = trace_of("\n".join(lines) + "\n")
     assert "3 lines of a function graph carry no time, no task or no duration" in messages(trace)

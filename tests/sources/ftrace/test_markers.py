@@ -23,11 +23,15 @@ def ranges(marks):
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [
-        ("C|100|cnt|5|cat", "cnt", 5.0), ("C|100|exp|1e3", "exp", 1000.0), ("C|100|H:c 5", "H:c", 5.0),
-        ("C|100|H:c d|-5|M62", "H:c d", -5.0), ("C|100|a|b|2.5", "a|b", 2.5), ("C|100|wq:m|0", "wq:m", 0.0),
+        ("C|100|cnt|5|cat", "cnt", 5.0),
+        ("C|100|exp|1e3", "exp", 1000.0),
+        ("C|100|H:c 5", "H:c", 5.0),
+        ("C|100|H:c d|-5|M62", "H:c d", -5.0),
+        ("C|100|a|b|2.5", "a|b", 2.5),
+        ("C|100|wq:m|0", "wq:m", 0.0),
         ("C|100|x|+.5E-1|", "x", 0.05),
     ],
-)  # fmt: skip
+)
 def test_counters(text, name, value):
     marks = marks_of(text)
     assert marks.counters.rows() == [(1000, name, "process 100", value)]
@@ -44,10 +48,14 @@ def test_what_has_no_value_stays_text(text):
 @pytest.mark.parametrize(
     ("begin", "name"),
     [
-        ("B|100|H:foo|M62", "H:foo"), ("B|100|H:foo |I3062|key=1,b=2", "H:foo"), ("B|100|H:foo ", "H:foo"),
-        ("B|100|H:a|b|M62", "H:a|b"), ("B|100|foo|M62", "foo|M62"), ("B|100|H:foo|X", "H:foo|X"),
+        ("B|100|H:foo|M62", "H:foo"),
+        ("B|100|H:foo |I3062|key=1,b=2", "H:foo"),
+        ("B|100|H:foo ", "H:foo"),
+        ("B|100|H:a|b|M62", "H:a|b"),
+        ("B|100|foo|M62", "foo|M62"),
+        ("B|100|H:foo|X", "H:foo|X"),
     ],
-)  # fmt: skip
+)
 def test_names_without_levels_and_tags(begin, name):
     assert ranges(marks_of(begin, "E|100|M62")) == [(name, 1000, 1000)]
 
@@ -55,12 +63,16 @@ def test_names_without_levels_and_tags(begin, name):
 @pytest.mark.parametrize(
     ("begin", "end", "name"),
     [
-        ("S|100|a|7", "F|100|a|7", "a"), ("S|100|a|7|k=v|cat", "F|100|a|7", "a"), ("S|100|H:a 5", "F|100|H:a 5", "H:a"),
-        ("S|100|H:a|5|M62|cat|k", "F|100|H:a|5|M62", "H:a"), ("S|100|a|b|7", "F|100|a|b|7", "a|b"),
-        ("S|100|a|0x7f", "F|100|a|0x7f", "a"), ("G|100|track|a|9", "H|100|track|9", "a"),
+        ("S|100|a|7", "F|100|a|7", "a"),
+        ("S|100|a|7|k=v|cat", "F|100|a|7", "a"),
+        ("S|100|H:a 5", "F|100|H:a 5", "H:a"),
+        ("S|100|H:a|5|M62|cat|k", "F|100|H:a|5|M62", "H:a"),
+        ("S|100|a|b|7", "F|100|a|b|7", "a|b"),
+        ("S|100|a|0x7f", "F|100|a|0x7f", "a"),
+        ("G|100|track|a|9", "H|100|track|9", "a"),
         ("G|100|track|a|9", "H|100|track|a|9", "a"),
     ],
-)  # fmt: skip
+)
 def test_ranges_apart(begin, end, name):
     marks = marks_of(begin, "text", end)
     assert ranges(marks) == [(name, 1000, 2000), ("text", 2000, 0)]

@@ -31,7 +31,7 @@ HEADS = {
     "trace-cmd --ts-diff": "           a b:c-11    [003]   106.000007: (+232)  ",
     "trace-cmd, two files": "trace.dat:            a b:c-11    [003]   106.000007: ",
     "many CPUs, long uptime": "           a b:c-11      [1023] d..2. 10000106.000007: ",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -152,8 +152,9 @@ def test_system_calls(trace_of, spelling):
     )
     trace = trace_of(text)
     assert trace.slices.select("thread", "ts_ns", "dur_ns", "name", "category").rows() == [
-        (0, 10**9, 4000, "futex", "os"), (1, 10**9 + 1000, 8000, "futex", "os"),
-    ]  # fmt: skip
+        (0, 10**9, 4000, "futex", "os"),
+        (1, 10**9 + 1000, 8000, "futex", "os"),
+    ]
 
 
 def test_both_spellings_of_one_call_count_once(trace_of):
@@ -183,8 +184,11 @@ def test_raw_events_of_calls_that_no_name_stands_for_are_kept(trace_of):
         + line("1.000009", NUMBERED[1], "other-8")
     )
     assert trace.slices.select("thread", pl.col("ts_ns") - 10**9, "dur_ns", "name").rows() == [
-        (0, 0, 2000, "read"), (0, 3000, 2000, "futex"), (0, 6000, 1000, "syscall 149"), (1, 1000, 8000, "futex"),
-    ]  # fmt: skip
+        (0, 0, 2000, "read"),
+        (0, 3000, 2000, "futex"),
+        (0, 6000, 1000, "syscall 149"),
+        (1, 1000, 8000, "futex"),
+    ]
     assert "4 raw_syscalls events not used" in messages(trace, "info")
     assert messages(trace) == ""
 
@@ -202,13 +206,20 @@ def test_a_signal_handlers_return_ends_without_its_number(trace_of):
 
 def test_numbers_that_the_option_fields_prints_twice(trace_of):
     text = (
-        line("1.000000", "sched_switch: prev_comm=sh prev_pid=0x61fe (25086) prev_prio=0x78 (120) prev_state=0x80 (128) "
-             "next_comm=p-0 next_pid=0x642d (25645) next_prio=0xffffffff (-1)")
-        + line("1.000001", "sched_waking: comm=sh pid=0x61fe (25086) prio=0x78 (120) target_cpu=0x11 (17)", "p-0-25645")
+        line(
+            "1.000000",
+            "sched_switch: prev_comm=sh prev_pid=0x61fe (25086) prev_prio=0x78 (120) prev_state=0x80 (128) "
+            "next_comm=p-0 next_pid=0x642d (25645) next_prio=0xffffffff (-1)",
+        )
+        + line(
+            "1.000001",
+            "sched_waking: comm=sh pid=0x61fe (25086) prio=0x78 (120) target_cpu=0x11 (17)",
+            "p-0-25645",
+        )
         + line("1.000002", "sys_enter: id=0xca (202) args=0x1", "p-0-25645")
         + line("1.000004", "sys_exit: id=0xca (202) ret=0x0 (0)", "p-0-25645")
         + line("1.000005", "UNKNOWN TYPE 5", "p-0-25645")
-    )  # fmt: skip
+    )
     trace = trace_of(text)
     assert trace.threads.filter(pl.col("tid") > 7).select("tid", "name").rows() == [
         (25086, "sh"),
@@ -244,9 +255,12 @@ def test_calls_at_the_edges_and_with_a_missing_half(trace_of):
     )
     trace = trace_of(text)
     assert trace.slices.select("thread", pl.col("ts_ns") - 10**9, "dur_ns", "name").rows() == [
-        (0, 0, 2000, "poll"), (0, 3000, 0, "read"), (0, 5000, 1000, "futex"), (0, 8000, 12000, "nanosleep"),
+        (0, 0, 2000, "poll"),
+        (0, 3000, 0, "read"),
+        (0, 5000, 1000, "futex"),
+        (0, 8000, 12000, "nanosleep"),
         (1, 9000, 0, "exit_group"),
-    ]  # fmt: skip
+    ]
     assert "1 have no length, 1 are left out" in messages(trace)
     assert "2 system calls began before the trace or did not end" in messages(trace, "info")
 
@@ -261,17 +275,27 @@ def test_a_dead_thread_is_in_no_call_any_more(trace_of):
 
 def test_marks(trace_of):
     texts = [
-        ("1.000000", "tracing_mark_write: B|5|outer|with bar"), ("1.000001", "print: tracing_mark_write: B|5|inner"),
-        ("1.000002", "tracing_mark_write: C|5|queue|3"), ("1.000003", "0: E"), ("1.000004", "print: E|5"),
-        ("1.000005", "print:                 ip=tracing_mark_write buf=S|5|load|77"), ("1.000006", "tracing_mark_write: hello: world"),
-        ("1.000007", "bprint:               some_function: count=3"), ("1.000009", "tracing_mark_write: F|5|load|77"),
-        ("1.000010", "tracing_mark_write: E|5"), ("1.000011", "tracing_mark_write: B|5|open"),
-    ]  # fmt: skip
+        ("1.000000", "tracing_mark_write: B|5|outer|with bar"),
+        ("1.000001", "print: tracing_mark_write: B|5|inner"),
+        ("1.000002", "tracing_mark_write: C|5|queue|3"),
+        ("1.000003", "0: E"),
+        ("1.000004", "print: E|5"),
+        ("1.000005", "print:                 ip=tracing_mark_write buf=S|5|load|77"),
+        ("1.000006", "tracing_mark_write: hello: world"),
+        ("1.000007", "bprint:               some_function: count=3"),
+        ("1.000009", "tracing_mark_write: F|5|load|77"),
+        ("1.000010", "tracing_mark_write: E|5"),
+        ("1.000011", "tracing_mark_write: B|5|open"),
+    ]
     trace = trace_of("".join(line(ts, rest) for ts, rest in texts) + line("1.000020", "cpu_idle: state=1"))
     assert trace.slices.select(pl.col("ts_ns") - 10**9, "dur_ns", "name").rows() == [
-        (0, 4000, "outer|with bar"), (1000, 2000, "inner"), (5000, 4000, "load"), (6000, 0, "hello: world"),
-        (7000, 0, "count=3"), (11000, 9000, "open"),
-    ]  # fmt: skip
+        (0, 4000, "outer|with bar"),
+        (1000, 2000, "inner"),
+        (5000, 4000, "load"),
+        (6000, 0, "hello: world"),
+        (7000, 0, "count=3"),
+        (11000, 9000, "open"),
+    ]
     assert trace.slices["category"].unique().to_list() == ["annotation"]
     assert trace.counters.rows() == [(0, 10**9 + 2000, "queue", "process 5", 3.0)]
     assert trace.threads.select("pid", "tid").row(0) == (5, 7)  # the marks name their process
@@ -280,9 +304,12 @@ def test_marks(trace_of):
 
 def test_a_text_with_line_ends_and_a_kernel_stack(trace_of):
     text = (
-        line("1.000000", "bprint: fn: first\nsecond\n third").rstrip("\n") + "\n"
-        + line("1.000001", "<stack trace>") + " => schedule\n => do_nanosleep\n" + line("1.000002", "cpu_idle: state=1")
-    )  # fmt: skip
+        line("1.000000", "bprint: fn: first\nsecond\n third").rstrip("\n")
+        + "\n"
+        + line("1.000001", "<stack trace>")
+        + " => schedule\n => do_nanosleep\n"
+        + line("1.000002", "cpu_idle: state=1")
+    )
     trace = trace_of(text)
     assert trace.slices["name"].to_list() == ["first"]
     assert "2 lines continue the text" in messages(trace, "info")
@@ -318,8 +345,9 @@ def test_functions(trace_of):
     )
     trace = trace_of(text)
     assert trace.slices.select(pl.col("ts_ns") - 10**9, "dur_ns", "name", "category").rows() == [
-        (1000, 8000, "do_sys_poll", "other"), (2000, 123, "kfree", "other"),
-    ]  # fmt: skip
+        (1000, 8000, "do_sys_poll", "other"),
+        (2000, 123, "kfree", "other"),
+    ]
     assert "function 1" in messages(trace, "info")
 
 
@@ -371,11 +399,14 @@ OTHER_CPU = line("2.000000", "cpu_idle: state=1", "x-9", cpu=0)
 @pytest.mark.parametrize(
     ("mark", "lost"),
     [
-        ("CPU:1 [LOST 14279 EVENTS]\n", 14279), ("CPU:1 [141 EVENTS DROPPED]\n", 141),
-        ("CPU:1 [LOST EVENTS]\n", 1), ("CPU:1 [EVENTS DROPPED]\n", 1),
-        ("buffer: CPU:1 [7 EVENTS DROPPED]\n", 7), ("    other.dat: CPU:1 [8 EVENTS DROPPED]\n", 8),
+        ("CPU:1 [LOST 14279 EVENTS]\n", 14279),
+        ("CPU:1 [141 EVENTS DROPPED]\n", 141),
+        ("CPU:1 [LOST EVENTS]\n", 1),
+        ("CPU:1 [EVENTS DROPPED]\n", 1),
+        ("buffer: CPU:1 [7 EVENTS DROPPED]\n", 7),
+        ("    other.dat: CPU:1 [8 EVENTS DROPPED]\n", 8),
     ],
-)  # fmt: skip
+)
 def test_loss_marks_cut_their_cpu(trace_of, mark, lost):
     trace = trace_of(SWITCH_1 + mark + OTHER_CPU + SWITCH_2)
     assert trace.sched.rows() == [
@@ -446,11 +477,14 @@ HUGE = "99999999999999999999"
 @pytest.mark.parametrize(
     "bad",
     [
-        line(f"{HUGE}.000000", "cpu_idle: state=1"), line("9999999999.000000", "cpu_idle: state=1"),
-        line(HUGE, "cpu_idle: state=1"), f"bash-7 {HUGE}d..2. 1.000000: cpu_idle: state=1\n",
-        f"bash-7 0d..2. {HUGE}us!: cpu_idle: state=1\n", f" {HUGE}.000000 |  1) bash-7 | ...1 | 1 us | f();\n",
+        line(f"{HUGE}.000000", "cpu_idle: state=1"),
+        line("9999999999.000000", "cpu_idle: state=1"),
+        line(HUGE, "cpu_idle: state=1"),
+        f"bash-7 {HUGE}d..2. 1.000000: cpu_idle: state=1\n",
+        f"bash-7 0d..2. {HUGE}us!: cpu_idle: state=1\n",
+        f" {HUGE}.000000 |  1) bash-7 | ...1 | 1 us | f();\n",
     ],
-)  # fmt: skip
+)
 def test_numbers_beyond_64_bits_make_no_event(trace_of, bad):
     trace = trace_of(SWITCH_1 + bad)
     assert trace.sources.select("first_ns", "last_ns").row(0) == (10**9, 10**9)
@@ -613,6 +647,7 @@ def test_markers_of_one_layout_behind_events_of_another(tmp_path):
     path.write_text(text)
     trace = read(path)
     assert trace.counters.select("track", "name", "value").sort("value").rows() == [
-        ("process 18926", "count", 160.0), ("process 18926", "texture", 1906008.0),
-    ]  # fmt: skip
+        ("process 18926", "count", 160.0),
+        ("process 18926", "texture", 1906008.0),
+    ]
     assert trace.slices.select("ts_ns", "dur_ns").rows() == [(683_202_179_559_000, 84_000)]

@@ -44,12 +44,24 @@ TABLES = {
     "DIAGNOSTIC_EVENT": "timestamp INTEGER, severity INTEGER, text TEXT",
     "GPU_METRICS": "timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER",
     "TARGET_INFO_GPU_METRICS": "typeId INTEGER, metricId INTEGER, metricName TEXT",
-}  # fmt: skip
+}
 STRINGS = {
-    0: "[Unknown]", 1: "cudaLaunchKernel_v7000", 2: "cuLaunchKernelEx", 3: "cudaGraphLaunch_v10000", 4: "my_kernel(int)",
-    5: "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 6: "worker", 7: "futex", 8: "from an id", 9: "libc.so.6",
-    10: "cudaStreamSynchronize_v3020", 11: "cudaEventQuery_v3020", 12: "0x7f00", 13: "main", 14: "MPI_Send",
-}  # fmt: skip
+    0: "[Unknown]",
+    1: "cudaLaunchKernel_v7000",
+    2: "cuLaunchKernelEx",
+    3: "cudaGraphLaunch_v10000",
+    4: "my_kernel(int)",
+    5: "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
+    6: "worker",
+    7: "futex",
+    8: "from an id",
+    9: "libc.so.6",
+    10: "cudaStreamSynchronize_v3020",
+    11: "cudaEventQuery_v3020",
+    12: "0x7f00",
+    13: "main",
+    14: "MPI_Send",
+}
 
 
 @pytest.fixture

@@ -148,14 +148,22 @@ def test_kernels_fall_back_to_their_short_name_one_by_one(export, process):
 def test_nvtx_of_text_files_of_unknown_kinds_and_without_a_kind(export, process):
     thread = process + 3
     rows = [
-        (1, 9, 70, "nvtxt range", thread), (2, 8, 71, "nvtxt start-end", thread), (3, None, 65, "nvtxt mark", thread),
-        (4, 7, None, "no kind", thread), (5, None, None, "neither kind nor end", thread),
-        (6, 7, 200, "a kind of the future", thread), (6, 7, 35, "half a range", thread), (0, None, 97, "a device", thread),
-    ]  # fmt: skip
+        (1, 9, 70, "nvtxt range", thread),
+        (2, 8, 71, "nvtxt start-end", thread),
+        (3, None, 65, "nvtxt mark", thread),
+        (4, 7, None, "no kind", thread),
+        (5, None, None, "neither kind nor end", thread),
+        (6, 7, 200, "a kind of the future", thread),
+        (6, 7, 35, "half a range", thread),
+        (0, None, 97, "a device", thread),
+    ]
     trace = read(export({"NVTX_EVENTS": rows}))
     assert trace.slices.select("ts_ns", "dur_ns", "name").rows() == [
-        (1, 8, "nvtxt range"), (2, 6, "nvtxt start-end"), (3, 0, "nvtxt mark"), (4, 3, "no kind"),
-    ]  # fmt: skip
+        (1, 8, "nvtxt range"),
+        (2, 6, "nvtxt start-end"),
+        (3, 0, "nvtxt mark"),
+        (4, 3, "no kind"),
+    ]
     assert "3 NVTX records are not read: they are of another kind (35, 200)" in messages(trace)
 
 

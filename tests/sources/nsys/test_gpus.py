@@ -59,10 +59,13 @@ def test_kernels_of_two_processes_that_overlap_on_one_stream_are_told(export, pr
     other = process + (1 << 24)
     rows = {
         KERNELS: [
-            kernel(process, 0, 10, 20), kernel(other, 0, 15, 25), kernel(process, 0, 24, 30),
-            kernel(other, 0, 30, 40), kernel(process, 0, 35, 38, stream=8),
+            kernel(process, 0, 10, 20),
+            kernel(other, 0, 15, 25),
+            kernel(process, 0, 24, 30),
+            kernel(other, 0, 30, 40),
+            kernel(process, 0, 35, 38, stream=8),
         ]
-    }  # fmt: skip
+    }
     assert overlaps(read(export(rows))) == ["2"]
     rows["TARGET_INFO_CUDA_DEVICE"] = [(0, 0, 100), (0, 0, 101)]  # they do share one
     assert overlaps(read(export(rows))) == []

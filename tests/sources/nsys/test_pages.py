@@ -11,7 +11,24 @@ from hypothesis import strategies as st
 from tracelib.sources.nsys.database import open_database
 from tracelib.sources.nsys.pages import Pages, Unusual
 
-WIDTHS = [0, 1, 127, 128, -1, -128, 32767, -32768, 2**23 - 1, -(2**23), 2**31 - 1, -(2**31), 2**47 - 1, -(2**47), 2**63 - 1, -(2**63)]  # fmt: skip
+WIDTHS = [
+    0,
+    1,
+    127,
+    128,
+    -1,
+    -128,
+    32767,
+    -32768,
+    2**23 - 1,
+    -(2**23),
+    2**31 - 1,
+    -(2**31),
+    2**47 - 1,
+    -(2**47),
+    2**63 - 1,
+    -(2**63),
+]
 
 
 def write(

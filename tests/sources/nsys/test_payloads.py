@@ -13,11 +13,15 @@ COMMUNICATOR = 10159970886766084423  # beyond 2^63
 SCHEMAS = {
     "NVTX_PAYLOAD_SCHEMAS": [(1, ALL_REDUCE, 24), (1, INIT, 24), (1, ALL_REDUCE, 24)],
     "NVTX_PAYLOAD_SCHEMA_ENTRIES": [
-        (1, INIT, 0, 18, "NCCL communicator ID", None), (1, INIT, 1, 5, "No. of ranks", 8), (1, INIT, 2, 5, "Rank", 12),
-        (1, ALL_REDUCE, 0, 18, "NCCL communicator ID", None), (1, ALL_REDUCE, 1, 22, "Message size [bytes]", 8),
-        (1, ALL_REDUCE, 2, 16777236, "Reduction operation", 16), (1, ALL_REDUCE, 1, 22, "Message size [bytes]", 8),
+        (1, INIT, 0, 18, "NCCL communicator ID", None),
+        (1, INIT, 1, 5, "No. of ranks", 8),
+        (1, INIT, 2, 5, "Rank", 12),
+        (1, ALL_REDUCE, 0, 18, "NCCL communicator ID", None),
+        (1, ALL_REDUCE, 1, 22, "Message size [bytes]", 8),
+        (1, ALL_REDUCE, 2, 16777236, "Reduction operation", 16),
+        (1, ALL_REDUCE, 1, 22, "Message size [bytes]", 8),
     ],
-}  # fmt: skip
+}
 
 
 def blob(schema, payload):
@@ -29,10 +33,28 @@ def rows(process):
     """One all-reduce in its own range, one launched outside of any, and a plain kernel in a range of NCCL's."""
     thread = process + 100
     ranges = [
-        (1, 5, 59, "ncclCommInitRank", thread, None, 1, blob(INIT, struct.pack("<QIII4x", COMMUNICATOR, 8, 3, 0))),
-        (10, 40, 59, "ncclAllReduce", thread, None, 1, blob(ALL_REDUCE, struct.pack("<QQI4x", COMMUNICATOR, 4096, 0))),
+        (
+            1,
+            5,
+            59,
+            "ncclCommInitRank",
+            thread,
+            None,
+            1,
+            blob(INIT, struct.pack("<QIII4x", COMMUNICATOR, 8, 3, 0)),
+        ),
+        (
+            10,
+            40,
+            59,
+            "ncclAllReduce",
+            thread,
+            None,
+            1,
+            blob(ALL_REDUCE, struct.pack("<QQI4x", COMMUNICATOR, 4096, 0)),
+        ),
         (50, 60, 59, "step", thread, None, 0, None),
-    ]  # fmt: skip
+    ]
     calls = [(20, 25, 0, thread, 7, 1), (55, 57, 0, thread, 8, 1), (30, 32, 0, thread, 9, 1)]
     kernels = [
         (100, 150, 0, 1, 7, 7, process, 5, 5, None, None),
@@ -63,10 +85,15 @@ def test_an_export_without_blobs_says_how_to_get_them(export, rows):
 @pytest.mark.parametrize(
     "damaged",
     [
-        b"", b"\0" * 31, blob(ALL_REDUCE, b"\0" * 12), blob(99, b"\0" * 24), "a text", 7,
+        b"",
+        b"\0" * 31,
+        blob(ALL_REDUCE, b"\0" * 12),
+        blob(99, b"\0" * 24),
+        "a text",
+        7,
         blob(ALL_REDUCE, struct.pack("<QQI4x", COMMUNICATOR, 2**64 - 1, 0)),
     ],
-)  # fmt: skip
+)
 def test_a_payload_that_is_none_is_not_recorded(export, rows, damaged):
     first, second, third = rows["NVTX_EVENTS"]
     rows["NVTX_EVENTS"] = [first, (*second[:-1], damaged), third]

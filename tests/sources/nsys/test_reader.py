@@ -128,8 +128,13 @@ def test_nvtx(export, process):
     }
     trace = read(export(rows))
     found = trace.slices.filter(pl.col("category") == "annotation").select("ts_ns", "dur_ns", "name").rows()
-    assert found == [(10, 10, "in the row"), (11, 1, "from an id"), (13, 0, "mark"), (14, 86, "open"),
-                     (15, 85, "open in old exports")]  # fmt: skip
+    assert found == [
+        (10, 10, "in the row"),
+        (11, 1, "from an id"),
+        (13, 0, "mark"),
+        (14, 86, "open"),
+        (15, 85, "open in old exports"),
+    ]
     assert "2 host calls and ranges were still open" in messages(trace, "warning")
 
 
@@ -190,13 +195,16 @@ def test_context_switches(export, process):
     one, two = process + 1, process + 2
     rows = {
         "SCHED_EVENTS": [
-            (10, 0, 0, one, 2), (10, 0, 1, two, 0),
-            (20, 0, 0, two, 0), (21, 0, 1, one, 0),
-            (30, 1, 0, two, 5), (30, 2, 1, one, 0),
+            (10, 0, 0, one, 2),
+            (10, 0, 1, two, 0),
+            (20, 0, 0, two, 0),
+            (21, 0, 1, one, 0),
+            (30, 1, 0, two, 5),
+            (30, 2, 1, one, 0),
             (40, 1, 1, 0, 0),
         ],
         "ENUM_SAMPLING_THREAD_STATE": [(0, "Unknown", ""), (2, "Interruptible", ""), (5, "Terminated", "")],
-    }  # fmt: skip
+    }
     trace = read(export(rows))
     tid = dict(trace.threads.select("thread", "tid").iter_rows())
     found = [
@@ -206,9 +214,13 @@ def test_context_switches(export, process):
         ).iter_rows()
     ]
     assert found == [
-        (10, 0, 1, "S", 2), (20, 0, 2, None, None), (21, 0, None, None, 1), (30, 1, 2, "X", None), (30, 2, None, None, 1),
+        (10, 0, 1, "S", 2),
+        (20, 0, 2, None, None),
+        (21, 0, None, None, 1),
+        (30, 1, 2, "X", None),
+        (30, 2, None, None, 1),
         (40, 1, None, None, -1),
-    ]  # fmt: skip
+    ]
 
 
 def test_samples_share_their_call_chains(export, process):
@@ -225,8 +237,10 @@ def test_samples_share_their_call_chains(export, process):
     }
     trace = read(export(rows))
     assert trace.samples.select("ts_ns", "cpu", "event", "period", "stack").rows() == [
-        (10, 0, "cycles", 1000, 0), (20, 1, "cycles", 1000, 0), (30, 0, "cycles", 1000, None),
-    ]  # fmt: skip
+        (10, 0, "cycles", 1000, 0),
+        (20, 1, "cycles", 1000, 0),
+        (30, 0, "cycles", 1000, None),
+    ]
     assert trace.stacks.rows() == [(0, 0, "[unknown]", "libc.so.6"), (0, 1, "main", "libc.so.6")]
 
 
@@ -258,10 +272,7 @@ def test_tables_of_millions_of_rows_take_the_fast_path_and_texts_are_read_once(e
     monkeypatch.setattr(Database, "_by_query", lambda *given: queried.append(given[1]) or query(*given))
     rows = {
         "GPU_METRICS": [(10, 256 + 3, 1, 42)],
-        "NVTX_EVENTS": [
-            (1, None, 39, "loader", process + 3, None, 0),
-            (2, 4, 59, "a", process + 3, None, 0),
-        ],
+        "NVTX_EVENTS": [(1, None, 39, "loader", process + 3, None, 0), (2, 4, 59, "a", process + 3, None, 0)],
     }
     trace = read(export(rows))
     assert (trace.counters["value"].to_list(), trace.threads["name"].to_list()) == ([42.0], ["loader"])
@@ -322,14 +333,17 @@ def test_secrets_stay_in_the_file(export, process):
     secret = "hunter2-s3cr3t"
     strings = {0: "[Unknown]", 1: "cudaLaunchKernel_v7000", 4: "k", 99: secret}
     rows = {
-        "META_DATA_CAPTURE": [("PROCESS_0:ENVIRONMENT_VARIABLE", secret), ("PROCESS_0:ARGUMENT_0", secret),
-                              ("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph")],
+        "META_DATA_CAPTURE": [
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", secret),
+            ("PROCESS_0:ARGUMENT_0", secret),
+            ("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph"),
+        ],
         "TARGET_INFO_SYSTEM_ENV": [(0, "", "CpuCores", 0, "32"), (0, "", "TargetInstallDir", 0, secret)],
         "ProcessStreams": [(process, 99, 99)],
         RUNTIME: [(10, 15, 0, process + 7, 1, 1)],
         KERNELS: [(20, 30, 0, 1, 7, 1, process, 4, 4, None, None)],
         "SCHED_EVENTS": [(1, 0, 1, process + 7, 0)],
-    }  # fmt: skip
+    }
     trace = read(export(rows, strings=strings))
     assert trace.sources["cpus"].item() == 32
     for frame in trace.frames().values():

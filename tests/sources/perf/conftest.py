@@ -53,9 +53,17 @@ def parse(text: str) -> list[Event]:
         assert m, line
         number = {k: None if m[k] is None else int(m[k]) for k in ("pid", "tid", "cpu", "period")}
         events.append(
-            Event(m["comm"], number["pid"], number["tid"], number["cpu"], int(m["s"]) * 10**9 + int(m["f"].ljust(9, "0")),
-                  number["period"], m["event"], m["rest"] or "")
-        )  # fmt: skip
+            Event(
+                m["comm"],
+                number["pid"],
+                number["tid"],
+                number["cpu"],
+                int(m["s"]) * 10**9 + int(m["f"].ljust(9, "0")),
+                number["period"],
+                m["event"],
+                m["rest"] or "",
+            )
+        )
     return events
 
 

@@ -107,8 +107,12 @@ def test_tracepoints_that_look_like_samples_are_told(tmp_path, command, named):
 
 @pytest.mark.parametrize(
     "command",
-    [["record", "-e", "cycles:u,cpu-clock/freq=49/", "--", "app", "-e", "a:b"], ["record", "sched"], ["record", "-g", "-F", "99"]],
-)  # fmt: skip
+    [
+        ["record", "-e", "cycles:u,cpu-clock/freq=49/", "--", "app", "-e", "a:b"],
+        ["record", "sched"],
+        ["record", "-g", "-F", "99"],
+    ],
+)
 def test_without_tracepoints_nothing_is_told(tmp_path, command):
     assert _said(read(_write(tmp_path, [_sample(10)], cmdline=["perf", *command])), "error") == ""
 
@@ -122,14 +126,17 @@ def test_tracepoints_with_their_fields_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("clock", "expected"),
     [
-        ({"clockid": 1, "clock-time": 13_468_524_398_640, "real-time": 1_796_064_747_141_977_000}, ("monotonic", 1_796_051_278_617_578_360)),
+        (
+            {"clockid": 1, "clock-time": 13_468_524_398_640, "real-time": 1_796_064_747_141_977_000},
+            ("monotonic", 1_796_051_278_617_578_360),
+        ),
         ({"clockid": 7, "clock-time": 5, "real-time": 8}, ("boottime", 3)),
         ({"clockid": 0, "clock-time": 5, "real-time": 8}, ("realtime", 0)),
         ({"clockid": 4, "clock-time": 5, "real-time": 8}, ("unknown", 3)),
         ({"clockid": 1}, ("monotonic", None)),
         ({"clockid": 1, "clock-time": -(2**62), "real-time": 2**62}, ("monotonic", None)),
     ],
-)  # fmt: skip
+)
 def test_the_clock_is_tied_to_wall_time(tmp_path, clock, expected):
     trace = read(_write(tmp_path, [_sample(10)], cmdline=["perf", "record"], **clock))
     assert trace.sources.select("clock", "wall_offset_ns").row(0) == expected
@@ -148,8 +155,15 @@ def test_a_cut_file_gives_its_whole_samples(tmp_path, share):
     assert "ends early" in " ".join(trace.health["message"])
 
 
-@pytest.mark.parametrize("text", ['{"linux-perf-json-version": 1, "samples": [{"timestamp": "x"}]}', '{"linux-perf-json-version": 1, "samples": []}',
-                                  '{"linux-perf-json-version": 1', '{"linux-perf-json-version": 1, "samples": 3}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"linux-perf-json-version": 1, "samples": [{"timestamp": "x"}]}',
+        '{"linux-perf-json-version": 1, "samples": []}',
+        '{"linux-perf-json-version": 1',
+        '{"linux-perf-json-version": 1, "samples": 3}',
+    ],
+)
 def test_what_is_none_is_refused(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)

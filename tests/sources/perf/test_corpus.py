@@ -13,8 +13,12 @@ from tracelib.sources.perf import read, sniff
 #: perf.data that perf 6.1 cannot read: newer recorders (attribute entries of 152 bytes, compression of the second kind),
 #: and one damaged on purpose. A newer perf may read the first three kinds.
 MAY_BE_REFUSED = (
-    "SeanTater__copyforward", "githedgehog__dataplane", "fibo.compressed2", "sleep.compressed", "zero_size_sample",
-)  # fmt: skip
+    "SeanTater__copyforward",
+    "githedgehog__dataplane",
+    "fibo.compressed2",
+    "sleep.compressed",
+    "zero_size_sample",
+)
 
 
 def _truth(corpus, folder):
@@ -43,10 +47,14 @@ def test_texts_hold_what_the_truth_counts(corpus, became):
         if truth["frame_lines"]:
             assert chained["len"].sum() == truth["frame_lines"], name
         found = {
-            "by_event": events, "total_period": trace.samples["period"].sum(), "samples_with_cpu": trace.samples["cpu"].count(),
-            "samples_with_period": trace.samples["period"].count(), "distinct_tid": trace.samples["thread"].n_unique(),
-            "first": trace.sources["first_ns"][0], "last": trace.sources["last_ns"][0],
-        }  # fmt: skip
+            "by_event": events,
+            "total_period": trace.samples["period"].sum(),
+            "samples_with_cpu": trace.samples["cpu"].count(),
+            "samples_with_period": trace.samples["period"].count(),
+            "distinct_tid": trace.samples["thread"].n_unique(),
+            "first": trace.sources["first_ns"][0],
+            "last": trace.sources["last_ns"][0],
+        }
         expected = {key: truth[key] for key in found if key in truth}
         assert found == expected | {"first": _ns(truth["time_first"]), "last": _ns(truth["time_last"])}, name
         assert trace.sources["skipped_bytes"][0] == 0, name

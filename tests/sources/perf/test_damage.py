@@ -73,8 +73,14 @@ def test_the_size_of_blocks_changes_nothing(seed, text, tmp_path, plain, monkeyp
     assert found.health.equals(expected.health)
 
 
-@pytest.mark.parametrize("form", ["x 1/1 [000] {}.000001: 1 cycles: \n\t 7f00 f{} ([k])\n", "{:>16} 12 [000] 5.000001: 1 cycles:  7f00 f{} ([k])\n",
-                                  "x 1/1 [000] {}.000001: 1 cycles: \r\n\t 7f00 f{} ([k])\r\n\r\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        "x 1/1 [000] {}.000001: 1 cycles: \n\t 7f00 f{} ([k])\n",
+        "{:>16} 12 [000] 5.000001: 1 cycles:  7f00 f{} ([k])\n",
+        "x 1/1 [000] {}.000001: 1 cycles: \r\n\t 7f00 f{} ([k])\r\n\r\n",
+    ],
+)
 @pytest.mark.parametrize("size", [40, 100, 1000])
 def test_blocks_without_empty_lines_hold_whole_events(form, size, tmp_path, plain, monkeypatch):
     path = tmp_path / "perf.txt"
@@ -146,14 +152,28 @@ def test_endless_lines_stay_bounded(tmp_path, monkeypatch):
     assert read(path).samples.height == 2
 
 
-LINE = st.sampled_from([
-    "x 1/2 [000] 1.000001: 1 cycles: ", "a: b 3 [1] 5 6.123456: cycles:u: ", "\t 7f00 foo+0x1 (/a (b))", "\t", " ", "", "#", "# x : y",
-    "x 1/2 [000] 1.000001: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> next_comm=b next_pid=2 next_prio=1",
-    "x 1/2 [000] 1.000001: sched:sched_wakeup: comm=a pid=99999999999999999999 prio=1 target_cpu=1",
-    "x 1/2 [000] 1.000001: raw_syscalls:sys_enter: NR 99999999999999999999 (", "x 1/2 [000] 0.0: PERF_RECORD_LOST lost 99999999999999999999",
-    "# reference time: x = 99999999999999999999999.1 (TOD) = 1.1 (x)", "# clockid: x", "# nrcpus online : 99999999999999999999", "# hostname : h",
-    "x -9223372036854775809 9223372036.999999999: 1 e: ", "9: 9 9.999999: 9: 9",
-])  # fmt: skip
+LINE = st.sampled_from(
+    [
+        "x 1/2 [000] 1.000001: 1 cycles: ",
+        "a: b 3 [1] 5 6.123456: cycles:u: ",
+        "\t 7f00 foo+0x1 (/a (b))",
+        "\t",
+        " ",
+        "",
+        "#",
+        "# x : y",
+        "x 1/2 [000] 1.000001: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> next_comm=b next_pid=2 next_prio=1",
+        "x 1/2 [000] 1.000001: sched:sched_wakeup: comm=a pid=99999999999999999999 prio=1 target_cpu=1",
+        "x 1/2 [000] 1.000001: raw_syscalls:sys_enter: NR 99999999999999999999 (",
+        "x 1/2 [000] 0.0: PERF_RECORD_LOST lost 99999999999999999999",
+        "# reference time: x = 99999999999999999999999.1 (TOD) = 1.1 (x)",
+        "# clockid: x",
+        "# nrcpus online : 99999999999999999999",
+        "# hostname : h",
+        "x -9223372036854775809 9223372036.999999999: 1 e: ",
+        "9: 9 9.999999: 9: 9",
+    ]
+)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -167,16 +167,22 @@ def test_branches_of_symbols_with_blanks(load):
 @pytest.mark.parametrize(
     ("said", "chain"),
     [
-        ("cbr:  cbr: 42 freq: 4219 MHz (156%)                  0 [unknown] ([unknown])", ("[unknown]", "[unknown]")),
+        (
+            "cbr:  cbr: 42 freq: 4219 MHz (156%)                  0 [unknown] ([unknown])",
+            ("[unknown]", "[unknown]"),
+        ),
         ("cbr:  cbr: 42 freq: 4219 MHz (156%)         401132 main (/bin/x)", ("main", "/bin/x")),
         ("ptwrite:  IP: 0 payload: 0x123456789abcdef     401132 main+0x2 (/bin/x)", ("main", "/bin/x")),
         ("mwait:  hints: 0x1 extensions: 0   401132 main (/bin/x)", ("main", "/bin/x")),
         ("pwre:  hw: 0 cstate: 2 sub-cstate: 0   401132 main (/bin/x)", ("main", "/bin/x")),
         ("exstop:  IP: 1   401132 main (/bin/x)", ("main", "/bin/x")),
-        ("pwrx:  deepest cstate: 2 last cstate: 2 wake reason: 0x4   401132 main (/bin/x)", ("main", "/bin/x")),
+        (
+            "pwrx:  deepest cstate: 2 last cstate: 2 wake reason: 0x4   401132 main (/bin/x)",
+            ("main", "/bin/x"),
+        ),
         ("psb:  psb offs: 0x3f80   401132 main (/bin/x)", ("main", "/bin/x")),
     ],
-)  # fmt: skip
+)
 def test_what_intel_pt_says_of_itself_is_no_symbol(load, said, chain):
     trace = load(f"x 7/8 [003] 5.000001:          1 {said}\n" * 2)
     assert chains(trace) == [[chain]] * 2

@@ -9,11 +9,18 @@ SAMPLE = "x 1/1 [000] 1.000001: 1 cycles: \n\n"
 
 
 def test_the_pair_of_clocks_is_exact():
-    header = of_lines([
-        "# hostname : gpu-7", "# perf version : 6.8", "# arch : aarch64", "# nrcpus online : 8", "# nrcpus avail : 16",
-        "# cmdline : /usr/bin/perf record -k mono -a sleep 1", "# clockid: monotonic (1)",
-        "# reference time: 2026-11-30 02:40:04.348532 = 1796006404.348532 (TOD) = 89.740626607 (monotonic)",
-    ])  # fmt: skip
+    header = of_lines(
+        [
+            "# hostname : gpu-7",
+            "# perf version : 6.8",
+            "# arch : aarch64",
+            "# nrcpus online : 8",
+            "# nrcpus avail : 16",
+            "# cmdline : /usr/bin/perf record -k mono -a sleep 1",
+            "# clockid: monotonic (1)",
+            "# reference time: 2026-11-30 02:40:04.348532 = 1796006404.348532 (TOD) = 89.740626607 (monotonic)",
+        ]
+    )
     assert header.wall_offset_ns == 1796006404348532000 - 89740626607
     assert (header.host, header.cpus, header.recorder, header.architecture) == (
         "gpu-7",
@@ -31,10 +38,17 @@ def test_the_pair_of_clocks_is_exact():
         (["# hostname : h"], "local", None),  # no -k: the scheduler's clock
         (["# hostname : h", "# clockid: realtime (0)"], "realtime", 0),
         (["# hostname : h", "# clockid: boottime (7)"], "boottime", None),
-        (["# hostname : h", "# clockid: monotonic_raw (4)", "# reference time: x = 10.000001 (TOD) = 1.000000002 (monotonic_raw)"],
-         "unknown", 9_000_000_998),
+        (
+            [
+                "# hostname : h",
+                "# clockid: monotonic_raw (4)",
+                "# reference time: x = 10.000001 (TOD) = 1.000000002 (monotonic_raw)",
+            ],
+            "unknown",
+            9_000_000_998,
+        ),
     ],
-)  # fmt: skip
+)
 def test_clocks(lines, clock, offset):
     header = of_lines(lines)
     assert (header.clock, header.wall_offset_ns) == (clock, offset)
@@ -63,9 +77,13 @@ def test_thinned_out_tracepoints_are_told_from_samples(name, kind, rate, freq, s
 
 @pytest.mark.parametrize(
     ("command", "clock"),
-    [(["perf", "record", "-k", "mono"], "monotonic"), (["perf", "record", "--clockid=CLOCK_REALTIME"], "realtime"),
-     (["perf", "record", "-a"], "local"), (["perf", "record", "-kboot"], "boottime")],
-)  # fmt: skip
+    [
+        (["perf", "record", "-k", "mono"], "monotonic"),
+        (["perf", "record", "--clockid=CLOCK_REALTIME"], "realtime"),
+        (["perf", "record", "-a"], "local"),
+        (["perf", "record", "-kboot"], "boottime"),
+    ],
+)
 def test_the_clock_of_a_command_line(command, clock):
     assert clock_of(None, command) == clock
 

@@ -7,9 +7,20 @@ from tracelib.errors import BadTrace
 
 CHAIN = "\t    7f00 foo+0x1 (/lib/x.so)\n\t    7f10 main+0x2 (/bin/app)\n\n"
 NAMES = [
-    "my thread [x]", "a:b/c 123 [1]", "FS Broker 5906", "a: b: c", "1 2.123456: x", "[vkrt] Analysis", "(sd-pam)", "#1 x",
-    "kworker/0:1-mm_", "123", "-", "dead beef", "x=1 ==> y=2",
-]  # fmt: skip
+    "my thread [x]",
+    "a:b/c 123 [1]",
+    "FS Broker 5906",
+    "a: b: c",
+    "1 2.123456: x",
+    "[vkrt] Analysis",
+    "(sd-pam)",
+    "#1 x",
+    "kworker/0:1-mm_",
+    "123",
+    "-",
+    "dead beef",
+    "x=1 ==> y=2",
+]
 
 
 def _chains(trace):
@@ -19,9 +30,14 @@ def _chains(trace):
     return [made.get(stack) for stack in trace.samples["stack"]]
 
 
-@pytest.mark.parametrize("form", ["{n} {p}/{t} [001] {s}.000001: 100 cycles:u: \n" + CHAIN,
-                                  "{n:>16} {t:7d} [001] {s:5d}.000000001: {one:10d} cycles:u:  7f01 foo+0x1 (/lib/x y (deleted))\n",
-                                  "{n} {p:7d}/{t:<7d} {s}.000001: cycles: \n" + CHAIN])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{n} {p}/{t} [001] {s}.000001: 100 cycles:u: \n" + CHAIN,
+        "{n:>16} {t:7d} [001] {s:5d}.000000001: {one:10d} cycles:u:  7f01 foo+0x1 (/lib/x y (deleted))\n",
+        "{n} {p:7d}/{t:<7d} {s}.000001: cycles: \n" + CHAIN,
+    ],
+)
 def test_names_may_hold_anything(load, form):
     text = "".join(form.format(n=name, p=70, t=100 + at, s=5 + at, one=1) for at, name in enumerate(NAMES))
     trace = load(text)
@@ -191,8 +207,15 @@ def test_texts_without_events_are_refused_with_the_reason(load, text, reason):
         load(text)
 
 
-@pytest.mark.parametrize("text", ["hello\nworld 1.5: \n", "bash-946   [003] ....   676.984916: sched_switch: x\n",
-                                  "<idle>-0 2d..1. 2084.021443: cpu_idle: state=1\n", '{"traceEvents": []}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello\nworld 1.5: \n",
+        "bash-946   [003] ....   676.984916: sched_switch: x\n",
+        "<idle>-0 2d..1. 2084.021443: cpu_idle: state=1\n",
+        '{"traceEvents": []}',
+    ],
+)
 def test_other_texts_are_not_recognised(text):
     from tracelib.sources.perf import sniff
 

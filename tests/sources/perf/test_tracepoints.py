@@ -32,9 +32,27 @@ def test_both_spellings_of_scheduler_events(load):
 
 @pytest.mark.parametrize(
     ("printed", "state"),
-    [("R", "R"), ("R+", "R"), ("S", "S"), ("D", "D"), ("I", "I"), ("T", "T"), ("t", "t"), ("X", "X"), ("Z", "Z"), ("P", "P"), ("x", "other"),
-     ("S|W", "S"), ("0", "R"), ("1", "S"), ("2", "D"), ("0x100", "R"), ("0x2", "D"), ("128", "I")],
-)  # fmt: skip
+    [
+        ("R", "R"),
+        ("R+", "R"),
+        ("S", "S"),
+        ("D", "D"),
+        ("I", "I"),
+        ("T", "T"),
+        ("t", "t"),
+        ("X", "X"),
+        ("Z", "Z"),
+        ("P", "P"),
+        ("x", "other"),
+        ("S|W", "S"),
+        ("0", "R"),
+        ("1", "S"),
+        ("2", "D"),
+        ("0x100", "R"),
+        ("0x2", "D"),
+        ("128", "I"),
+    ],
+)
 def test_states(load, printed, state):
     trace = load(
         f"x 12/12 [000] 1.000001: sched:sched_switch: prev_comm=x prev_pid=12 prev_prio=120 prev_state={printed} ==> next_comm=y next_pid=13 next_prio=120\n"
@@ -53,10 +71,12 @@ def test_missing_switches_are_proven_by_the_next_one_on_that_cpu(load):
         (0, 6, 11, 0),
         (0, 7, 0, 11),
     ]
-    trace = load("".join(
-        f"t {p}/{p} [{cpu:03d}] {s}.000001: sched:sched_switch: prev_comm=t prev_pid={p} prev_prio=120 prev_state=S ==> next_comm=t next_pid={n} next_prio=120\n"
-        for cpu, s, p, n in lines
-    ))  # fmt: skip
+    trace = load(
+        "".join(
+            f"t {p}/{p} [{cpu:03d}] {s}.000001: sched:sched_switch: prev_comm=t prev_pid={p} prev_prio=120 prev_state=S ==> next_comm=t next_pid={n} next_prio=120\n"
+            for cpu, s, p, n in lines
+        )
+    )
     assert trace.sources["lost_detected"][0] == 1
     assert any(
         "at least 1 switch event missing: 1 of 5 times" in m and "3 switches to idle, 1 from idle" in m
@@ -95,11 +115,23 @@ def test_system_calls_are_slices_where_enter_and_exit_meet(load):
 
 @pytest.mark.parametrize(
     ("arch", "number", "name"),
-    [("x86_64", 202, "futex"), ("x86_64", 24, "sched_yield"), ("x86_64", 232, "epoll_wait"), ("x86_64", 9999, "syscall 9999"),
-     ("x86_64", 3, "close"), ("x86_64", 41, "socket"), ("x86_64", 72, "fcntl"), ("x86_64", 98, "syscall 98"),
-     ("aarch64", 98, "futex"), ("aarch64", 124, "sched_yield"), ("aarch64", 202, "accept"), ("riscv64", 98, "syscall 98"),
-     (None, 202, "futex"), (None, 98, "futex")],
-)  # fmt: skip
+    [
+        ("x86_64", 202, "futex"),
+        ("x86_64", 24, "sched_yield"),
+        ("x86_64", 232, "epoll_wait"),
+        ("x86_64", 9999, "syscall 9999"),
+        ("x86_64", 3, "close"),
+        ("x86_64", 41, "socket"),
+        ("x86_64", 72, "fcntl"),
+        ("x86_64", 98, "syscall 98"),
+        ("aarch64", 98, "futex"),
+        ("aarch64", 124, "sched_yield"),
+        ("aarch64", 202, "accept"),
+        ("riscv64", 98, "syscall 98"),
+        (None, 202, "futex"),
+        (None, 98, "futex"),
+    ],
+)
 def test_system_calls_by_number(load, arch, number, name):
     header = f"# ========\n# hostname : h\n# arch : {arch}\n# ========\n#\n" if arch else ""
     trace = load(
@@ -111,8 +143,14 @@ def test_system_calls_by_number(load, arch, number, name):
 
 @pytest.mark.parametrize(
     "said",
-    ["probe_libc:up: (7f0012345678) arg=1", "probe:up: (7f00)", "sdt_app:up: (7f00)", "mine:up: (7f00) arg1=3", "mine:up: (7f00 <- 7f10)"],
-)  # fmt: skip
+    [
+        "probe_libc:up: (7f0012345678) arg=1",
+        "probe:up: (7f00)",
+        "sdt_app:up: (7f00)",
+        "mine:up: (7f00) arg1=3",
+        "mine:up: (7f00 <- 7f10)",
+    ],
+)
 def test_a_probe_whose_name_looks_like_modifiers_is_a_tracepoint(load, said):
     trace = load(
         f"x 12/12 [000] 6.000001: {said}\nx 12/12 [000] 6.000002: 1 cycles:up: \n\t 7f00 f+0x1 (/x)\n\n"
@@ -126,11 +164,13 @@ def test_a_probe_whose_name_looks_like_modifiers_is_a_tracepoint(load, said):
 def test_a_machine_that_no_header_names_is_judged_by_its_calls(load):
     """By hand: 98 and 63 are futex and read on arm64, getrusage and uname on x86-64; 202 is accept, not futex."""
     calls = [(98, "futex"), (63, "read"), (202, "accept"), (57, "close"), (5, "syscall 5")]
-    trace = load("".join(
-        f"x 12/12 [000] {at}.000001: raw_syscalls:sys_enter: NR {number} (0, 1)\n"
-        f"x 12/12 [000] {at}.000002: raw_syscalls:sys_exit: NR {number} = 0\n"
-        for at, (number, _) in enumerate(calls, 1)
-    ))  # fmt: skip
+    trace = load(
+        "".join(
+            f"x 12/12 [000] {at}.000001: raw_syscalls:sys_enter: NR {number} (0, 1)\n"
+            f"x 12/12 [000] {at}.000002: raw_syscalls:sys_exit: NR {number} = 0\n"
+            for at, (number, _) in enumerate(calls, 1)
+        )
+    )
     assert trace.slices["name"].cast(pl.String).to_list() == [name for _, name in calls]
     assert "named by number as on arm64, judged by which numbers occur" in " ".join(trace.health["message"])
 
@@ -139,18 +179,25 @@ def test_calls_told_by_number_alone_stay_beside_calls_told_by_name(load):
     """By hand: thread 12 reads (by number), then waits (told twice, in either order), thread 13 the other way round."""
     futex = ("raw_syscalls:sys_{}: NR 202 (0, 1)", "syscalls:sys_{}_futex: 0x1")
     said = [
-        (1, 12, "raw_syscalls:sys_enter: NR 0 (3)"), (2, 12, "raw_syscalls:sys_exit: NR 0 = 5"),
-        (3, 12, futex[0].format("enter")), (3, 12, futex[1].format("enter")),
-        (4, 13, futex[1].format("enter")), (4, 13, futex[0].format("enter")),
-        (6, 12, futex[1].format("exit")), (6, 12, futex[0].format("exit")),
-        (9, 13, futex[0].format("exit")), (9, 13, futex[1].format("exit")),
-    ]  # fmt: skip
+        (1, 12, "raw_syscalls:sys_enter: NR 0 (3)"),
+        (2, 12, "raw_syscalls:sys_exit: NR 0 = 5"),
+        (3, 12, futex[0].format("enter")),
+        (3, 12, futex[1].format("enter")),
+        (4, 13, futex[1].format("enter")),
+        (4, 13, futex[0].format("enter")),
+        (6, 12, futex[1].format("exit")),
+        (6, 12, futex[0].format("exit")),
+        (9, 13, futex[0].format("exit")),
+        (9, 13, futex[1].format("exit")),
+    ]
     trace = load("".join(f"x {tid}/{tid} [000] {at}.000001: {text}\n" for at, tid, text in said))
     tid = dict(trace.threads.select("thread", "tid").iter_rows())
     rows = trace.slices.select("thread", "ts_ns", "dur_ns", pl.col("name").cast(pl.String)).rows()
     assert [(tid[row[0]], (row[1] - 1000) // 10**9, row[2] // 10**9, row[3]) for row in rows] == [
-        (12, 1, 1, "read"), (12, 3, 3, "futex"), (13, 4, 5, "futex"),
-    ]  # fmt: skip
+        (12, 1, 1, "read"),
+        (12, 3, 3, "futex"),
+        (13, 4, 5, "futex"),
+    ]
     message = " ".join(trace.health["message"])
     assert "4 raw_syscalls events not used: the same calls stand there by name" in message
     assert "without their other half" not in message
@@ -164,10 +211,12 @@ def test_calls_told_by_number_alone_stay_beside_calls_told_by_name(load):
     ],
 )
 def test_the_plugin_s_letters_are_those_of_old_kernels(load, printed, states):
-    trace = load("".join(
-        f"sched_switch 5/5 [000] {at}.000001: sched:sched_switch: kworker/0:1:55 [120] {state} ==> swapper/0:0 [120]\n"
-        for at, state in enumerate(printed, 1)
-    ))  # fmt: skip
+    trace = load(
+        "".join(
+            f"sched_switch 5/5 [000] {at}.000001: sched:sched_switch: kworker/0:1:55 [120] {state} ==> swapper/0:0 [120]\n"
+            for at, state in enumerate(printed, 1)
+        )
+    )
     assert trace.sched["prev_state"].to_list() == states
 
 

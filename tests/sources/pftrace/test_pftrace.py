@@ -111,12 +111,15 @@ def test_tables_become_frames(file, processor):
         "closed": True,
     }
     assert list(run.threads.select("thread", "tid", "pid", "name", "process").iter_rows()) == [
-        (0, 11, 11, "engine", "server"), (1, 12, 11, "worker", "server"), (2, 13, None, None, None),
-    ]  # fmt: skip
+        (0, 11, 11, "engine", "server"),
+        (1, 12, 11, "worker", "server"),
+        (2, 13, None, None, None),
+    ]
     slices = run.slices.with_columns(pl.col("name", "category").cast(pl.String))
     assert list(slices.select("thread", "ts_ns", "dur_ns", "name", "category").iter_rows()) == [
-        (0, 100, 50, "schedule", "annotation"), (1, 110, 0, "aten::mm", "op"),
-    ]  # fmt: skip
+        (0, 100, 50, "schedule", "annotation"),
+        (1, 110, 0, "aten::mm", "op"),
+    ]
     sched = run.sched.filter(pl.col("cpu").is_null() | (pl.col("cpu") == 0))
     columns = pl.col("event", "prev_state").cast(pl.String)
     assert list(
@@ -131,8 +134,9 @@ def test_tables_become_frames(file, processor):
     assert list(run.samples.select("ts_ns", "thread", "stack").iter_rows()) == [(160, 1, 0), (170, 1, None)]
     stacks = run.stacks.with_columns(pl.col("symbol", "library").cast(pl.String))
     assert list(stacks.select("stack", "depth", "symbol", "library").iter_rows()) == [
-        (0, 0, "encode", None), (0, 1, "main", "/lib/libc.so"),
-    ]  # fmt: skip
+        (0, 0, "encode", None),
+        (0, 1, "main", "/lib/libc.so"),
+    ]
     assert list(run.counters.select("ts_ns", pl.col("name").cast(pl.String), "value").iter_rows()) == [
         (100, "mem", 2.5)
     ]

@@ -13,17 +13,56 @@ from tracelib.sources import choose, trace_files
 
 BASE = 1_700_000_000_000_000_000
 EVENTS = [
-    {"ph": "X", "cat": "user_annotation", "name": "step", "pid": 7, "tid": 8, "ts": 10.5, "dur": 40, "args": {"External id": 1}},
-    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 8, "ts": 11.001, "dur": 20.25, "args": {"External id": 2}},
-    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7, "tid": 8, "ts": 12, "dur": 3.5, "args": {"cbid": 211, "correlation": 5}},
-    {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 1, "tid": 7, "ts": 20.125, "dur": 4,
-     "args": {"device": 1, "stream": 7, "correlation": 5, "grid": [1, 2, 3]}},
+    {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": "step",
+        "pid": 7,
+        "tid": 8,
+        "ts": 10.5,
+        "dur": 40,
+        "args": {"External id": 1},
+    },
+    {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 7,
+        "tid": 8,
+        "ts": 11.001,
+        "dur": 20.25,
+        "args": {"External id": 2},
+    },
+    {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "pid": 7,
+        "tid": 8,
+        "ts": 12,
+        "dur": 3.5,
+        "args": {"cbid": 211, "correlation": 5},
+    },
+    {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "pid": 1,
+        "tid": 7,
+        "ts": 20.125,
+        "dur": 4,
+        "args": {"device": 1, "stream": 7, "correlation": 5, "grid": [1, 2, 3]},
+    },
     {"ph": "s", "id": 5, "pid": 7, "tid": 8, "ts": 12, "cat": "ac2g", "name": "ac2g"},
     {"ph": "f", "id": 5, "pid": 1, "tid": 7, "ts": 20.125, "cat": "ac2g", "name": "ac2g", "bp": "e"},
     {"ph": "M", "name": "thread_name", "ts": 0, "pid": 7, "tid": 8, "args": {"name": "thread 8 (worker)"}},
-]  # fmt: skip
+]
 #: name, category, ts, dur, correlation
-SLICES = [("step", "annotation", 10_500, 40_000, None), ("aten::mm", "op", 11_001, 20_250, None), ("cudaLaunchKernel", "runtime", 12_000, 3_500, 5)]  # fmt: skip
+SLICES = [
+    ("step", "annotation", 10_500, 40_000, None),
+    ("aten::mm", "op", 11_001, 20_250, None),
+    ("cudaLaunchKernel", "runtime", 12_000, 3_500, 5),
+]
 #: name, kind, ts, dur, stream, correlation, pid
 KERNELS = [("gemm", "kernel", 20_125, 4_000, 7, 5, 7)]
 
@@ -75,9 +114,12 @@ FIELDS = {
     "base as the text of a float": ({"baseTimeNanoseconds": f"{BASE}.0"}, {}),
     "base before the events": ({"baseTimeNanoseconds": BASE}, {}),
     "base after the events": ({"displayTimeUnit": "ms"}, {"baseTimeNanoseconds": BASE}),
-    "base among much else": ({"a": {"baseTimeNanoseconds": 3, "b": [1, {"c": 2}]}, "baseTimeNanoseconds": BASE}, {"d": "]}"}),
+    "base among much else": (
+        {"a": {"baseTimeNanoseconds": 3, "b": [1, {"c": 2}]}, "baseTimeNanoseconds": BASE},
+        {"d": "]}"},
+    ),
     "base as a text": ({"baseTimeNanoseconds": str(BASE)}, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", FIELDS)
@@ -178,12 +220,37 @@ def test_ids_of_every_type_keep_threads_apart(trace_of):
 
 def test_ids_that_are_texts(trace_of):
     events = [
-        {"ph": "X", "cat": "Operator", "name": "conv", "pid": "CPU functions", "tid": "main", "ts": 5, "dur": 2},
-        {"ph": "X", "cat": "Kernel", "name": "conv_k", "pid": 0, "tid": "stream 20", "ts": 6, "dur": 2, "args": {"device": 0}},
-        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 0, "dur": 99},
+        {
+            "ph": "X",
+            "cat": "Operator",
+            "name": "conv",
+            "pid": "CPU functions",
+            "tid": "main",
+            "ts": 5,
+            "dur": 2,
+        },
+        {
+            "ph": "X",
+            "cat": "Kernel",
+            "name": "conv_k",
+            "pid": 0,
+            "tid": "stream 20",
+            "ts": 6,
+            "dur": 2,
+            "args": {"device": 0},
+        },
+        {
+            "ph": "X",
+            "cat": "Trace",
+            "name": "PyTorch Profiler (0)",
+            "pid": "Spans",
+            "tid": "PyTorch Profiler",
+            "ts": 0,
+            "dur": 99,
+        },
         {"ph": "C", "name": "GPU 0 Utilization", "pid": "GPU 0 Counters", "ts": 7, "args": {"util": 55.5}},
         {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 99, "s": "g"},
-    ]  # fmt: skip
+    ]
     trace = trace_of(document(events))
     assert trace.slices.select("name", "category").rows() == [("conv", "op")]
     assert trace.threads.select("name", "process").rows() == [("main", "CPU functions")]
@@ -212,8 +279,12 @@ def test_begins_and_ends(trace_of):
         (name, ts - BASE, dur) for name, ts, dur in trace.slices.select("name", "ts_ns", "dur_ns").rows()
     }
     assert found == {
-        ("outer", 0, 50_000), ("inner", 10_000, 10_000), ("request", 12_000, 28_000), ("request", 13_000, 2_000), ("open", 70_000, 0)
-    }  # fmt: skip
+        ("outer", 0, 50_000),
+        ("inner", 10_000, 10_000),
+        ("request", 12_000, 28_000),
+        ("request", 13_000, 2_000),
+        ("open", 70_000, 0),
+    }
     said = " ".join(trace.health["message"])
     assert "1 events: an end without a begin" in said
     assert "1 events: a begin without an end" in said
@@ -228,15 +299,25 @@ def test_ids_of_asynchronous_intervals_are_valid_where_they_say(trace_of):
     local, far = {"id2": {"local": "0x1"}}, {"id2": {"global": "0x1"}}
     one, two = {"id": 1, "scope": "one"}, {"id": 1, "scope": "two"}
     events = [
-        mark("b", 0, 1, "l1", **local), mark("b", 1, 9, "l9", **local), mark("b", 2, 1, "far", **far),
-        mark("b", 3, 1, "one", **one), mark("b", 4, 1, "two", **two),
-        mark("e", 10, 1, None, **local), mark("e", 30, 9, None, **local), mark("e", 32, 9, None, **far),
-        mark("e", 43, 1, None, **one), mark("e", 54, 1, None, **two),
-    ]  # fmt: skip
+        mark("b", 0, 1, "l1", **local),
+        mark("b", 1, 9, "l9", **local),
+        mark("b", 2, 1, "far", **far),
+        mark("b", 3, 1, "one", **one),
+        mark("b", 4, 1, "two", **two),
+        mark("e", 10, 1, None, **local),
+        mark("e", 30, 9, None, **local),
+        mark("e", 32, 9, None, **far),
+        mark("e", 43, 1, None, **one),
+        mark("e", 54, 1, None, **two),
+    ]
     trace = trace_of(document(events))
     assert dict(trace.slices.select(pl.col("name").cast(pl.String), "dur_ns").rows()) == {
-        "l1": 10_000, "l9": 29_000, "far": 30_000, "one": 40_000, "two": 50_000
-    }  # fmt: skip
+        "l1": 10_000,
+        "l9": 29_000,
+        "far": 30_000,
+        "one": 40_000,
+        "two": 50_000,
+    }
 
 
 def test_many_open_begins_cost_no_more_than_as_many_ended_ones(trace_of):
@@ -268,18 +349,27 @@ def test_counters_of_every_form(trace_of):
     events += [{"ph": "C", "name": "each", "id": n, "pid": 1, "ts": 9, "args": {"v": n}} for n in (4, 5)]
     trace = trace_of(document(events))
     assert dict(trace.counters.select(pl.col("name").cast(pl.String), "value").rows()) == {
-        "c0": 5, "c1": 2.5, "c2: a": 1, "c2: b": 2.5, "c3": 1, "each[4]": 4, "each[5]": 5
-    }  # fmt: skip
+        "c0": 5,
+        "c1": 2.5,
+        "c2: a": 1,
+        "c2: b": 2.5,
+        "c3": 1,
+        "each[4]": 4,
+        "each[5]": 5,
+    }
     assert "4 events: a counter without a number: left out" in " ".join(trace.health["message"])
     assert trace.sources["lost_detected"][0] == 4
 
 
 #: What the runtimes of other devices call things, and what they are here.
 DEVICES = {
-    "ROCm": ("cuda_runtime", "hipLaunchKernel", "runtime", "kernel"), "ROCm, 2025": ("hip_runtime", "hipLaunchKernel", "runtime", "kernel"),
-    "XPU": ("xpu_runtime", "urEnqueueKernelLaunch", "runtime", "kernel"), "MTIA": ("mtia_runtime", "runFunction", "runtime", "mtia_ccp_events"),
-    "2020": ("Runtime", "cudaLaunchKernel", "runtime", "Kernel"), "driver": ("cuda_driver", "cuLaunchKernelEx", "driver", "concurrent_kernel"),
-}  # fmt: skip
+    "ROCm": ("cuda_runtime", "hipLaunchKernel", "runtime", "kernel"),
+    "ROCm, 2025": ("hip_runtime", "hipLaunchKernel", "runtime", "kernel"),
+    "XPU": ("xpu_runtime", "urEnqueueKernelLaunch", "runtime", "kernel"),
+    "MTIA": ("mtia_runtime", "runFunction", "runtime", "mtia_ccp_events"),
+    "2020": ("Runtime", "cudaLaunchKernel", "runtime", "Kernel"),
+    "driver": ("cuda_driver", "cuLaunchKernelEx", "driver", "concurrent_kernel"),
+}
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -293,9 +383,18 @@ def test_devices_of_every_kind(trace_of, device):
 
 def test_a_cpu_only_trace_has_no_gpu_and_says_so_by_its_absence(trace_of):
     stack = [
-        {"ph": "X", "cat": "python_function", "name": f"run.py({n}): f{n}", "pid": 7, "tid": 8, "ts": n, "dur": 9 - 2 * n,
-         "args": {"Python id": n + 1, "Python parent id": n or None}} for n in range(4)
-    ]  # fmt: skip
+        {
+            "ph": "X",
+            "cat": "python_function",
+            "name": f"run.py({n}): f{n}",
+            "pid": 7,
+            "tid": 8,
+            "ts": n,
+            "dur": 9 - 2 * n,
+            "args": {"Python id": n + 1, "Python parent id": n or None},
+        }
+        for n in range(4)
+    ]
     trace = trace_of(document(stack))
     assert trace.slices.select("name", "category", "dur_ns").rows() == [
         (f"run.py({n}): f{n}", "python", 9_000 - 2_000 * n) for n in range(4)
@@ -324,11 +423,26 @@ def test_graph_launches_and_collectives(trace_of):
         "Seq": 11,
     }
     kernels = [
-        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": 1, "args": args | more}
-        for ts, (name, more) in enumerate([
-            ("k", {}), ("k", {"graph id": 3, "graph node id": 9}), ("ncclDevKernel_AllGather_RING_LL(x)", nccl), ("ncclDevKernel_ReduceScatter_Sum_bf16(x)", {}),
-        ], start=5)
-    ]  # fmt: skip
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": name,
+            "pid": 0,
+            "tid": 7,
+            "ts": ts,
+            "dur": 1,
+            "args": args | more,
+        }
+        for ts, (name, more) in enumerate(
+            [
+                ("k", {}),
+                ("k", {"graph id": 3, "graph node id": 9}),
+                ("ncclDevKernel_AllGather_RING_LL(x)", nccl),
+                ("ncclDevKernel_ReduceScatter_Sum_bf16(x)", {}),
+            ],
+            start=5,
+        )
+    ]
     trace = trace_of(document([launch, *kernels]))
     found = trace.gpu_ops.select("graph", "collective", "group", "group_size", "sequence", "elements").rows()
     nothing = (None, None, None, None, None)
@@ -343,21 +457,49 @@ def test_graph_launches_and_collectives(trace_of):
 #: A kernel's arguments as Kineto wrote them from October 2023 on, and group, size and elements that they tell.
 KERNEL_ARGS = {
     "2023-10": ({"In msg size": 64, "Out msg size": 128, "Group size": 2, "dtype": "Float"}, (None, 2, 128)),
-    "2023-12": ({"In msg nelems": 64, "Out msg nelems": 128, "Group size": 2, "dtype": "Float"}, (None, 2, 128)),
-    "2024-03": ({"In msg nelems": 64, "Out msg nelems": 128, "Group size": 2, "dtype": "Float", "Process Group ID": 7,
-                 "Process Group Ranks": "[0, 1]"}, ("7", 2, 128)),
-    "2024-04": ({"Collective name": "allgather_into_tensor_coalesced", "In msg nelems": 64, "Out msg nelems": 128, "Group size": 2,
-                 "dtype": "Float", "Process Group Name": "tp", "Process Group Description": "x"}, ("tp", 2, 128)),
-}  # fmt: skip
+    "2023-12": (
+        {"In msg nelems": 64, "Out msg nelems": 128, "Group size": 2, "dtype": "Float"},
+        (None, 2, 128),
+    ),
+    "2024-03": (
+        {
+            "In msg nelems": 64,
+            "Out msg nelems": 128,
+            "Group size": 2,
+            "dtype": "Float",
+            "Process Group ID": 7,
+            "Process Group Ranks": "[0, 1]",
+        },
+        ("7", 2, 128),
+    ),
+    "2024-04": (
+        {
+            "Collective name": "allgather_into_tensor_coalesced",
+            "In msg nelems": 64,
+            "Out msg nelems": 128,
+            "Group size": 2,
+            "dtype": "Float",
+            "Process Group Name": "tp",
+            "Process Group Description": "x",
+        },
+        ("tp", 2, 128),
+    ),
+}
 
 
 @pytest.mark.parametrize("since", KERNEL_ARGS)
 def test_collectives_of_every_kineto(trace_of, since):
     args, told = KERNEL_ARGS[since]
     kernel = {
-        "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL(x)", "pid": 0, "tid": 7, "ts": 5, "dur": 1,
+        "ph": "X",
+        "cat": "kernel",
+        "name": "ncclDevKernel_AllGather_RING_LL(x)",
+        "pid": 0,
+        "tid": 7,
+        "ts": 5,
+        "dur": 1,
         "args": {"device": 0, "stream": 7, "correlation": 4, **args},
-    }  # fmt: skip
+    }
     old = kernel | {"name": "ncclAllGatherRingLLKernel_sum_f16(ncclColl)", "args": {"device": 0, "stream": 7}}
     trace = trace_of(document([kernel, old]))
     rows = trace.gpu_ops.sort("group_size").select("collective", "group", "group_size", "elements").rows()
@@ -369,11 +511,27 @@ def test_ids_that_several_processes_count_name_no_launch(trace_of):
 
     def of(rank, correlation):
         return [
-            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": f"[TP0{rank}] {100 + rank}", "tid": 1, "ts": 5 + rank, "dur": 1,
-             "args": {"correlation": correlation}},
-            {"ph": "X", "cat": "kernel", "name": f"k{rank}", "pid": f"[TP0{rank}] {rank}", "tid": 7, "ts": 9 + rank, "dur": 1,
-             "args": {"device": rank, "stream": 7, "correlation": correlation}},
-        ]  # fmt: skip
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "pid": f"[TP0{rank}] {100 + rank}",
+                "tid": 1,
+                "ts": 5 + rank,
+                "dur": 1,
+                "args": {"correlation": correlation},
+            },
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": f"k{rank}",
+                "pid": f"[TP0{rank}] {rank}",
+                "tid": 7,
+                "ts": 9 + rank,
+                "dur": 1,
+                "args": {"device": rank, "stream": 7, "correlation": correlation},
+            },
+        ]
 
     trace = trace_of(
         document([*of(0, 5), *of(1, 5), *of(0, 6), *of(1, 7)], after={"distributedInfo": {"rank": 0}})
@@ -397,9 +555,14 @@ def test_ids_that_several_processes_count_name_no_launch(trace_of):
 ANNOTATIONS = [
     "execute_8192_context_9(sq8155sk8155sqsq66504025sqsk66504025)_generation_37(sq37sk44551sqsq37sqsk44551)",  # vLLM
     "step[DECODE bs=32]",  # SGLang
-    "ProfilerStep#5", "Optimizer.step#Adam.step", "## Call CompiledFxGraph fabc ##", "Torch-Compiled Region: 0/0",  # torch
-    "forward-backward-func", "nccl:all_reduce", "TransformerLayer: mlp 3",  # Megatron
-]  # fmt: skip
+    "ProfilerStep#5",
+    "Optimizer.step#Adam.step",
+    "## Call CompiledFxGraph fabc ##",
+    "Torch-Compiled Region: 0/0",  # torch
+    "forward-backward-func",
+    "nccl:all_reduce",
+    "TransformerLayer: mlp 3",  # Megatron
+]
 
 
 def test_annotations_of_servers_and_compilers_keep_their_names(trace_of):

@@ -68,13 +68,20 @@ def test_files_that_only_look_like_traces_are_refused(corpus, folder):
 @pytest.mark.parametrize(
     "name",
     [
-        "rebuilt__issue_kineto-80_invalid_utf8_in_name.json", "rebuilt__issue_pytorch-130622_control_char_in_name.json",
-        "rebuilt__issue_pytorch-60187_windows_traceName.json", "rebuilt__issue_pytorch-98432_windows_backslash.json",
-        "rebuilt__nan_infinity_constants.json", "rebuilt__nan_infinity_python_style.json", "rebuilt__truncated_gzip__HTA_alexnet.json.gz",
-        "rebuilt__truncated_mid_event__luatil_trace_05.json", "rebuilt__utf8_bom__kineto_docs.json", "rebuilt__plain_json_named_gz__kineto_docs.json.gz",
-        "rebuilt__gz_named_json__HTA_alexnet.pt.trace.json", "rebuilt__gzip_two_members__HTA_alexnet.json.gz",
+        "rebuilt__issue_kineto-80_invalid_utf8_in_name.json",
+        "rebuilt__issue_pytorch-130622_control_char_in_name.json",
+        "rebuilt__issue_pytorch-60187_windows_traceName.json",
+        "rebuilt__issue_pytorch-98432_windows_backslash.json",
+        "rebuilt__nan_infinity_constants.json",
+        "rebuilt__nan_infinity_python_style.json",
+        "rebuilt__truncated_gzip__HTA_alexnet.json.gz",
+        "rebuilt__truncated_mid_event__luatil_trace_05.json",
+        "rebuilt__utf8_bom__kineto_docs.json",
+        "rebuilt__plain_json_named_gz__kineto_docs.json.gz",
+        "rebuilt__gz_named_json__HTA_alexnet.pt.trace.json",
+        "rebuilt__gzip_two_members__HTA_alexnet.json.gz",
     ],
-)  # fmt: skip
+)
 def test_damaged_files_give_what_is_whole(corpus, name):
     path = corpus / "kineto" / "handmade" / name
     trace = choose(path).read(path).check()

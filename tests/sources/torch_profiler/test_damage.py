@@ -55,21 +55,55 @@ def remarks(trace):
 
 GOOD = [event(number) for number in range(5)]
 ODD = {
-    "lone backslash": (r'{"ph": "X", "cat": "cpu_op", "name": "C:\work\x.py", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', r"C:\work\x.py"),
-    "raw newline": ('{"ph": "X", "cat": "cpu_op", "name": "a\nb", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a b"),
-    "control character": ('{"ph": "X", "cat": "cpu_op", "name": "a\x01b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a b"),
-    "one unescaped quote": ('{"ph": "X", "cat": "cpu_op", "name": "a"b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', 'a"b'),
-    "a dictionary": ('{"ph": "X", "cat": "cpu_op", "name": "x.py(3): f {"device": "cpu", "id": 3}", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
-                     'x.py(3): f {"device": "cpu", "id": 3}'),
-    "a list of dictionaries": ('{"ph": "X", "cat": "cpu_op", "name": "[{"a": "b"}, {"c": "d"}]", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
-                               '[{"a": "b"}, {"c": "d"}]'),
-    "a path that ends with a backslash": ('{"ph": "X", "cat": "cpu_op", "name": "C:\\work\\", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "C:\\work\\"),
-    "a log line inside": ('{"ph": "X", "cat": "cpu_op", "name": "a",\nERROR: "x" failed {y}\n "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a"),
-    "two unescaped quotes": ('{"ph": "X", "cat": "cpu_op", "name": "say "hi" now", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', 'say "hi" now'),
-    "lone surrogate": (r'{"ph": "X", "cat": "cpu_op", "name": "a\ud800b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}', "a\ufffdb"),
-    "NaN in args": ('{"ph": "X", "cat": "cuda_runtime", "name": "a", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3, "args": {"x": NaN}}', "a"),
-    "trailing comma": ('{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 7, "tid": "8", "ts": 20.5, "dur": 3,}', "a"),
-}  # fmt: skip
+    "lone backslash": (
+        r'{"ph": "X", "cat": "cpu_op", "name": "C:\work\x.py", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        r"C:\work\x.py",
+    ),
+    "raw newline": (
+        '{"ph": "X", "cat": "cpu_op", "name": "a\nb", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        "a b",
+    ),
+    "control character": (
+        '{"ph": "X", "cat": "cpu_op", "name": "a\x01b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        "a b",
+    ),
+    "one unescaped quote": (
+        '{"ph": "X", "cat": "cpu_op", "name": "a"b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        'a"b',
+    ),
+    "a dictionary": (
+        '{"ph": "X", "cat": "cpu_op", "name": "x.py(3): f {"device": "cpu", "id": 3}", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        'x.py(3): f {"device": "cpu", "id": 3}',
+    ),
+    "a list of dictionaries": (
+        '{"ph": "X", "cat": "cpu_op", "name": "[{"a": "b"}, {"c": "d"}]", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        '[{"a": "b"}, {"c": "d"}]',
+    ),
+    "a path that ends with a backslash": (
+        '{"ph": "X", "cat": "cpu_op", "name": "C:\\work\\", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        "C:\\work\\",
+    ),
+    "a log line inside": (
+        '{"ph": "X", "cat": "cpu_op", "name": "a",\nERROR: "x" failed {y}\n "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        "a",
+    ),
+    "two unescaped quotes": (
+        '{"ph": "X", "cat": "cpu_op", "name": "say "hi" now", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        'say "hi" now',
+    ),
+    "lone surrogate": (
+        r'{"ph": "X", "cat": "cpu_op", "name": "a\ud800b", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3}',
+        "a\ufffdb",
+    ),
+    "NaN in args": (
+        '{"ph": "X", "cat": "cuda_runtime", "name": "a", "pid": 7, "tid": 8, "ts": 20.5, "dur": 3, "args": {"x": NaN}}',
+        "a",
+    ),
+    "trailing comma": (
+        '{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 7, "tid": "8", "ts": 20.5, "dur": 3,}',
+        "a",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", ODD)

@@ -27,8 +27,11 @@ FOLDERS = (
     "kineto/facebookresearch__param__dlrm_8ranks",
 )
 FILES = sorted(
-    path for folder in FOLDERS for path in (SHARED / "corpus" / folder).glob("*") if path.is_file() and not path.name.endswith("tar.gz")
-)  # fmt: skip
+    path
+    for folder in FOLDERS
+    for path in (SHARED / "corpus" / folder).glob("*")
+    if path.is_file() and not path.name.endswith("tar.gz")
+)
 CAPTURES = sorted((SHARED / "captures").glob("*/*.pt.trace.json.gz"))
 SMALL = 1 << 16
 
@@ -50,21 +53,99 @@ def test_the_fast_one_takes_all_of_a_capture(path):
 
 
 EVENTS = [
-    {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 7, "tid": 8, "ts": 1234.567, "dur": 2.5, "args": {"External id": 1}},
-    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7, "tid": 8, "ts": 1235, "dur": 1, "args": {"cbid": 1, "correlation": 9}},
-    {"ph": "X", "cat": "kernel", "name": "gemm<4>(float*)", "pid": 0, "tid": 7, "ts": 1240.001, "dur": 0.25,
-     "args": {"device": 0, "stream": 7, "correlation": 9, "grid": [1, 2, 3], "graph id": 0}},
-    {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum(x)", "pid": 0, "tid": 7, "ts": 1250, "dur": 3,
-     "args": {"device": 0, "stream": 7, "correlation": 10, "Collective name": "allreduce", "Process Group Name": "tp", "Group size": 2,
-              "In msg nelems": 64, "Out msg nelems": 128}},
-    {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": 0, "tid": 7, "ts": 1260, "dur": 3, "args": {"device": 0, "stream": 7, "bytes": 4096}},
-    {"ph": "X", "cat": "python_function", "name": "a.py(3): run", "pid": 7, "tid": 8, "ts": 1200, "dur": 100, "args": {"Python id": 1}},
+    {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::add",
+        "pid": 7,
+        "tid": 8,
+        "ts": 1234.567,
+        "dur": 2.5,
+        "args": {"External id": 1},
+    },
+    {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "pid": 7,
+        "tid": 8,
+        "ts": 1235,
+        "dur": 1,
+        "args": {"cbid": 1, "correlation": 9},
+    },
+    {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm<4>(float*)",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1240.001,
+        "dur": 0.25,
+        "args": {"device": 0, "stream": 7, "correlation": 9, "grid": [1, 2, 3], "graph id": 0},
+    },
+    {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "ncclDevKernel_AllReduce_Sum(x)",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1250,
+        "dur": 3,
+        "args": {
+            "device": 0,
+            "stream": 7,
+            "correlation": 10,
+            "Collective name": "allreduce",
+            "Process Group Name": "tp",
+            "Group size": 2,
+            "In msg nelems": 64,
+            "Out msg nelems": 128,
+        },
+    },
+    {
+        "ph": "X",
+        "cat": "gpu_memcpy",
+        "name": "Memcpy HtoD",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1260,
+        "dur": 3,
+        "args": {"device": 0, "stream": 7, "bytes": 4096},
+    },
+    {
+        "ph": "X",
+        "cat": "python_function",
+        "name": "a.py(3): run",
+        "pid": 7,
+        "tid": 8,
+        "ts": 1200,
+        "dur": 100,
+        "args": {"Python id": 1},
+    },
     {"ph": "s", "id": 9, "pid": 7, "tid": 8, "ts": 1235, "cat": "ac2g", "name": "ac2g"},
-    {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": 8, "ts": 1236, "args": {"Bytes": 1}},
+    {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "s": "t",
+        "name": "[memory]",
+        "pid": 7,
+        "tid": 8,
+        "ts": 1236,
+        "args": {"Bytes": 1},
+    },
     {"name": "thread_name", "ph": "M", "ts": 0, "pid": 7, "tid": 8, "args": {"name": "thread 8 (main)"}},
     {"ph": "X", "cat": "overhead", "name": "Buffer", "pid": -1, "tid": 0, "ts": 1230, "dur": 4},
-    {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 1200, "dur": 99, "args": {}},
-]  # fmt: skip
+    {
+        "ph": "X",
+        "cat": "Trace",
+        "name": "PyTorch Profiler (0)",
+        "pid": "Spans",
+        "tid": "PyTorch Profiler",
+        "ts": 1200,
+        "dur": 99,
+        "args": {},
+    },
+]
 
 
 def many(count=60):
@@ -79,9 +160,13 @@ def dumped(events, **layout) -> bytes:
 
 
 LAYOUTS = {
-    "one line": {}, "minified": {"separators": (",", ":")}, "indented": {"indent": 2}, "tabs": {"indent": "\t"},
-    "sorted": {"indent": 1, "sort_keys": True}, "a blank before the colon": {"separators": (", ", " : ")},
-}  # fmt: skip
+    "one line": {},
+    "minified": {"separators": (",", ":")},
+    "indented": {"indent": 2},
+    "tabs": {"indent": "\t"},
+    "sorted": {"indent": 1, "sort_keys": True},
+    "a blank before the colon": {"separators": (", ", " : ")},
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -100,9 +185,28 @@ def test_windows_lines_and_a_bare_list():
 
 
 NASTY = [
-    'a "quoted" {"device": "cpu"} name', "back\\slash", "}{", "{", "}", "[]{}", 'x\\"', "new\nline", "é中", "tab\t", '"},{"ph":"X"',
-    "\\\\", '":', '"ts": 5', "", " ", "\u2028", "😀", "x" * 5000, "|", "}, {",
-]  # fmt: skip
+    'a "quoted" {"device": "cpu"} name',
+    "back\\slash",
+    "}{",
+    "{",
+    "}",
+    "[]{}",
+    'x\\"',
+    "new\nline",
+    "é中",
+    "tab\t",
+    '"},{"ph":"X"',
+    "\\\\",
+    '":',
+    '"ts": 5',
+    "",
+    " ",
+    "\u2028",
+    "😀",
+    "x" * 5000,
+    "|",
+    "}, {",
+]
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])
@@ -123,9 +227,12 @@ def test_objects_inside_args_are_not_taken_for_the_event():
     for number, event in enumerate(events):
         if event.get("cat") == "cuda_runtime":
             event["args"] = {
-                "name": "inner", "ts": 5, "correlation": number, "nested": {"ph": "Q", "correlation": 7},
+                "name": "inner",
+                "ts": 5,
+                "correlation": number,
+                "nested": {"ph": "Q", "correlation": 7},
                 "list": [{"ph": "X", "name": "n"}, {"name": "m", "cat": "kernel"}],
-            }  # fmt: skip
+            }
         if event.get("cat") == "python_function":
             event["args"] = [{"correlation": 5}]
             event["other"] = {"correlation": 6}
@@ -137,9 +244,29 @@ def test_objects_inside_args_are_not_taken_for_the_event():
     }
 
 
-NUMBERS = ["0", "7", "12.5", "1719230400123456.789", "1.719230400123456789E15", "12.3456789", '"1736405443863674.400"', "1e3", "-5.25", "null",
-           "1234567890123456", "0.001", "99999999.999", "NaN", "true", '"x"', "1E400", "1E999999", "-1E999999", "1E-999999",
-           "123456789012345678901234567890"]  # fmt: skip
+NUMBERS = [
+    "0",
+    "7",
+    "12.5",
+    "1719230400123456.789",
+    "1.719230400123456789E15",
+    "12.3456789",
+    '"1736405443863674.400"',
+    "1e3",
+    "-5.25",
+    "null",
+    "1234567890123456",
+    "0.001",
+    "99999999.999",
+    "NaN",
+    "true",
+    '"x"',
+    "1E400",
+    "1E999999",
+    "-1E999999",
+    "1E-999999",
+    "123456789012345678901234567890",
+]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -179,19 +306,54 @@ times = st.one_of(
 event_strategy = st.fixed_dictionaries(
     {},
     optional={
-        "ph": st.sampled_from(["X", "X", "X", "i", "s", "f", "M", "C", "B", "E", "b", "e", "", "XX", None, 5]),
-        "cat": st.sampled_from(["cpu_op", "kernel", "gpu_memcpy", "cuda_runtime", "cuda_sync", "Trace", "", 'odd, \\ "one"', None, 3]),
-        "name": st.one_of(st.text(max_size=12), st.sampled_from(["ncclKernel_AllReduce_x", "thread_name", None, 4])),
-        "pid": ids, "tid": ids, "ts": times, "dur": times, "id": ids,
+        "ph": st.sampled_from(
+            ["X", "X", "X", "i", "s", "f", "M", "C", "B", "E", "b", "e", "", "XX", None, 5]
+        ),
+        "cat": st.sampled_from(
+            [
+                "cpu_op",
+                "kernel",
+                "gpu_memcpy",
+                "cuda_runtime",
+                "cuda_sync",
+                "Trace",
+                "",
+                'odd, \\ "one"',
+                None,
+                3,
+            ]
+        ),
+        "name": st.one_of(
+            st.text(max_size=12), st.sampled_from(["ncclKernel_AllReduce_x", "thread_name", None, 4])
+        ),
+        "pid": ids,
+        "tid": ids,
+        "ts": times,
+        "dur": times,
+        "id": ids,
         "args": st.one_of(
-            st.none(), st.just([]), st.just({}),
+            st.none(),
+            st.just([]),
+            st.just({}),
             st.dictionaries(
-                st.sampled_from(["correlation", "stream", "device", "bytes", "graph id", "Collective name", "name", "ts", "x"]),
+                st.sampled_from(
+                    [
+                        "correlation",
+                        "stream",
+                        "device",
+                        "bytes",
+                        "graph id",
+                        "Collective name",
+                        "name",
+                        "ts",
+                        "x",
+                    ]
+                ),
                 st.one_of(ids, st.just({"correlation": 1}), st.just([{"ph": "X", "name": "y"}])),
             ),
         ),
     },
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -227,15 +389,44 @@ def test_gzip_members_make_no_difference(captures, tmp_path):
 
 
 #: Damage at the end of an event: faults that writers make all the time, and others.
-FAULTS = (', "args": {"x": NaN}', ', "args": {"x": -Infinity}', ', "args": {"x": N/A, "y": [nan, -inf]}', ', "args": {"x": 1,}', ",",
-          r', "args": {"x": "\q"}', r', "args": {"C:\q": 1}', ', "args": {"x": "a\x01b"}', r', "args": {"x": "\ud800"}',
-          r', "args": {"x": "\udc00\ud800"}', r', "args": {"x": "\u12"}', ', "y": [1,]')  # fmt: skip
+FAULTS = (
+    ', "args": {"x": NaN}',
+    ', "args": {"x": -Infinity}',
+    ', "args": {"x": N/A, "y": [nan, -inf]}',
+    ', "args": {"x": 1,}',
+    ",",
+    r', "args": {"x": "\q"}',
+    r', "args": {"C:\q": 1}',
+    ', "args": {"x": "a\x01b"}',
+    r', "args": {"x": "\ud800"}',
+    r', "args": {"x": "\udc00\ud800"}',
+    r', "args": {"x": "\u12"}',
+    ', "y": [1,]',
+)
 #: What only the plain decoder repairs: values that are none, and commas too many.
-RARE = (', "args": {"x": 012}', ', "args": {"x": }', ', "args": {"x": abc}', ', "y": 1 2', ', , "args": {"x": 1}', ', "y": tru',
-        ', "y": 1.', ', "y": 1e', ', "y": .5', ', "y": +1', ', "y": -', ', "args": {"x": -1.-500, "y": [0x7f, None]}',
-        ', "args": {, "x": 1}')  # fmt: skip
-LOST = (', "args": {"x": 1} stray', ' "args": {"x": 1}', ', "args": {"x": [1, 2}', ', "args": {stray "x": 1}', ", y: 1",
-        ', "y" 1')  # fmt: skip
+RARE = (
+    ', "args": {"x": 012}',
+    ', "args": {"x": }',
+    ', "args": {"x": abc}',
+    ', "y": 1 2',
+    ', , "args": {"x": 1}',
+    ', "y": tru',
+    ', "y": 1.',
+    ', "y": 1e',
+    ', "y": .5',
+    ', "y": +1',
+    ', "y": -',
+    ', "args": {"x": -1.-500, "y": [0x7f, None]}',
+    ', "args": {, "x": 1}',
+)
+LOST = (
+    ', "args": {"x": 1} stray',
+    ' "args": {"x": 1}',
+    ', "args": {"x": [1, 2}',
+    ', "args": {stray "x": 1}',
+    ", y: 1",
+    ', "y" 1',
+)
 
 
 @pytest.mark.parametrize("damage", [*FAULTS, *RARE, *LOST])
@@ -252,8 +443,14 @@ def test_faults_are_repaired_and_what_cannot_be_is_refused_and_counted(damage):
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [(r"C:\q\w", r"C:\q\w"), ("a\x01b", "a b"), (r"\ud800", "\ufffd"), (r"\ud83d\ude00", "😀"), (r"\u00e9\\q", r"é\q")],
-)  # fmt: skip
+    [
+        (r"C:\q\w", r"C:\q\w"),
+        ("a\x01b", "a b"),
+        (r"\ud800", "\ufffd"),
+        (r"\ud83d\ude00", "😀"),
+        (r"\u00e9\\q", r"é\q"),
+    ],
+)
 def test_names_with_faults_mean_the_same_to_both(written, meant):
     events = [{**EVENTS[0], "name": "@"}, EVENTS[1], EVENTS[2]]
     pieces = chunks_of(dumped(events * 3).replace(b"@", written.encode()))
@@ -296,8 +493,11 @@ def test_older_spellings_of_a_collective_mean_the_same_to_both(more):
 
 
 #: Faults in events that hold lists of objects: each is one event, repaired.
-NESTED = (r'"args":{"stack":[{"file":"a"},{"file":"C:\q"}]},"cat":"cpu_op","ph":"X"', r'"ph":"X","cat":"cpu_op","args":{"x":"\q","l":[1,{"ph":"X"}]}',
-          '"ph":"X","cat":"cpu_op","args":{"l":[{"ph":"A"},{"ph":"Y","x":NaN}]}')  # fmt: skip
+NESTED = (
+    r'"args":{"stack":[{"file":"a"},{"file":"C:\q"}]},"cat":"cpu_op","ph":"X"',
+    r'"ph":"X","cat":"cpu_op","args":{"x":"\q","l":[1,{"ph":"X"}]}',
+    '"ph":"X","cat":"cpu_op","args":{"l":[{"ph":"A"},{"ph":"Y","x":NaN}]}',
+)
 
 
 @pytest.mark.parametrize("nested", NESTED)

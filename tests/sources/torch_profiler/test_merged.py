@@ -14,15 +14,32 @@ BASE = 1_700_000_000_000_000_000
 
 def interval(name, ts, dur, pid=1, tid=1, cat=None, **args):
     return {
-        "ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, **({"cat": cat} if cat else {}), "args": args
-    }  # fmt: skip
+        "ph": "X",
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+        **({"cat": cat} if cat else {}),
+        "args": args,
+    }
 
 
 def launched(pid, device_pid, correlation, ts=5):
     return [
         interval("cudaLaunchKernel", ts, 1, pid, 1, "cuda_runtime", correlation=correlation),
-        interval(f"k{correlation}", ts + 4, 10, device_pid, 7, "kernel", device=0, stream=7, correlation=correlation),
-    ]  # fmt: skip
+        interval(
+            f"k{correlation}",
+            ts + 4,
+            10,
+            device_pid,
+            7,
+            "kernel",
+            device=0,
+            stream=7,
+            correlation=correlation,
+        ),
+    ]
 
 
 @pytest.fixture
@@ -47,9 +64,13 @@ def test_ids_moved_per_rank_keep_gpus_of_one_number_apart(trace_of):
     """As TraceLens' TraceFuse writes it: process and correlation ids are moved, `args.device` is not."""
     far = 800_000_000
     trace = trace_of(
-        [*launched(100, 0, 5), *launched(100 + far, far, 5 + far), interval("Buffer Flush", 2, 1, far - 1, 0, "overhead")],
+        [
+            *launched(100, 0, 5),
+            *launched(100 + far, far, 5 + far),
+            interval("Buffer Flush", 2, 1, far - 1, 0, "overhead"),
+        ],
         distributedInfo={"rank": 0},
-    )  # fmt: skip
+    )
     assert gpu_of(trace) == {"k5": 0, f"k{5 + far}": 1}
     assert trace.gpus.select("device", "rank").rows() == [(0, None), (0, None)]
     assert trace.sources["rank"].to_list() == [None]
@@ -64,10 +85,17 @@ def test_prefixes_tell_ranks_and_are_no_part_of_what_the_recorder_writes(trace_o
         *launched("[TP01] 101", "[TP01] 0", 6),
         *launched("[TP00] 100", "[TP00] 0", 5),
         interval("PyTorch Profiler (0)", 1, 90, "[TP00] Spans", "PyTorch Profiler", "Trace"),
-        {"ph": "i", "name": "Iteration Start: PyTorch Profiler", "s": "g", "pid": "[TP00] Traces", "tid": "Trace", "ts": 1},
+        {
+            "ph": "i",
+            "name": "Iteration Start: PyTorch Profiler",
+            "s": "g",
+            "pid": "[TP00] Traces",
+            "tid": "Trace",
+            "ts": 1,
+        },
         {"ph": "i", "name": "Record Window End", "s": "g", "pid": "[TP01] ", "tid": "", "ts": 500},
         interval("Buffer Flush", 11, 3, "[TP00] -1", 0, "overhead"),
-    ]  # fmt: skip
+    ]
     trace = trace_of(events, distributedInfo={"rank": 0})
     assert gpu_of(trace) == {"k5": 0, "k6": 1}
     assert trace.gpus.select("device", "rank").rows() == [(0, 0), (0, 1)]
@@ -117,13 +145,27 @@ def test_a_wait_lies_on_the_thread_that_called_though_its_process_has_the_number
 
 
 RANKS = {
-    "worker_TP1.pt.trace.json.gz": 1, "1757.5-TP-3.trace.json.gz": 3, "1757-TP-3-DP-0-EP-1.trace.json.gz": 3, "x-TP-2-DECODE.trace.json": 2,
-    "dp0_pp1_tp2_dcp0_ep0_rank5.1733.pt.trace.json": 5, "rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": 0, "rank_007.json": 7,
-    "traceRank4.json": 4, "worker0.1623212756351.pt.trace.json.gz": 0, "worker3_step_12.1694128201557.pt.trace.json": 3,
-    "node_rank1_rank9.json": None, "llama70b_tp8_bs32.trace.json": None, "llama_lora_rank16.pt.trace.json": None, "low-rank-8.json": None,
-    "gpu-worker-3_12345.1700000000.pt.trace.json": None, "worker3_77.1700000000.pt.trace.json": None, "job-worker_12345.json": None,
-    "worker_77.1700000000.pt.trace.json": None, "frank3.json": None, "llama-TP-8_bs32.json": None,
-}  # fmt: skip
+    "worker_TP1.pt.trace.json.gz": 1,
+    "1757.5-TP-3.trace.json.gz": 3,
+    "1757-TP-3-DP-0-EP-1.trace.json.gz": 3,
+    "x-TP-2-DECODE.trace.json": 2,
+    "dp0_pp1_tp2_dcp0_ep0_rank5.1733.pt.trace.json": 5,
+    "rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": 0,
+    "rank_007.json": 7,
+    "traceRank4.json": 4,
+    "worker0.1623212756351.pt.trace.json.gz": 0,
+    "worker3_step_12.1694128201557.pt.trace.json": 3,
+    "node_rank1_rank9.json": None,
+    "llama70b_tp8_bs32.trace.json": None,
+    "llama_lora_rank16.pt.trace.json": None,
+    "low-rank-8.json": None,
+    "gpu-worker-3_12345.1700000000.pt.trace.json": None,
+    "worker3_77.1700000000.pt.trace.json": None,
+    "job-worker_12345.json": None,
+    "worker_77.1700000000.pt.trace.json": None,
+    "frank3.json": None,
+    "llama-TP-8_bs32.json": None,
+}
 
 
 @pytest.mark.parametrize("name", RANKS)
@@ -170,9 +212,14 @@ def test_events_of_others_that_look_like_the_recorders_are_kept(trace_of):
 
 def test_a_collective_without_its_name_is_what_its_kernel_is(trace_of):
     kernel = interval(
-        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 5, 1, 0, 7, "kernel",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
+        5,
+        1,
+        0,
+        7,
+        "kernel",
         **{"device": 0, "stream": 7, "Collective name": "", "Group size": 2, "In msg nelems": 8},
-    )  # fmt: skip
+    )
     trace = trace_of([kernel])
     assert trace.gpu_ops.select("collective", "group_size", "elements").rows() == [("all_reduce", 2, 8)]
 

@@ -19,7 +19,16 @@ from tracelib.sources.torch_profiler.fast import fast_batch
 HERE = Path(__file__).parent
 SAMPLE = ROOT / "sample_traces" / "starved" / "worker_TP0.pt.trace.json.gz"
 COMPILER = shutil.which("cc")
-SANITIZED = ["-std=c99", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]  # fmt: skip
+SANITIZED = [
+    "-std=c99",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+]
 #: A second or so in each run; some minutes in `make fuzz`.
 COPIES = 5_000_000 if os.environ.get("FUZZ_SECONDS") else 40_000
 
@@ -66,13 +75,20 @@ def test_a_compiler_that_fails_is_told_of_and_costs_nothing_else(tmp_path, monke
 def test_damaged_text_never_makes_it_leave_its_memory(tmp_path):
     program, text = tmp_path / "damaging", tmp_path / "events"
     include = ["-I", str(native.FOLDER)]
-    made = subprocess.run([COMPILER, *SANITIZED, *include, str(HERE / "damaging.c"), "-o", str(program)], capture_output=True, text=True, check=False)  # fmt: skip
+    made = subprocess.run(
+        [COMPILER, *SANITIZED, *include, str(HERE / "damaging.c"), "-o", str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if "cannot find" in made.stderr:
         pytest.skip("the compiler has no sanitizers")
     assert not made.returncode, made.stderr
     trace = gzip.decompress(SAMPLE.read_bytes())
     text.write_bytes(trace[trace.index(b"[") + 1 :][:900_000])
-    run = subprocess.run([str(program), str(text), "1", str(COPIES)], capture_output=True, text=True, check=False)  # fmt: skip
+    run = subprocess.run(
+        [str(program), str(text), "1", str(COPIES)], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) > COPIES // 20  # else the damage is too heavy to test anything
 

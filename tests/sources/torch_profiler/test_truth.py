@@ -20,9 +20,11 @@ TRUTH = json.loads(TRUTH_FILE.read_text()) if TRUTH_FILE.is_file() else {}
 KEYS = sorted(key for key in TRUTH if key.startswith(("kineto/", "chrome_json/")))
 #: Files without one event, and the lists of something else.
 REFUSED = {
-    key for key in KEYS
-    if "not_kineto/" in key or key.endswith(("rebuilt__empty_array.json", "rebuilt__zero_bytes.json", "mock_events.json"))
-}  # fmt: skip
+    key
+    for key in KEYS
+    if "not_kineto/" in key
+    or key.endswith(("rebuilt__empty_array.json", "rebuilt__zero_bytes.json", "mock_events.json"))
+}
 ARCHIVES = {key for key in KEYS if key.endswith("dlrm_kineto.tar.gz")}
 WHOLE = [key for key in KEYS if key not in REFUSED | ARCHIVES and "by_ph" in TRUTH[key]]
 #: Invalid JSON: what a person counts in them. Intervals that must come out, and a word that health must have.

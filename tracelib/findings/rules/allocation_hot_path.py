@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import (
-    Finding,
-    cost_of,
-    exposed,
-    exposed_share,
-    percent,
-    shortage_note,
-)
+from tracelib.findings.finding import Finding, cost_of, exposed, exposed_share, percent, shortage_note
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -33,7 +26,8 @@ def allocation_hot_path(results: Results) -> Finding | None:
     if share < WORTH_SAYING:
         return None
     return Finding(
-        id="allocation_hot_path", cause="kernel_launch",
+        id="allocation_hot_path",
+        cause="kernel_launch",
         claim=f"The GPUs waited {percent(share)} of the time for memory to be allocated, freed or pinned.{shortage_note(lost)}",
         confidence="high",
         why="the allocation calls are recorded on the launching thread, while its GPU was idle",
@@ -43,5 +37,6 @@ def allocation_hot_path(results: Results) -> Finding | None:
             "Allocate pinned buffers once and reuse them; no pin_memory() and no empty_cache() per step.",
         ],
         verify=["cudaMalloc, cudaFree and cudaHostAlloc must be absent from the window of a warm server."],
-        change="setting", **cost_of(results, lost),
-    )  # fmt: skip
+        change="setting",
+        **cost_of(results, lost),
+    )

@@ -17,17 +17,19 @@ __all__ = ["busy_wait"]
 WORTH_SAYING = 0.01
 
 KINDS = {
-    "yield": "shared-memory readers polling with sched_yield", "poll": "threads polling for a message of another process",
-    "device_wait": "the driver polling for the GPU inside synchronous calls", "openmp": "idle OpenMP threads polling at a barrier",
+    "yield": "shared-memory readers polling with sched_yield",
+    "poll": "threads polling for a message of another process",
+    "device_wait": "the driver polling for the GPU inside synchronous calls",
+    "openmp": "idle OpenMP threads polling at a barrier",
     "nccl_proxy": "NCCL's proxy threads",
-}  # fmt: skip
+}
 ADVICE = {
     "openmp": "Let idle OpenMP threads sleep, or have fewer: OMP_NUM_THREADS=1 for the workers, OMP_WAIT_POLICY=passive, GOMP_SPINCOUNT=0.",
     "device_wait": "Let the host sleep while the GPU works: events created with cudaEventBlockingSync, or cudaDeviceScheduleBlockingSync.",
     "poll": "Let readers of the message queue sleep after a short spin, or use blocking sockets between processes.",
     "yield": "Let readers of the shared-memory queue sleep after a short spin (vLLM: VLLM_SLEEP_WHEN_IDLE=1), or use Unix sockets.",
     "nccl_proxy": "Fewer NCCL socket threads: NCCL_NSOCKS_PERTHREAD, NCCL_SOCKET_NTHREADS.",
-}  # fmt: skip
+}
 
 
 def busy_wait(results: Results) -> Finding | None:
@@ -61,17 +63,24 @@ def busy_wait(results: Results) -> Finding | None:
         )
         order = [str(kind) for kind in ranked["kind"]]
     return Finding(
-        id="busy_wait", cause=None,
+        id="busy_wait",
+        cause=None,
         claim=f"Polling burnt {percent(burnt)} of the server's CPU time ({named}); it held GPUs up for about {percent(share)} of the time{_how(results, taken, stopped)}.{_lengths(kinds)}",
-        exposed_ns=total, exposed_share=share, confidence="medium" if spent(stopped) else "high",
-        why="the scheduler names the polling thread on the wanted CPU" if not spent(stopped)
+        exposed_ns=total,
+        exposed_share=share,
+        confidence="medium" if spent(stopped) else "high",
+        why="the scheduler names the polling thread on the wanted CPU"
+        if not spent(stopped)
         else "of the time stopped by the quota, the share of CPU time that polling used up is taken: an estimate",
         evidence=_evidence(results, taken),
         disproof="If the launching threads wait for CPUs as long as before once the pollers sleep, something else takes them.",
         advice=[ADVICE[kind] for kind in order if kind in ADVICE][:3],
-        verify=["Record again: the polling threads' CPU time and the launching threads' runnable or throttled time must fall together."],
-        change="setting", gain_ns=total,
-    )  # fmt: skip
+        verify=[
+            "Record again: the polling threads' CPU time and the launching threads' runnable or throttled time must fall together."
+        ],
+        change="setting",
+        gain_ns=total,
+    )
 
 
 def _lengths(kinds: pl.DataFrame) -> str:
@@ -108,9 +117,20 @@ def _evidence(results: Results, taken: pl.DataFrame) -> list[Evidence]:
         .sort("dur_ns", "thread", descending=[True, False])
     )
     return [
-        Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), f"ready to run; {thread_name(results, r['by'])} polled on its CPU ({r['kind']})")
+        Evidence(
+            r["ts_ns"],
+            r["dur_ns"],
+            thread_name(results, r["thread"]),
+            f"ready to run; {thread_name(results, r['by'])} polled on its CPU ({r['kind']})",
+        )
         for r in worst.iter_rows(named=True)
     ] + [
-        Evidence(window.start_ns, window.duration_ns, thread_name(results, thread), f"polls: {KINDS.get(kind, kind)}", f"{ns / 1e6:.0f} ms of CPU time")
+        Evidence(
+            window.start_ns,
+            window.duration_ns,
+            thread_name(results, thread),
+            f"polls: {KINDS.get(kind, kind)}",
+            f"{ns / 1e6:.0f} ms of CPU time",
+        )
         for thread, kind, ns in most.head(3).iter_rows()
-    ]  # fmt: skip
+    ]

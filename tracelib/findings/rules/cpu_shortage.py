@@ -17,7 +17,7 @@ from tracelib.findings.finding import (
     exposed_share,
     percent,
     spent,
-)  # fmt: skip
+)
 from tracelib.findings.verdict import NOT_HOST
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ def cpu_shortage(results: Results) -> Finding | Abstained | None:
     """Report lost GPU time whose blamed thread was runnable, and who ran instead."""
     if not tells_shortage(results.thread_states):
         return Abstained(
-            "cpu_shortage", "no wake-up events: whether threads waited for a CPU or slept cannot be told",
+            "cpu_shortage",
+            "no wake-up events: whether threads waited for a CPU or slept cannot be told",
             "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, then perf script --header --ns -F +pid",
-        )  # fmt: skip
+        )
     lost = exposed(results, (pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))
     share = exposed_share(results, lost)
     if share < WORTH_SAYING:
@@ -43,9 +44,12 @@ def cpu_shortage(results: Results) -> Finding | Abstained | None:
     host = exposed(results, ~pl.col("cause").is_in(NOT_HOST))
     known = 1 - _share(host.filter(pl.col("cpu_state") == "unknown"), host)
     return Finding(
-        id="cpu_shortage", cause=None,
+        id="cpu_shortage",
+        cause=None,
         claim=f"For {percent(share)} of the time a GPU was held up by a thread that was ready to run and had no CPU{_instead(results)}.{_supply(results)}",
-        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if known > 0.8 else "medium",
+        exposed_ns=int(lost["dur_ns"].sum()),
+        exposed_share=share,
+        confidence="high" if known > 0.8 else "medium",
         why=f"read off scheduler events, which tell the state of the thread in question for {100 * known:.0f} % of the exposed host time",
         evidence=evidence_of_lost(results, lost),
         disproof="If more CPUs leave the runnable time of the launching threads as it is, something else keeps them off the CPU (affinity, priority, a quota).",
@@ -54,9 +58,13 @@ def cpu_shortage(results: Results) -> Finding | Abstained | None:
             "Pin the launching threads of the workers to cores of their own (taskset, numactl), apart from tokenizer threads.",
             "Cap tokenizer and OpenMP thread pools at what the server may use (TOKENIZERS_PARALLELISM, RAYON_NUM_THREADS, OMP_NUM_THREADS).",
         ],
-        verify=["Record again: runnable time of the launching threads, and this share, must fall.", "tracelib report before/ after/ and compare the CPU state column."],
-        change="machine", gain_ns=int(lost["dur_ns"].sum()),
-    )  # fmt: skip
+        verify=[
+            "Record again: runnable time of the launching threads, and this share, must fall.",
+            "tracelib report before/ after/ and compare the CPU state column.",
+        ],
+        change="machine",
+        gain_ns=int(lost["dur_ns"].sum()),
+    )
 
 
 def _share(part: pl.DataFrame, whole: pl.DataFrame) -> float:
@@ -102,6 +110,7 @@ def _instead(results: Results) -> str:
     )
     shown = [
         f"{name or 'unknown threads'}{f' ({does})' if does else ''} {100 * ns / total:.0f} %"
-        for name, does, ns in ran.head(4).iter_rows() if ns > 0.05 * total
-    ]  # fmt: skip
+        for name, does, ns in ran.head(4).iter_rows()
+        if ns > 0.05 * total
+    ]
     return f"; instead ran {', '.join(shown)}" if shown else ""

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import (
-    Finding,
-    cost_of,
-    exposed,
-    exposed_share,
-    percent,
-    shortage_note,
-)
+from tracelib.findings.finding import Finding, cost_of, exposed, exposed_share, percent, shortage_note
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -30,7 +23,8 @@ def engine_scheduling(results: Results) -> Finding | None:
     if share < WORTH_SAYING:
         return None
     return Finding(
-        id="engine_scheduling", cause="scheduling",
+        id="engine_scheduling",
+        cause="scheduling",
         claim=f"The GPUs waited {percent(share)} of the time for the engine to schedule and prepare the next step.{shortage_note(lost)}",
         confidence="high",
         why="the workers wait for their next step while the engine's own ranges say that it schedules",
@@ -40,5 +34,6 @@ def engine_scheduling(results: Results) -> Finding | None:
             "Several steps per schedule, fewer requests per engine, or data parallelism with an engine each.",
         ],
         verify=["The gap between steps must shrink by the scheduler's time."],
-        change="setting", **cost_of(results, lost),
-    )  # fmt: skip
+        change="setting",
+        **cost_of(results, lost),
+    )

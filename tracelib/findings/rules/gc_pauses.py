@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import (
-    Finding,
-    cost_of,
-    exposed,
-    exposed_share,
-    percent,
-    shortage_note,
-)
+from tracelib.findings.finding import Finding, cost_of, exposed, exposed_share, percent, shortage_note
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -30,7 +23,8 @@ def gc_pauses(results: Results) -> Finding | None:
     if share < WORTH_SAYING:
         return None
     return Finding(
-        id="gc_pauses", cause="gc",
+        id="gc_pauses",
+        cause="gc",
         claim=f"The GPUs waited {percent(share)} of the time for the interpreter's garbage collection.{shortage_note(lost)}",
         confidence="high",
         why="collections are ranges, or samples in the collector's own functions, on the thread that the GPUs waited for",
@@ -40,5 +34,6 @@ def gc_pauses(results: Results) -> Finding | None:
             "Raise the thresholds (gc.set_threshold), or collect by hand between steps.",
         ],
         verify=["Record again: no collection inside a gap."],
-        change="code", **cost_of(results, lost),
-    )  # fmt: skip
+        change="code",
+        **cost_of(results, lost),
+    )

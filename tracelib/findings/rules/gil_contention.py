@@ -36,20 +36,33 @@ def gil_contention(results: Results) -> Finding | Abstained | None:
     worst = lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5)
     sampled = spent(lost.filter(pl.col("cause") == "gil"))
     return Finding(
-        id="gil_contention", cause="gil",
+        id="gil_contention",
+        cause="gil",
         claim=f"For {percent(share)} of the time GPUs likely waited for a thread that wanted Python's interpreter lock while another thread of its process held it.",
-        exposed_ns=spent(lost), exposed_share=share, confidence="medium" if sampled > spent(lost) / 2 else "low",
-        why="samples lie in the lock's own wait" if sampled > spent(lost) / 2
+        exposed_ns=spent(lost),
+        exposed_share=share,
+        confidence="medium" if sampled > spent(lost) / 2 else "low",
+        why="samples lie in the lock's own wait"
+        if sampled > spent(lost) / 2
         else "the thread slept inside framework code while a sibling ran the interpreter; it may have slept for something else",
-        evidence=[Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "asleep while another thread of its process ran Python") for r in worst.iter_rows(named=True)],
+        evidence=[
+            Evidence(
+                r["ts_ns"],
+                r["dur_ns"],
+                thread_name(results, r["thread"]),
+                "asleep while another thread of its process ran Python",
+            )
+            for r in worst.iter_rows(named=True)
+        ],
         disproof="If py-spy dump --gil, or perf's futex addresses, show the thread waiting for another lock, it is not the interpreter's.",
         advice=[
             "Move other Python threads (output, metrics, detokenizing) out of the launching process.",
             "Shorten what holds the lock: native code that releases it, fewer small Python objects a step.",
         ],
         verify=["py-spy record --gil on the worker: the launching thread's share must rise."],
-        change="code", gain_ns=spent(lost),
-    )  # fmt: skip
+        change="code",
+        gain_ns=spent(lost),
+    )
 
 
 def _unseen(results: Results) -> Abstained | None:
@@ -58,6 +71,7 @@ def _unseen(results: Results) -> Abstained | None:
     if results.cpu_time.height or exposed_share(results, asleep) < ASLEEP:
         return None
     return Abstained(
-        "gil_contention", f"launching threads slept inside framework code for {percent(exposed_share(results, asleep))} of the time; without samples nothing says for what",
+        "gil_contention",
+        f"launching threads slept inside framework code for {percent(exposed_share(results, asleep))} of the time; without samples nothing says for what",
         "perf record -k mono -a -g -e cpu-clock/freq=499/, or py-spy record --gil",
-    )  # fmt: skip
+    )

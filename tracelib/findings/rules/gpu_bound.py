@@ -24,12 +24,23 @@ def gpu_bound(results: Results) -> Finding | None:
         return None
     window = results.window
     return Finding(
-        id="gpu_bound", cause=None,
+        id="gpu_bound",
+        cause=None,
         claim=f"The GPUs computed, copied or transferred {100 * share.useful:.0f} % of the time: they are the limit, not the host.",
-        exposed_ns=0, exposed_share=0.0, confidence="high", why="read off the GPUs' own record of every kernel",
-        evidence=[Evidence(window.start_ns, window.duration_ns, "all GPUs", "useful work", round(share.useful, 3))],
+        exposed_ns=0,
+        exposed_share=0.0,
+        confidence="high",
+        why="read off the GPUs' own record of every kernel",
+        evidence=[
+            Evidence(window.start_ns, window.duration_ns, "all GPUs", "useful work", round(share.useful, 3))
+        ],
         disproof="If a run on a faster CPU is faster, the host mattered after all.",
-        advice=["Look at the kernels themselves: larger batches, faster attention and matrix kernels, lower precision, more GPUs."],
+        advice=[
+            "Look at the kernels themselves: larger batches, faster attention and matrix kernels, lower precision, more GPUs."
+        ],
         verify=["Throughput must follow GPU changes, not CPU changes."],
-        change="none", gain_ns=None, leads=True, statement="It says what kind of run this was; nothing in the server is to be changed for it.",
-    )  # fmt: skip
+        change="none",
+        gain_ns=None,
+        leads=True,
+        statement="It says what kind of run this was; nothing in the server is to be changed for it.",
+    )

@@ -46,9 +46,12 @@ def host_synchronisation(results: Results) -> Finding | None:
         else ""
     )
     return Finding(
-        id="host_synchronisation", cause="sync",
+        id="host_synchronisation",
+        cause="sync",
         claim=f"For {percent(share)} of the time a GPU had run dry and its host was still inside a synchronisation or a blocking copy.{shortage_note(lost)}{victim}",
-        exposed_ns=spent(lost), exposed_share=share, confidence="medium",
+        exposed_ns=spent(lost),
+        exposed_share=share,
+        confidence="medium",
         why="the waiting call is recorded on the launching thread while its GPU is idle; whether it could have launched ahead is not",
         evidence=evidence_of_lost(results, lost),
         disproof="If the thread had no CPU in these moments, the synchronisation is not at fault: it could not return.",
@@ -57,5 +60,6 @@ def host_synchronisation(results: Results) -> Finding | None:
             "Copy results with pinned memory and non_blocking=True, and wait for an event, once per step; no .item(), .cpu() or .tolist() in between.",
         ],
         verify=["The gap after each step must shrink to the launch latency."],
-        change="code", gain_ns=own,
-    )  # fmt: skip
+        change="code",
+        gain_ns=own,
+    )

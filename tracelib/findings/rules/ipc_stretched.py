@@ -16,7 +16,7 @@ from tracelib.findings.finding import (
     quantile,
     shortage_note,
     spent,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -41,25 +41,28 @@ def ipc_stretched(results: Results) -> Finding | Abstained | None:
         if exposed_share(results, blind) < WORTH_SAYING:
             return None
         return Abstained(
-            "ipc_stretched", f"workers waited for their next step {100 * exposed_share(results, blind):.0f} % of the time, but no source recorded what the "
+            "ipc_stretched",
+            f"workers waited for their next step {100 * exposed_share(results, blind):.0f} % of the time, but no source recorded what the "
             "engine and the API server did meanwhile; an idle server looks the same",
             "profile the engine and the API server too (vLLM's /start_profile covers workers only), or perf record -a -g",
-        )  # fmt: skip
+        )
     dequeue = results.ipc.filter(pl.col("kind") == "dequeue")["dur_ns"]
     middle, p95 = quantile(dequeue, 0.5), quantile(dequeue, 0.95)
     spread = ""
     if middle is not None and p95 is not None:
         spread = f" A worker's dequeue took {middle / 1e6:.1f} ms at the median, {p95 / 1e6:.1f} ms at p95."
     return Finding(
-        id="ipc_stretched", cause="ipc",
+        id="ipc_stretched",
+        cause="ipc",
         claim=f"The GPUs waited for messages between the server's processes {100 * share:.1f} % of the time.{spread}{shortage_note(lost)}",
         confidence="medium",
         why="the waiting side is recorded; that nothing else held the message up follows from the other side being busy with it or silent",
         disproof="If the readers get cores of their own and the dequeue times stay, the message itself is slow (size, serialisation).",
         advice=_advice(lost),
         verify=["p95 of the dequeue time must fall to well under a step."],
-        change="code", **cost_of(results, lost),
-    )  # fmt: skip
+        change="code",
+        **cost_of(results, lost),
+    )
 
 
 def _advice(lost: pl.DataFrame) -> list[str]:

@@ -8,15 +8,7 @@ import polars as pl
 
 from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.unexplained import unexplained
-from tracelib.findings.finding import (
-    Finding,
-    cost_of,
-    exposed,
-    exposed_share,
-    mean,
-    shortage_note,
-    spent,
-)
+from tracelib.findings.finding import Finding, cost_of, exposed, exposed_share, mean, shortage_note, spent
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -45,7 +37,8 @@ def launch_bound(results: Results) -> Finding | None:
     late = mean(results.launches["late"])
     hidden = _hidden(results, total)
     return Finding(
-        id="launch_bound", cause="kernel_launch",
+        id="launch_bound",
+        cause="kernel_launch",
         claim=f"The GPUs waited for the next launch {100 * share:.1f} % of the time ({split}); {100 * late:.0f} % of the launches came after the GPU had run dry{by_graphs}."
         f"{shortage_note(lost)}",
         confidence="medium" if hidden else "high",
@@ -56,8 +49,9 @@ def launch_bound(results: Results) -> Finding | None:
             "Keep the launching thread on a core of its own (taskset, numactl); other threads of the process contend for the interpreter lock.",
         ],
         verify=["The share of late launches must fall, useful GPU time rise."],
-        change="code", **cost_of(results, lost),
-    )  # fmt: skip
+        change="code",
+        **cost_of(results, lost),
+    )
 
 
 _WORDS = {

@@ -50,19 +50,32 @@ def low_graph_coverage(results: Results) -> Finding | Abstained | None:
     length, late = quantile(single["dur_ns"], 0.5), mean(single["late"])
     window = results.window
     return Finding(
-        id="low_graph_coverage", cause="kernel_launch",
+        id="low_graph_coverage",
+        cause="kernel_launch",
         claim=f"{'None' if not coverage else f'Only {percent(coverage)}'} of {kernels.height} kernels came from graphs; half of the others lasted under {(length or 0) / 1e3:.0f} µs and {100 * late:.0f} % of them "
         f"came after the GPU had run dry. Launching cost the GPUs {percent(own / _whole(results))} of the time beyond any lack of CPUs.",
-        exposed_ns=spent(lost), exposed_share=exposed_share(results, lost), confidence="high", why="kernels and their launch calls are recorded one by one",
-        evidence=[Evidence(window.start_ns, window.duration_ns, "all GPUs", "kernels launched by graphs", percent(coverage))],
+        exposed_ns=spent(lost),
+        exposed_share=exposed_share(results, lost),
+        confidence="high",
+        why="kernels and their launch calls are recorded one by one",
+        evidence=[
+            Evidence(
+                window.start_ns,
+                window.duration_ns,
+                "all GPUs",
+                "kernels launched by graphs",
+                percent(coverage),
+            )
+        ],
         disproof="If the gaps lie in prefill, whose shapes vary, graphs of decode steps do not close them.",
         advice=[
             "Capture decode steps into CUDA graphs (vLLM: no --enforce-eager; check which batch sizes are captured).",
             "Capture prefill in pieces too, where the server can (piecewise graphs), or fuse its operators with torch.compile.",
         ],
         verify=["Graph coverage must rise, the share of late launches fall."],
-        change="setting", gain_ns=own,
-    )  # fmt: skip
+        change="setting",
+        gain_ns=own,
+    )
 
 
 def _unknown(ops: pl.DataFrame) -> Abstained | None:

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import (
-    Finding,
-    cost_of,
-    exposed,
-    exposed_share,
-    percent,
-    shortage_note,
-)
+from tracelib.findings.finding import Finding, cost_of, exposed, exposed_share, percent, shortage_note
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -30,14 +23,16 @@ def module_loading(results: Results) -> Finding | None:
     if share < WORTH_SAYING:
         return None
     return Finding(
-        id="module_loading", cause="kernel_launch",
+        id="module_loading",
+        cause="kernel_launch",
         claim=f"The GPUs waited {percent(share)} of the time while GPU code was loaded on its first use.{shortage_note(lost)}",
         confidence="high",
         why="the recorder names the loading (CUPTI's overhead records, or the loading calls themselves) on the launching thread",
         disproof="If it does not shrink in a second recording of the same process, it is no first use: something unloads modules.",
         advice=[
-            "Load at start instead of at first launch: CUDA_MODULE_LOADING=EAGER (longer start, more device memory), or warm up with the traffic's shapes.",
+            "Load at start instead of at first launch: CUDA_MODULE_LOADING=EAGER (longer start, more device memory), or warm up with the traffic's shapes."
         ],
         verify=["Record again after the warm-up: this share must vanish."],
-        change="setting", **cost_of(results, lost),
-    )  # fmt: skip
+        change="setting",
+        **cost_of(results, lost),
+    )

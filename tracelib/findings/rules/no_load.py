@@ -24,15 +24,24 @@ def no_load(results: Results) -> Finding | None:
     if share < WORTH_SAYING:
         return None
     return Finding(
-        id="no_load", cause="no_work",
+        id="no_load",
+        cause="no_work",
         claim=f"For {100 * share:.0f} % of the time there was no work: workers waited for the engine, the engine for requests, and the API server had none.",
-        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="medium",
+        exposed_ns=int(lost["dur_ns"].sum()),
+        exposed_share=share,
+        confidence="medium",
         why="every process upstream was asleep or had no range open",
-        evidence=evidence_of_lost(results, lost), disproof="If the load generator or the proxy in front reports queued requests at these moments, they were held up before the server.",
-        advice=["Record under the load that is slow, or look at what is in front of this server (proxy, load balancer, client limits)."],
+        evidence=evidence_of_lost(results, lost),
+        disproof="If the load generator or the proxy in front reports queued requests at these moments, they were held up before the server.",
+        advice=[
+            "Record under the load that is slow, or look at what is in front of this server (proxy, load balancer, client limits)."
+        ],
         verify=["Record again with requests waiting at all times."],
-        change="none", gain_ns=None, leads=_most_of_all(results), statement="It says what kind of run this was; nothing in the server is to be changed for it.",
-    )  # fmt: skip
+        change="none",
+        gain_ns=None,
+        leads=_most_of_all(results),
+        statement="It says what kind of run this was; nothing in the server is to be changed for it.",
+    )
 
 
 def _most_of_all(results: Results) -> bool:

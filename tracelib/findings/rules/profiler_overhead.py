@@ -63,10 +63,15 @@ def profiler_overhead(results: Results) -> Finding | None:
         else []
     )
     return Finding(
-        id="profiler_overhead", cause="profiler",
+        id="profiler_overhead",
+        cause="profiler",
         claim=f"The recorders themselves cost the GPUs about {percent(share)} of the time: without them the server is that much faster.{sampled}",
-        exposed_ns=total, exposed_share=share, confidence="medium" if part else "high",
-        why="estimated from the share of samples in the profiler's code" if part else "the recorder's own ranges lie in the gaps",
+        exposed_ns=total,
+        exposed_share=share,
+        confidence="medium" if part else "high",
+        why="estimated from the share of samples in the profiler's code"
+        if part
+        else "the recorder's own ranges lie in the gaps",
         evidence=[*proof, *evidence_of_lost(results, seen, 3)],
         disproof="If tokens per second are the same with the profiler off, it costs nothing.",
         advice=[
@@ -74,5 +79,7 @@ def profiler_overhead(results: Results) -> Finding | None:
             "Compare tokens per second with and without recording before quoting launch figures.",
         ],
         verify=["Record with fewer options: kernel launch must shrink, everything else stay."],
-        change="none", gain_ns=None, statement="It says how far the other figures can be trusted.",
-    )  # fmt: skip
+        change="none",
+        gain_ns=None,
+        statement="It says how far the other figures can be trusted.",
+    )

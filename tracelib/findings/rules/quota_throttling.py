@@ -39,20 +39,32 @@ def quota_throttling(results: Results) -> Finding | Abstained | None:
         return None
     worst = gaps.sort("dur_ns", "ts_ns", descending=[True, False]).head(5)
     return Finding(
-        id="quota_throttling", cause=None,
+        id="quota_throttling",
+        cause=None,
         claim=f"A CPU quota{quota_words(results)} stopped threads that the GPUs waited for, for {100 * share:.1f} % of the time: {gaps.height} times a thread was ready, "
         f"CPUs were idle, and it ran again only when the quota's next period began.",
-        exposed_ns=int(lost["dur_ns"].sum()), exposed_share=share, confidence="high" if gaps.height >= 10 else "medium",
+        exposed_ns=int(lost["dur_ns"].sum()),
+        exposed_share=share,
+        confidence="high" if gaps.height >= 10 else "medium",
         why=f"{gaps.height} gaps end on one period grid; nothing but a quota does that{_size(results)}{counted}",
-        evidence=[Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "runnable while its CPU was idle") for r in worst.iter_rows(named=True)],
+        evidence=[
+            Evidence(
+                r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), "runnable while its CPU was idle"
+            )
+            for r in worst.iter_rows(named=True)
+        ],
         disproof="If cpu.stat of the container shows nr_throttled standing still during the run, it was not the quota.",
         advice=[
             "Raise or remove the CPU limit of the container (Kubernetes: resources.limits.cpu; Docker: --cpus); in Kubernetes resources.requests.cpu alone keeps the container's share and never stops it.",
             "Size thread pools to the quota, not to the host's CPU count (OMP_NUM_THREADS, RAYON_NUM_THREADS, tokenizer workers).",
         ],
-        change="machine", gain_ns=int(lost["dur_ns"].sum()),
-        verify=["nr_throttled and throttled_usec in /sys/fs/cgroup/.../cpu.stat must stop growing.", "Record again: no throttled gaps."],
-    )  # fmt: skip
+        change="machine",
+        gain_ns=int(lost["dur_ns"].sum()),
+        verify=[
+            "nr_throttled and throttled_usec in /sys/fs/cgroup/.../cpu.stat must stop growing.",
+            "Record again: no throttled gaps.",
+        ],
+    )
 
 
 def _size(results: Results) -> str:

@@ -17,7 +17,7 @@ from tracelib.findings.finding import (
     percent,
     shortage_note,
     spent,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -38,9 +38,12 @@ def run_time_compilation(results: Results) -> Finding | Abstained | None:
         return _unseen(results)
     evidence = evidence_of_lost(results, lost)
     return Finding(
-        id="run_time_compilation", cause="kernel_launch",
+        id="run_time_compilation",
+        cause="kernel_launch",
         claim=f"The GPUs waited {percent(share)} of the time for code that was compiled at run time, up to {evidence[0].dur_ns / 1e6:.0f} ms at once.{shortage_note(lost)}",
-        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        exposed_ns=spent(lost),
+        exposed_share=share,
+        confidence="high",
         why="the compiler's own ranges, or samples in its library, lie on the thread that launches next",
         evidence=evidence,
         disproof="If a second run with the same inputs and a kept cache compiles again as long, it is not first use: look for changing shapes that force a recompilation.",
@@ -51,8 +54,9 @@ def run_time_compilation(results: Results) -> Finding | Abstained | None:
             "Ship binaries for this GPU's architecture, so that no PTX is compiled on loading.",
         ],
         verify=["Record again after the warm-up: no compiler range may lie in the window."],
-        change="setting", gain_ns=gain_of(lost),
-    )  # fmt: skip
+        change="setting",
+        gain_ns=gain_of(lost),
+    )
 
 
 def _unseen(results: Results) -> Abstained | None:
@@ -61,7 +65,8 @@ def _unseen(results: Results) -> Abstained | None:
     if share < WORTH_SAYING:
         return None
     return Abstained(
-        "run_time_compilation", f"for {percent(share)} of the time GPUs waited for framework ops that lasted over ten times their siblings; without CPU samples "
+        "run_time_compilation",
+        f"for {percent(share)} of the time GPUs waited for framework ops that lasted over ten times their siblings; without CPU samples "
         "nothing says whether they compiled, loaded code or had no CPU",
         "perf record -k mono -a -g -e cpu-clock/freq=499/, then perf script --header --ns -F +pid",
-    )  # fmt: skip
+    )

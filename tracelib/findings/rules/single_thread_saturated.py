@@ -42,13 +42,22 @@ def single_thread_saturated(results: Results) -> Finding | None:
     )
     worst = own.row(0, named=True)
     return Finding(
-        id="single_thread_saturated", cause=None,
+        id="single_thread_saturated",
+        cause=None,
         claim=f"Thread {thread_name(results, worst['thread'])} worked {percent(worst['working_ns'] / window)} of the time, as much as one thread can; "
         f"for {percent(share)} of the time GPUs waited for {'it' if own.height == 1 else f'it and {own.height - 1} more like it'}. More CPUs do not help a thread that already has one.",
-        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        exposed_ns=spent(lost),
+        exposed_share=share,
+        confidence="high",
         why="scheduler events show it on a CPU, and neither its ranges nor its samples show it waiting",
         evidence=[
-            Evidence(results.window.start_ns, window, thread_name(results, r["thread"]), "on a CPU and at work", percent(r["working_ns"] / window))
+            Evidence(
+                results.window.start_ns,
+                window,
+                thread_name(results, r["thread"]),
+                "on a CPU and at work",
+                percent(r["working_ns"] / window),
+            )
             for r in own.head(5).iter_rows(named=True)
         ],
         disproof="If samples show that thread polling, it is not at its limit.",
@@ -58,5 +67,6 @@ def single_thread_saturated(results: Results) -> Finding | None:
             "A CPU with faster single cores; a higher clock for that core.",
         ],
         verify=["Its working share must fall below 85 %, and the GPUs' useful share rise."],
-        change="none", gain_ns=None,
-    )  # fmt: skip
+        change="none",
+        gain_ns=None,
+    )

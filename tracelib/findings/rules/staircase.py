@@ -46,17 +46,28 @@ def staircase(results: Results) -> Finding | None:
     labels = dict(results.trace.gpus.select("gpu", pl.col("rank").fill_null(pl.col("device"))).iter_rows())
     worst = starved.sort("dur_ns", "ts_ns", "gpu", descending=[True, False, False]).head(5)
     return Finding(
-        id="staircase", cause=None,
+        id="staircase",
+        cause=None,
         claim=f"GPU use goes in steps: {starved.height // devices} stretches a GPU (median {(quantile(starved['dur_ns'], 0.5) or 0) / 1e6:.0f} ms, together {percent(exposed_share(results, starved))} of the "
         f"time) of nearly no useful work between bursts; while starved the GPUs waited for {mostly}.",
-        exposed_ns=spent(host), exposed_share=exposed_share(results, host), confidence="medium",
+        exposed_ns=spent(host),
+        exposed_share=exposed_share(results, host),
+        confidence="medium",
         why="the levels are of bins of a hundredth of the window; another width moves the edges, not the picture",
-        evidence=[Evidence(r["ts_ns"], r["dur_ns"], f"rank {labels[r['gpu']]}", "useful for at most 20 % of each bin") for r in worst.iter_rows(named=True)],
+        evidence=[
+            Evidence(
+                r["ts_ns"], r["dur_ns"], f"rank {labels[r['gpu']]}", "useful for at most 20 % of each bin"
+            )
+            for r in worst.iter_rows(named=True)
+        ],
         disproof="If requests come in waves (the load generator, a batch client), the steps are theirs.",
-        advice=["Mend the causes named above; the steps are their picture in monitoring, and an alarm on mean GPU use hides them."],
+        advice=[
+            "Mend the causes named above; the steps are their picture in monitoring, and an alarm on mean GPU use hides them."
+        ],
         verify=["The starved stretches must shorten, or vanish."],
-        change="none", gain_ns=None,
-    )  # fmt: skip
+        change="none",
+        gain_ns=None,
+    )
 
 
 def _in_steps(results: Results) -> bool:

@@ -47,11 +47,24 @@ def straggler_rank(results: Results) -> Finding | None:
     )  # the first may have begun before the window
     worst = begun.sort("wait_ns", "ts_ns", descending=[True, False]).head(5)
     return Finding(
-        id="straggler_rank", cause=None,
+        id="straggler_rank",
+        cause=None,
         claim=f"Rank {who} came last in {worst_rank['event']} of {events} collectives and caused {100 * part:.0f} % of the waiting in them, in which the ranks spent "
         f"{100 * share:.1f} % of the time. GPU monitors count this as busy.",
-        exposed_ns=int(waited), exposed_share=share, confidence="high", why="arrivals of the same collective on all ranks, on one clock",
-        evidence=[Evidence(r["ts_ns"], r["wait_ns"], f"rank {labels[r['gpu']]}", f"waits in {r['collective']} for rank {labels[r['straggler']]}", f"{r['skew_ns'] / 1e6:.1f} ms apart") for r in worst.iter_rows(named=True)],
+        exposed_ns=int(waited),
+        exposed_share=share,
+        confidence="high",
+        why="arrivals of the same collective on all ranks, on one clock",
+        evidence=[
+            Evidence(
+                r["ts_ns"],
+                r["wait_ns"],
+                f"rank {labels[r['gpu']]}",
+                f"waits in {r['collective']} for rank {labels[r['straggler']]}",
+                f"{r['skew_ns'] / 1e6:.1f} ms apart",
+            )
+            for r in worst.iter_rows(named=True)
+        ],
         disproof="If the skew follows a GPU when ranks are swapped between cores, it is that GPU (clocks, PCIe), not its host thread.",
         advice=[
             "Find what the late rank's launching thread did (the causes table asks exactly that) and mend it there.",
@@ -59,5 +72,6 @@ def straggler_rank(results: Results) -> Finding | None:
             "CUDA graphs shrink the time in which launch jitter can add up.",
         ],
         verify=["Arrival skew at p95 must fall; useful and busy share must come together."],
-        change="none", gain_ns=None,
-    )  # fmt: skip
+        change="none",
+        gain_ns=None,
+    )

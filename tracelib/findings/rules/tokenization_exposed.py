@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.findings.finding import (
-    Finding,
-    cost_of,
-    exposed,
-    exposed_share,
-    percent,
-    shortage_note,
-    spent,
-)
+from tracelib.findings.finding import Finding, cost_of, exposed, exposed_share, percent, shortage_note, spent
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -35,7 +27,8 @@ def tokenization_exposed(results: Results) -> Finding | None:
     waited = spent(lost) / results.gpu_time["gpu"].n_unique()
     hidden = max(0.0, 1 - waited / together) if together else 0.0
     return Finding(
-        id="tokenization_exposed", cause="tokenization",
+        id="tokenization_exposed",
+        cause="tokenization",
         claim=f"The GPUs waited for tokenization {100 * share:.1f} % of the time: the workers waited for the engine, the engine for a request, and the "
         f"API server was tokenizing. ({total / 1e9:.2f} s of tokenization on all threads; for {100 * hidden:.0f} % of it no GPU waited{_in_the_way(results)}.){shortage_note(lost)}",
         confidence="high",
@@ -47,8 +40,9 @@ def tokenization_exposed(results: Results) -> Finding | None:
             "Let clients send token ids, or tokenize in a separate tier in front of the server.",
         ],
         verify=["Record again: this share must fall and TTFT with it."],
-        change="code", **cost_of(results, lost),
-    )  # fmt: skip
+        change="code",
+        **cost_of(results, lost),
+    )
 
 
 def _in_the_way(results: Results) -> str:

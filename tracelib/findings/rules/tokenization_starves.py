@@ -31,12 +31,20 @@ def tokenization_starves(results: Results) -> Finding | None:
         ["thread", "ts_ns"], keep="first", maintain_order=True
     )
     return Finding(
-        id="tokenization_starves", cause="tokenization",
+        id="tokenization_starves",
+        cause="tokenization",
         claim=f"For {percent(share)} of the time a GPU waited for a thread that was ready to run while a tokenizer had its CPU ({threads} tokenizer threads).",
-        exposed_ns=spent(lost), exposed_share=share, confidence="high",
+        exposed_ns=spent(lost),
+        exposed_share=share,
+        confidence="high",
         why="scheduler events name the thread on that CPU at each moment, and its range or samples say that it tokenized",
         evidence=[
-            Evidence(r["ts_ns"], r["dur_ns"], thread_name(results, r["thread"]), f"ready to run; {thread_name(results, r['by'])} tokenized on its CPU")
+            Evidence(
+                r["ts_ns"],
+                r["dur_ns"],
+                thread_name(results, r["thread"]),
+                f"ready to run; {thread_name(results, r['by'])} tokenized on its CPU",
+            )
             for r in worst.head(5).iter_rows(named=True)
         ],
         disproof="If pinning the tokenizers to CPUs of their own leaves the launching threads' waiting as it is, others take their CPUs.",
@@ -46,5 +54,6 @@ def tokenization_starves(results: Results) -> Finding | None:
             "Cache tokenized prefixes, so that there is less of it.",
         ],
         verify=["Record again: no tokenizer may run on a CPU that a launching thread waits for."],
-        change="setting", gain_ns=spent(lost),
-    )  # fmt: skip
+        change="setting",
+        gain_ns=spent(lost),
+    )

@@ -13,18 +13,25 @@ __all__ = ["footer", "health", "method"]
 Findings = dict[str, Any]
 
 _CLOCKS = {
-    "declared": "as its recorder declares", "anchors": "by events that two files share", "user": "as you said",
+    "declared": "as its recorder declares",
+    "anchors": "by events that two files share",
+    "user": "as you said",
     "untied": "not tied: reported alone",
-}  # fmt: skip
+}
 _LEVELS = {"error": "Error", "warning": "Warning", "info": "Note"}
 
 
 def health(findings: Findings) -> Section:
     """Return the sources, how their clocks were tied, what they lost, and every remark on their state."""
     columns = (
-        Column("File"), Column("Format"), Column("Rows", number=True), Column("Covers", number=True, meaning="from its first to its last event"),
-        Column("Clock tied"), Column("Error", number=True, meaning="estimated residual of the alignment"), Column("Lost", number=True),
-    )  # fmt: skip
+        Column("File"),
+        Column("Format"),
+        Column("Rows", number=True),
+        Column("Covers", number=True, meaning="from its first to its last event"),
+        Column("Clock tied"),
+        Column("Error", number=True, meaning="estimated residual of the alignment"),
+        Column("Lost", number=True),
+    )
     files = table(
         "Files and their clocks", columns, [_source_cells(source) for source in findings["sources"]]
     )

@@ -9,8 +9,10 @@ from tracelib.report.sections.html import Column, Section, table
 __all__ = ["capacity_table"]
 
 COLUMNS = (
-    Column("Estimate"), Column("Cores", number=True, meaning="CPUs as the system counts them"), Column("Whose figure it is"),
-)  # fmt: skip
+    Column("Estimate"),
+    Column("Cores", number=True, meaning="CPUs as the system counts them"),
+    Column("Whose figure it is"),
+)
 
 
 def capacity_table(findings: dict[str, Any]) -> Section:

@@ -113,9 +113,12 @@ def _evidence(rows: list[dict[str, Any]], start_ns: int, claim: str) -> str:
     if not rows:
         return ""
     columns = (
-        Column("Who"), Column("What"), Column("Value", number=True), Column("When", number=True, meaning="after the window's start"),
+        Column("Who"),
+        Column("What"),
+        Column("Value", number=True),
+        Column("When", number=True, meaning="after the window's start"),
         Column("For", number=True),
-    )  # fmt: skip
+    )
     cells = [_evidence_cells(row, start_ns) for row in rows[:EVIDENCE_ROWS]]
     more = len(rows) - EVIDENCE_ROWS
     rest = f'<p class="more">and {count(more)} more rows in findings.json</p>' if more > 0 else ""
@@ -126,8 +129,12 @@ def _evidence_cells(row: dict[str, Any], start_ns: int) -> tuple[object, ...]:
     when = "" if row["ts_ns"] is None else moment(row["ts_ns"], start_ns)
     length = "" if row["dur_ns"] is None else duration(row["dur_ns"])
     return (
-        esc(row["who"] or "", EVIDENCE_CHARACTERS), esc(row["what"], EVIDENCE_CHARACTERS), _value(row["value"]), when, length,
-    )  # fmt: skip
+        esc(row["who"] or "", EVIDENCE_CHARACTERS),
+        esc(row["what"], EVIDENCE_CHARACTERS),
+        _value(row["value"]),
+        when,
+        length,
+    )
 
 
 def _value(value: object) -> Markup:

@@ -15,9 +15,13 @@ __all__ = ["per_rank_table", "per_role_table", "request_parts_table"]
 Findings = dict[str, Any]
 
 _GPU_STATES = (
-    ("compute", "Compute"), ("copy", "Copy"), ("collective", "Collective"), ("collective_transfer", "Collective: transfer"),
-    ("collective_wait", "Collective: waiting"), ("idle", "Idle"),
-)  # fmt: skip
+    ("compute", "Compute"),
+    ("copy", "Copy"),
+    ("collective", "Collective"),
+    ("collective_transfer", "Collective: transfer"),
+    ("collective_wait", "Collective: waiting"),
+    ("idle", "Idle"),
+)
 
 
 _ROLES = ("api_server", "engine", "worker")
@@ -67,8 +71,12 @@ def _device_cells(
 ) -> tuple[object, ...]:
     times = (_time(device["gpu_time_ns"].get(state), window) for state in states)
     return (
-        device_name(device, with_host=with_host), *times, share(device["busy_share"]), share(device["useful_share"]), _largest(device, window)
-    )  # fmt: skip
+        device_name(device, with_host=with_host),
+        *times,
+        share(device["busy_share"]),
+        share(device["useful_share"]),
+        _largest(device, window),
+    )
 
 
 def _time(ns: int | None, window: int) -> Markup:
@@ -169,9 +177,12 @@ def _cpu_time(findings: Findings) -> str:
     if not rows:
         return ""
     columns = (
-        Column("Role"), Column("CPU time went to"), Column("CPU time", number=True), Column("Share of all", number=True),
+        Column("Role"),
+        Column("CPU time went to"),
+        Column("CPU time", number=True),
+        Column("Share of all", number=True),
         Column("95 % interval", number=True, meaning="from the number of samples"),
-    )  # fmt: skip
+    )
     shown = [row for row in rows if row["share"] is None or row["share"] >= LEAST_SHARE]
     shown.sort(key=lambda row: (*_server_first(row["role"]), -(row["cpu_ns"] or 0)))
     left = len(rows) - len(shown)
@@ -201,9 +212,11 @@ def request_parts_table(findings: Findings) -> Section:
         # The chart's place says why; the same sentence twice helps nobody.
         return Section("", "requests: not known")
     columns = (
-        Column("Part of the time to first token"), Column("p50", number=True), Column("p95", number=True),
+        Column("Part of the time to first token"),
+        Column("p50", number=True),
+        Column("p95", number=True),
         Column("Correlation with it", number=True, meaning="over the requests; near 1: this part decides"),
-    )  # fmt: skip
+    )
     rows = [
         (
             PARTS.get(f"{row['part']}_ns", row["part"]),
@@ -214,9 +227,14 @@ def request_parts_table(findings: Findings) -> Section:
         for row in requests["parts"]
     ]
     rows += [
-        (f"GPU time lost after the tokenizer: {cause_name(row['cause'])}", duration(row["p50"]), duration(row["p95"]), _r(row["correlation_with_ttft"]))
+        (
+            f"GPU time lost after the tokenizer: {cause_name(row['cause'])}",
+            duration(row["p50"]),
+            duration(row["p95"]),
+            _r(row["correlation_with_ttft"]),
+        )
         for row in requests["lost_by_cause"]
-    ]  # fmt: skip
+    ]
     left = requests["outside_window"]
     outside = f"; {count(left)} more in the log do not lie in the window whole" if left else ""
     untold = "".join(

@@ -22,9 +22,12 @@ __all__ = ["SYSTEMS", "attach", "planned", "ticket_of"]
 
 #: system -> what its addresses look like
 SYSTEMS = {
-    "jira": "jira:OPS-42", "github": "github:owner/repository#7", "gitlab": "gitlab:group/project#7", "slack": "slack:#channel",
+    "jira": "jira:OPS-42",
+    "github": "github:owner/repository#7",
+    "gitlab": "gitlab:group/project#7",
+    "slack": "slack:#channel",
     "file": "file:DIRECTORY",
-}  # fmt: skip
+}
 
 
 def ticket_of(address: str) -> Ticket:

@@ -37,7 +37,9 @@ class Issue:
 
     def by_hand(self, sent: Parcel) -> list[str]:
         """Say which files to drag into the comment's box."""
-        lines = [f"GitHub's API takes no files. Edit the comment on {self.repository}#{self.number} in the browser and drag these into it:"]  # fmt: skip
+        lines = [
+            f"GitHub's API takes no files. Edit the comment on {self.repository}#{self.number} in the browser and drag these into it:"
+        ]
         for path in sent.files:
             limit = (PICTURE_MEGABYTES if path.suffix == ".png" else MEGABYTES) * 1_000_000
             size = path.stat().st_size

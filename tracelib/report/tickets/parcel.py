@@ -87,7 +87,9 @@ def client(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise TraceError(f"the client library {error.name!r} is not installed: pip install 'tracelib-gpu[tickets]'.") from None  # fmt: skip
+        raise TraceError(
+            f"the client library {error.name!r} is not installed: pip install 'tracelib-gpu[tickets]'."
+        ) from None
 
 
 def fitting(files: Sequence[Path], limit: int, whose: str) -> None:

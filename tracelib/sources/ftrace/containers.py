@@ -105,9 +105,12 @@ def open_text(path: Path) -> Iterator[Stream | Atrace]:
     start = head(path)
     if is_ring_buffers(start):
         raise BadTrace(
-            path, "ftrace", "", "a tar of raw per-CPU ring buffers, which need the tool that collected them",
+            path,
+            "ftrace",
+            "",
+            "a tar of raw per-CPU ring buffers, which need the tool that collected them",
             advice="Record the text instead: cat /sys/kernel/tracing/trace > trace.txt, or trace-cmd record.",
-        )  # fmt: skip
+        )
     with contextlib.ExitStack() as held:
         if is_trace_dat(start):
             path = held.enter_context(_reported(path))
@@ -123,9 +126,12 @@ def _reported(path: Path) -> Iterator[Path]:
     tool = shutil.which(REPORT[0])
     if tool is None:
         raise BadTrace(
-            path, "trace.dat", "", "trace-cmd, which unpacks it, is not installed here",
+            path,
+            "trace.dat",
+            "",
+            "trace-cmd, which unpacks it, is not installed here",
             advice=f"Where it is, run: {by_hand}",
-        )  # fmt: skip
+        )
     with tempfile.TemporaryDirectory(prefix="tracelib-") as folder:
         data, report = path.resolve(), Path(folder) / "report.txt"
         if (

@@ -71,20 +71,26 @@ class Frames:
         return {
             "sched": scheduled.drop("index"),
             "slices": slices.select(
-                source, "thread", "ts_ns", "dur_ns", "name", "category",
+                source,
+                "thread",
+                "ts_ns",
+                "dur_ns",
+                "name",
+                "category",
                 pl.lit(None, pl.Int64).alias("correlation"),
             ),
             "counters": marks.counters.with_columns(source, text).select(COUNTERS.names()),
             "threads": self._threads(marks.processes),
-        }  # fmt: skip
+        }
 
     def _threads_of(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return `rows` with tid and thread of their task, and event: the name that their first word says."""
         thread = self.tasks.select("tid").join(self.ids, on="tid", how="left", maintain_order="left")
         named = pl.DataFrame(
             [(kind.name, kind.ends, kind.raw) for kind in self.events.kinds],
-            schema={"event": pl.Categorical(), "ends": pl.Boolean, "raw": pl.Boolean}, orient="row",
-        )  # fmt: skip
+            schema={"event": pl.Categorical(), "ends": pl.Boolean, "raw": pl.Boolean},
+            orient="row",
+        )
         found = [*thread[codes_of(rows["task"])], *named[codes_of(rows["word"])]]
         return rows.drop("task", "word").hstack(found)
 
@@ -107,8 +113,11 @@ class Frames:
             return rows
         odd = ~self.fields["ok"][codes_of(rows["text"])]
         first = rows.filter(odd)["index"][0]
-        self.remarks.add("warning", f"{counted(int(odd.sum()), 'scheduler event')} with fields that are not understood, "
-                         f"first at line {first}")  # fmt: skip
+        self.remarks.add(
+            "warning",
+            f"{counted(int(odd.sum()), 'scheduler event')} with fields that are not understood, "
+            f"first at line {first}",
+        )
         return rows.filter(~odd)
 
     def _losses(self) -> pl.DataFrame:
@@ -123,16 +132,24 @@ class Frames:
         overwritten = max(0, (self.events.written or 0) - (self.events.in_buffer or 0))
         self.lost_declared = overwritten + int(marks["events"].fill_null(1).sum())
         if overwritten:
-            self.remarks.add("warning", f"{counted(overwritten, 'event')} overwritten before they were read: the start is missing, "
-                             "on each CPU up to another time", BIGGER)  # fmt: skip
+            self.remarks.add(
+                "warning",
+                f"{counted(overwritten, 'event')} overwritten before they were read: the start is missing, "
+                "on each CPU up to another time",
+                BIGGER,
+            )
         if marks.height:
             unknown = marks["events"].null_count()
             number = f"{marks['events'].sum():,}" + (
                 f" and an unknown number at {unknown} places" if unknown else ""
             )
             cpus = ", ".join(str(cpu) for cpu in sorted(marks["cpu"].unique()))
-            self.remarks.add("warning", f"{number} events lost on CPU {cpus} at {counted(marks.height, 'place')}; "
-                             "what those CPUs did there is unknown", BIGGER)  # fmt: skip
+            self.remarks.add(
+                "warning",
+                f"{number} events lost on CPU {cpus} at {counted(marks.height, 'place')}; "
+                "what those CPUs did there is unknown",
+                BIGGER,
+            )
 
     def _of_gaps(self, scheduled: pl.DataFrame) -> None:
         """Remark the switches that are proven to be missing: not recorded on purpose, or lost."""
@@ -175,11 +192,18 @@ class Frames:
             dead,
         )
         if calls.at_edges:
-            self.remarks.add("info", f"{counted(calls.at_edges, 'system call')} began before the trace or did not end in it: "
-                             "cut at its first and last event")  # fmt: skip
+            self.remarks.add(
+                "info",
+                f"{counted(calls.at_edges, 'system call')} began before the trace or did not end in it: "
+                "cut at its first and last event",
+            )
         if calls.without_end or calls.without_start:
-            self.remarks.add("warning", f"system calls with an entry or exit that is missing: {calls.without_end:,} have no length, "
-                             f"{calls.without_start:,} are left out", BIGGER)  # fmt: skip
+            self.remarks.add(
+                "warning",
+                f"system calls with an entry or exit that is missing: {calls.without_end:,} have no length, "
+                f"{calls.without_start:,} are left out",
+                BIGGER,
+            )
         return calls.slices
 
     def _one_spelling(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -207,8 +231,11 @@ class Frames:
         rows = markers.texts(self._threads_of(rows))
         marks = markers.read_marks(rows, self.last_ns)
         if marks.open_at_end or marks.without_start:
-            self.remarks.add("info", f"{counted(marks.open_at_end, 'marked range')} did not end in the trace (cut at its last event), "
-                             f"{marks.without_start:,} ended that began before it (left out)")  # fmt: skip
+            self.remarks.add(
+                "info",
+                f"{counted(marks.open_at_end, 'marked range')} did not end in the trace (cut at its last event), "
+                f"{marks.without_start:,} ended that began before it (left out)",
+            )
         homeless = rows.filter(~(pl.col("thread") >= 0).fill_null(value=False)).height
         if homeless:
             self.remarks.add(
@@ -228,8 +255,11 @@ class Frames:
             self._threads_of(rows).filter(pl.col("thread") >= 0), self.last_ns
         )
         if open_at_end or without_start:
-            self.remarks.add("info", f"{counted(open_at_end, 'traced function')} did not return in the trace (cut at its last event), "
-                             f"{without_start:,} returned that were called before it (left out)")  # fmt: skip
+            self.remarks.add(
+                "info",
+                f"{counted(open_at_end, 'traced function')} did not return in the trace (cut at its last event), "
+                f"{without_start:,} returned that were called before it (left out)",
+            )
         return ranges
 
     def _threads(self, marked: pl.DataFrame) -> pl.DataFrame:

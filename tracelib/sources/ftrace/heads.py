@@ -226,10 +226,7 @@ class Heads:
             groups = pl.col("line").str.extract_groups(pattern).struct.unnest()
             tried = lines.select("index", groups).with_columns(pl.col("seconds").cast(pl.Int64, strict=False))
             in_us = "unit" in tried.columns
-            tried = tried.with_columns(
-                _ts_ns(in_us=in_us).alias("ts_ns"),
-                pl.col("cpu").cast(pl.Int32),
-            )
+            tried = tried.with_columns(_ts_ns(in_us=in_us).alias("ts_ns"), pl.col("cpu").cast(pl.Int32))
             fits = tried["ts_ns"].is_not_null() & tried["cpu"].is_not_null()
             events, lines = tried.filter(fits), lines.filter(~fits)
             self.since_start += events["unit"].count() if in_us else 0

@@ -97,8 +97,11 @@ def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
     rows = rows.with_columns(parts.struct.unnest()).with_columns(pl.col("pid").cast(pl.Int64, strict=False))
     mark = pl.col("mark")
     whole = {"B": pl.col("more").is_not_null(), "C": pl.col("more").str.contains(COUNTER)}
-    is_mark = mark.is_not_null() & pl.when(mark == "B").then(whole["B"]).when(mark == "C").then(whole["C"]).when(
-        mark == "E").then(pl.lit(value=True)).otherwise(pl.col("more").is_not_null() & pl.col("pid").is_not_null())  # fmt: skip
+    is_mark = mark.is_not_null() & pl.when(mark == "B").then(whole["B"]).when(mark == "C").then(
+        whole["C"]
+    ).when(mark == "E").then(pl.lit(value=True)).otherwise(
+        pl.col("more").is_not_null() & pl.col("pid").is_not_null()
+    )
     rows = rows.with_columns(mark=pl.when(is_mark).then(mark))
     ranges, open_ranges, stray = matched(_nested(rows), last_ns)
     apart, open_apart, stray_apart = matched(_apart(rows), last_ns)
@@ -116,9 +119,12 @@ def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
     slices = pl.concat([ranges, apart, plain]).filter(pl.col("thread") >= 0)
     own = rows.filter(mark.is_in(["B", "E"]) & (pl.col("pid") > 0))
     return Marks(
-        slices, _counters(rows), own.group_by("tid", "pid").agg(pl.len().alias("count")).select("tid", "pid", "count"),
-        open_ranges + open_apart, stray + stray_apart,
-    )  # fmt: skip
+        slices,
+        _counters(rows),
+        own.group_by("tid", "pid").agg(pl.len().alias("count")).select("tid", "pid", "count"),
+        open_ranges + open_apart,
+        stray + stray_apart,
+    )
 
 
 def _nested(rows: pl.DataFrame) -> pl.DataFrame:
@@ -129,8 +135,14 @@ def _nested(rows: pl.DataFrame) -> pl.DataFrame:
     )
     depth = pl.when(ends).then(-1).otherwise(1).cum_sum().over("thread")
     level = pl.when(ends).then(depth).otherwise(depth - 1)
-    return on.select("index", "ts_ns", "thread", _own_name().alias("name"), ends.alias("ends"),
-                     pl.struct("thread", level.alias("level")).alias("key"))  # fmt: skip
+    return on.select(
+        "index",
+        "ts_ns",
+        "thread",
+        _own_name().alias("name"),
+        ends.alias("ends"),
+        pl.struct("thread", level.alias("level")).alias("key"),
+    )
 
 
 def _own_name() -> pl.Expr:
@@ -152,8 +164,14 @@ def _apart(rows: pl.DataFrame) -> pl.DataFrame:
     )
     name = pl.when(mark == "G").then(parts.list.get(1, null_on_oob=True)).otherwise(first)
     on = rows.filter(mark.is_in(["S", "F", "G", "H"])).sort("ts_ns", "index")
-    on = on.select("index", "ts_ns", "thread", name.alias("name"), ends.alias("ends"),
-                   pl.struct("pid", first.alias("first"), cookie.alias("cookie")).alias("key"))  # fmt: skip
+    on = on.select(
+        "index",
+        "ts_ns",
+        "thread",
+        name.alias("name"),
+        ends.alias("ends"),
+        pl.struct("pid", first.alias("first"), cookie.alias("cookie")).alias("key"),
+    )
     depth = pl.when("ends").then(-1).otherwise(1).cum_sum().over("key")
     level = pl.when("ends").then(depth).otherwise(depth - 1)
     return on.with_columns(pl.struct("key", level.alias("level")).alias("key"))

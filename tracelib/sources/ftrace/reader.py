@@ -133,11 +133,21 @@ def read(path: Path) -> Trace:
     frames = Frames(events, text.heads, remarks)
     made = frames.made()
     source = {
-        "source": 0, "file": path.name, "sha256": digest.result(), "bytes": path.stat().st_size, "format": "ftrace",
-        "recorder": _recorder(path, events), "cpus": events.cpus, "clock": CLOCKS.get(events.clock or "", "unknown"),
-        "wall_offset_ns": frames.wall_offset_ns, "first_ns": events.first_ns, "last_ns": events.last_ns,
-        "lost_declared": frames.lost_declared, "lost_detected": frames.lost_detected, "skipped_bytes": text.skipped_bytes,
-    }  # fmt: skip
+        "source": 0,
+        "file": path.name,
+        "sha256": digest.result(),
+        "bytes": path.stat().st_size,
+        "format": "ftrace",
+        "recorder": _recorder(path, events),
+        "cpus": events.cpus,
+        "clock": CLOCKS.get(events.clock or "", "unknown"),
+        "wall_offset_ns": frames.wall_offset_ns,
+        "first_ns": events.first_ns,
+        "last_ns": events.last_ns,
+        "lost_declared": frames.lost_declared,
+        "lost_detected": frames.lost_detected,
+        "skipped_bytes": text.skipped_bytes,
+    }
     return Trace.of({**made, "sources": pl.DataFrame([source], schema=SOURCES), "health": remarks.frame()})
 
 

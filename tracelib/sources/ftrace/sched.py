@@ -43,8 +43,8 @@ def parse_fields(texts: pl.Series) -> pl.DataFrame:
     text = texts.to_frame("text").select(pl.col("text").str.extract_groups(EVENT).struct.unnest())
     of = pl.col("args").str.replace_all(TWICE, "=$1").str.extract_groups
     tried = text.select(
-        pl.col("event").cast(SCHED_EVENT), a=of(SWITCH), b=of(SWITCH_PLUGIN), c=of(WAKE), d=of(WAKE_PLUGIN),
-    )  # fmt: skip
+        pl.col("event").cast(SCHED_EVENT), a=of(SWITCH), b=of(SWITCH_PLUGIN), c=of(WAKE), d=of(WAKE_PLUGIN)
+    )
     read = tried.select("event", *(pl.coalesce(_sources(name)).alias(name) for name in FIELDS))
     number = pl.col("prev", "next", "cpu").cast(pl.Int64, strict=False)
     plugin = tried.select(

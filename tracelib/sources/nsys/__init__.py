@@ -29,8 +29,14 @@ __all__ = ["belongs", "converter", "files", "read", "sniff"]
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
 _TABLES = (
-    b"StringIds", b"TARGET_INFO_", b"META_DATA_EXPORT", b"EXPORT_META_DATA", b"CUPTI_ACTIVITY_KIND_", b"ENUM_NSYS_", b"ENUM_CUDA_",
-)  # fmt: skip
+    b"StringIds",
+    b"TARGET_INFO_",
+    b"META_DATA_EXPORT",
+    b"EXPORT_META_DATA",
+    b"CUPTI_ACTIVITY_KIND_",
+    b"ENUM_NSYS_",
+    b"ENUM_CUDA_",
+)
 #: Kind of the first page when it lists where the definitions are instead of holding them; at byte 100.
 _DEFINITIONS_ELSEWHERE = b"\x05"
 _DEFINITION = b"CREATE TABLE"

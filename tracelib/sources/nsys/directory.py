@@ -25,9 +25,24 @@ _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 EXCERPT = 200
 #: How the names of an export's tables begin.
 _TABLES = (
-    "CUPTI_ACTIVITY_", "CUDA_", "ENUM_", "TARGET_INFO_", "META_DATA_", "NVTX_", "OSRT_API", "SCHED_EVENTS", "COMPOSITE_EVENTS",
-    "SAMPLING_CALLCHAINS", "GPU_METRICS", "DIAGNOSTIC_EVENT", "ANALYSIS_", "PROCESSES", "PROFILER_OVERHEAD", "ThreadNames", "ProcessStreams",
-)  # fmt: skip
+    "CUPTI_ACTIVITY_",
+    "CUDA_",
+    "ENUM_",
+    "TARGET_INFO_",
+    "META_DATA_",
+    "NVTX_",
+    "OSRT_API",
+    "SCHED_EVENTS",
+    "COMPOSITE_EVENTS",
+    "SAMPLING_CALLCHAINS",
+    "GPU_METRICS",
+    "DIAGNOSTIC_EVENT",
+    "ANALYSIS_",
+    "PROCESSES",
+    "PROFILER_OVERHEAD",
+    "ThreadNames",
+    "ProcessStreams",
+)
 
 
 def is_table_of_directory(head: bytes, name: str) -> bool:

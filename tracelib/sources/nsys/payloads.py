@@ -28,10 +28,16 @@ _FIELDS = {
     "Message size [bytes]": ("message", pl.UInt64),
     "No. of ranks": ("ranks", pl.UInt32),
 }
-_PAYLOADS = pl.Schema({
-    "globalTid": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(),
-    "communicator": pl.UInt64(), "message": pl.UInt64(), "ranks": pl.UInt32(),
-})  # fmt: skip
+_PAYLOADS = pl.Schema(
+    {
+        "globalTid": pl.Int64(),
+        "start": pl.Int64(),
+        "end": pl.Int64(),
+        "communicator": pl.UInt64(),
+        "message": pl.UInt64(),
+        "ranks": pl.UInt32(),
+    }
+)
 
 
 def with_messages(
@@ -125,8 +131,11 @@ def _of_launches(known: pl.DataFrame, collectives: pl.DataFrame, host: pl.DataFr
     sizes = sizes.drop_nulls().unique("communicator", keep="first", maintain_order=True)
     inside = calls.join_asof(
         ranges.select("globalTid", "start", "end", "communicator", "message"),
-        on="start", by="globalTid", strategy="backward", check_sortedness=False,
-    ).filter(pl.col("start") <= pl.col("end"))  # fmt: skip
+        on="start",
+        by="globalTid",
+        strategy="backward",
+        check_sortedness=False,
+    ).filter(pl.col("start") <= pl.col("end"))
     named = inside.join(sizes, on="communicator", how="left", maintain_order="left")
     return named.select(
         "correlation",

@@ -226,11 +226,20 @@ def _source(database: Tables, path: Path, about: dict[str, str | int | None]) ->
     clock, wall_offset = session.clock(database, exported)
     ranks = threads.ranks(database)["rank"].unique()
     row = {
-        **about, "source": 0, "rank": ranks[0] if len(ranks) == 1 else None, "file": path.name, "bytes": sum(file.stat().st_size for file in database.files),
-        "format": "nsys", "host": session.host(database),
-        "recorder": session.recorder(exported), "cpus": session.cpus(database), "clock": clock,
-        "wall_offset_ns": wall_offset, "lost_detected": 0, "skipped_bytes": database.lost_bytes,
-    }  # fmt: skip
+        **about,
+        "source": 0,
+        "rank": ranks[0] if len(ranks) == 1 else None,
+        "file": path.name,
+        "bytes": sum(file.stat().st_size for file in database.files),
+        "format": "nsys",
+        "host": session.host(database),
+        "recorder": session.recorder(exported),
+        "cpus": session.cpus(database),
+        "clock": clock,
+        "wall_offset_ns": wall_offset,
+        "lost_detected": 0,
+        "skipped_bytes": database.lost_bytes,
+    }
     return pl.DataFrame([row], schema=FRAMES["sources"])
 
 

@@ -55,15 +55,19 @@ def switches(database: Tables) -> pl.DataFrame:
     comes = pl.col("isSchedIn") != 0
     rows = rows.with_columns(thread=thread).sort("start", "cpu", maintain_order=True)
     rows = rows.with_columns(joined=_joined(comes))
-    return rows.select(
-        "joined",
-        ts_ns="start",
-        cpu=pl.col("cpu").cast(pl.Int32, strict=False),
-        event=pl.lit("switch", SCHED_EVENT),
-        prev=pl.when(~comes).then("thread"),
-        prev_state=pl.when(~comes).then(_state(database)),
-        next=pl.when(comes).then("thread").when("joined").then(pl.col("thread").shift(-1)),
-    ).filter(~pl.col("joined").shift(1, fill_value=False)).drop("joined")  # fmt: skip
+    return (
+        rows.select(
+            "joined",
+            ts_ns="start",
+            cpu=pl.col("cpu").cast(pl.Int32, strict=False),
+            event=pl.lit("switch", SCHED_EVENT),
+            prev=pl.when(~comes).then("thread"),
+            prev_state=pl.when(~comes).then(_state(database)),
+            next=pl.when(comes).then("thread").when("joined").then(pl.col("thread").shift(-1)),
+        )
+        .filter(~pl.col("joined").shift(1, fill_value=False))
+        .drop("joined")
+    )
 
 
 def _joined(comes: pl.Expr) -> pl.Expr:

@@ -129,6 +129,10 @@ def _with_status(trace: Trace, status: int, said: str) -> Trace:
     """Return `trace` with a remark if perf did not read the recording to its end."""
     if status == 0:
         return trace
-    row = (0, "error", f"perf script stopped early (status {status}: {said}); what it printed before is read",
-           "use a perf at least as new as the one that recorded")  # fmt: skip
+    row = (
+        0,
+        "error",
+        f"perf script stopped early (status {status}: {said}); what it printed before is read",
+        "use a perf at least as new as the one that recorded",
+    )
     return trace.replace(health=pl.concat([trace.health, pl.DataFrame([row], schema=HEALTH, orient="row")]))

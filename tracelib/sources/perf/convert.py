@@ -57,8 +57,11 @@ def read_json(path: Path) -> Trace:
         )
     others = rows.filter(pl.col("kind") == "tracepoint").height
     if others:
-        remarks.add("info", f"{counted(others, 'tracepoint event')} left out: this format does not name them",
-                    "perf script --header --ns -F +pid")  # fmt: skip
+        remarks.add(
+            "info",
+            f"{counted(others, 'tracepoint event')} left out: this format does not name them",
+            "perf script --header --ns -F +pid",
+        )
     if rows["kind"].eq("sample").all():
         remarks.untold(tracepoints_of(recording.headers.cmdline))
     chained, stacks = _stacks(samples, rows)
@@ -67,22 +70,38 @@ def read_json(path: Path) -> Trace:
     clock = clock_of(told.clockid, told.cmdline)
     offset = wall_offset(clock, told.clock_time, told.real_time)
     source = {
-        "source": 0, "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size, "format": "perf",
+        "source": 0,
+        "file": path.name,
+        "sha256": sha256(path),
+        "bytes": path.stat().st_size,
+        "format": "perf",
         "recorder": f"perf {recording.headers.perf_version}" if recording.headers.perf_version else None,
-        "host": recording.headers.hostname, "cpus": recording.headers.nrcpus_online, "clock": clock,
-        "wall_offset_ns": offset, "first_ns": rows["ts_ns"].min(), "last_ns": rows["ts_ns"].max(),
-        "lost_declared": 0, "lost_detected": 0, "skipped_bytes": skipped,
-    }  # fmt: skip
+        "host": recording.headers.hostname,
+        "cpus": recording.headers.nrcpus_online,
+        "clock": clock,
+        "wall_offset_ns": offset,
+        "first_ns": rows["ts_ns"].min(),
+        "last_ns": rows["ts_ns"].max(),
+        "lost_declared": 0,
+        "lost_detected": 0,
+        "skipped_bytes": skipped,
+    }
     if offset is None:
         remarks.add(
             "warning", f"the file does not tie its clock ({clock}) to wall time", "perf record -k mono"
         )
     missing = scheduler.missing(sched)
     source["lost_detected"] = remarks.missing_switches(missing, system_wide=missing["from_idle"] > 0)
-    return Trace.of({
-        "samples": chained, "stacks": stacks, "sched": sched, "threads": who, "health": remarks.frame(),
-        "sources": pl.DataFrame([{name: source.get(name) for name in SOURCES.names()}], schema=SOURCES),
-    })  # fmt: skip
+    return Trace.of(
+        {
+            "samples": chained,
+            "stacks": stacks,
+            "sched": sched,
+            "threads": who,
+            "health": remarks.frame(),
+            "sources": pl.DataFrame([{name: source.get(name) for name in SOURCES.names()}], schema=SOURCES),
+        }
+    )
 
 
 def _decoded(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
@@ -106,19 +125,23 @@ def _rows(samples: list[Sample]) -> pl.DataFrame:
     """Return one row per sample: its own fields, and what kind of event it is."""
     kinds = [_kind(sample) for sample in samples]
     state = [f"prev_state={s.prev_state or '?'}" if s.prev_pid else "" for s in samples]
-    return pl.DataFrame({
-        "ts_ns": pl.Series([s.timestamp for s in samples], dtype=pl.Int64),
-        # a wake-up's own field `pid` hides the sample's
-        "pid": pl.Series([s.pid if isinstance(s.pid, int) else None for s in samples], dtype=pl.Int64),
-        "tid": pl.Series([s.tid for s in samples], dtype=pl.Int64),
-        "cpu": pl.Series([s.cpu for s in samples], dtype=pl.Int32),
-        "comm": pl.Series([s.comm for s in samples], dtype=pl.String),
-        "kind": kinds,
-        "rest": [
-            f"prev_comm={s.prev_comm} prev_pid={s.prev_pid} {text} ==> next_comm={s.next_comm} next_pid={s.next_pid}" if text else ""
-            for s, text in zip(samples, state, strict=True)
-        ],
-    })  # fmt: skip
+    return pl.DataFrame(
+        {
+            "ts_ns": pl.Series([s.timestamp for s in samples], dtype=pl.Int64),
+            # a wake-up's own field `pid` hides the sample's
+            "pid": pl.Series([s.pid if isinstance(s.pid, int) else None for s in samples], dtype=pl.Int64),
+            "tid": pl.Series([s.tid for s in samples], dtype=pl.Int64),
+            "cpu": pl.Series([s.cpu for s in samples], dtype=pl.Int32),
+            "comm": pl.Series([s.comm for s in samples], dtype=pl.String),
+            "kind": kinds,
+            "rest": [
+                f"prev_comm={s.prev_comm} prev_pid={s.prev_pid} {text} ==> next_comm={s.next_comm} next_pid={s.next_pid}"
+                if text
+                else ""
+                for s, text in zip(samples, state, strict=True)
+            ],
+        }
+    )
 
 
 def _kind(sample: Sample) -> str:
@@ -148,18 +171,28 @@ def _stacks(samples: list[Sample], rows: pl.DataFrame) -> tuple[pl.DataFrame, pl
     """Return the frames `samples` and `stacks`."""
     names = pl.DataFrame(
         [(at, f.symbol or "[unknown]", f.dso) for at, s in enumerate(samples) for f in s.callchain],
-        schema={"event": pl.Int64, "symbol": pl.String, "library": pl.String}, orient="row",
-    )  # fmt: skip
+        schema={"event": pl.Int64, "symbol": pl.String, "library": pl.String},
+        orient="row",
+    )
     kept = names.filter((rows["kind"] == "sample").gather(names["event"]))
     distinct = kept.select("symbol", "library").unique(maintain_order=True).with_row_index("frame")
     numbered = kept.join(distinct, on=["symbol", "library"], nulls_equal=True, maintain_order="left")
     stack, stacks = frames.intern(
         numbered["event"].to_numpy(), numbered["frame"].cast(pl.Int64).to_numpy(), len(samples)
     )
-    made = rows.with_columns(pl.Series("stack", stack, dtype=pl.Int32)).filter(pl.col("kind") == "sample").select(
-        pl.lit(0, pl.Int32).alias("source"), "thread", "ts_ns", "cpu", pl.lit(None, pl.Categorical()).alias("event"),
-        pl.lit(None, pl.Int64).alias("period"), pl.when(pl.col("stack") >= 0).then("stack").alias("stack"),
-    )  # fmt: skip
+    made = (
+        rows.with_columns(pl.Series("stack", stack, dtype=pl.Int32))
+        .filter(pl.col("kind") == "sample")
+        .select(
+            pl.lit(0, pl.Int32).alias("source"),
+            "thread",
+            "ts_ns",
+            "cpu",
+            pl.lit(None, pl.Categorical()).alias("event"),
+            pl.lit(None, pl.Int64).alias("period"),
+            pl.when(pl.col("stack") >= 0).then("stack").alias("stack"),
+        )
+    )
     named = stacks.select(
         "stack",
         "depth",
@@ -176,6 +209,11 @@ def _sched(rows: pl.DataFrame, who: pl.DataFrame) -> pl.DataFrame:
     switched = rows.filter(pl.col("kind") == "switch")
     said = scheduler.switches(switched["rest"])
     return switched.select(
-        pl.lit(0, pl.Int32).alias("source"), "ts_ns", "cpu", pl.lit("switch", SCHED["event"]).alias("event"),
-        number_of(said["prev"], who).alias("prev"), said["prev_state"], number_of(said["next"], who).alias("next"),
-    ).match_to_schema(SCHED)  # fmt: skip
+        pl.lit(0, pl.Int32).alias("source"),
+        "ts_ns",
+        "cpu",
+        pl.lit("switch", SCHED["event"]).alias("event"),
+        number_of(said["prev"], who).alias("prev"),
+        said["prev_state"],
+        number_of(said["next"], who).alias("next"),
+    ).match_to_schema(SCHED)

@@ -23,10 +23,15 @@ KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoin
 METRIC = "metric"
 LONGEST_CLOCK = 2**63 // 10**9
 SCHEDULER = {
-    "sched:sched_switch": "switch", "sched:sched_wakeup": "wakeup", "sched:sched_waking": "waking",
-    "sched:sched_wakeup_new": "wakeup_new", "sched_switch": "switch", "sched_wakeup": "wakeup",
-    "sched_waking": "waking", "sched_wakeup_new": "wakeup_new",
-}  # fmt: skip
+    "sched:sched_switch": "switch",
+    "sched:sched_wakeup": "wakeup",
+    "sched:sched_waking": "waking",
+    "sched:sched_wakeup_new": "wakeup_new",
+    "sched_switch": "switch",
+    "sched_wakeup": "wakeup",
+    "sched_waking": "waking",
+    "sched_wakeup_new": "wakeup_new",
+}
 
 
 def prefixes(base: pl.Series) -> pl.DataFrame:
@@ -78,12 +83,16 @@ def events(says: pl.Series) -> pl.DataFrame:
     probe = name.str.contains(PROBE) | pl.col("rest").str.contains(PROBED)
     tracepoint = name.str.contains(TRACEPOINT) & (~name.str.contains(MODIFIERS) | probe)
     kind = (
-        pl.when(name.str.starts_with("PERF_RECORD_SWITCH")).then(pl.lit("switched"))
-        .when(name.str.starts_with("PERF_RECORD_") | (name == METRIC)).then(pl.lit("record"))
-        .when(name.is_in(list(SCHEDULER))).then(name.replace(SCHEDULER))
-        .when(tracepoint).then(pl.lit("tracepoint"))
+        pl.when(name.str.starts_with("PERF_RECORD_SWITCH"))
+        .then(pl.lit("switched"))
+        .when(name.str.starts_with("PERF_RECORD_") | (name == METRIC))
+        .then(pl.lit("record"))
+        .when(name.is_in(list(SCHEDULER)))
+        .then(name.replace(SCHEDULER))
+        .when(tracepoint)
+        .then(pl.lit("tracepoint"))
         .otherwise(pl.lit("sample"))
-    )  # fmt: skip
+    )
     return parts.select(
         pl.col("period").cast(pl.Int64, strict=False),
         name.alias("event"),

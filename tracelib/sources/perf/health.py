@@ -26,8 +26,11 @@ class PerfRemarks(Remarks):
     def clock(self, header: Header) -> None:
         """Remark on times that cannot be compared with other files."""
         if not header.present:
-            self.add("warning", "the text has no header: host, CPUs and clock are not known",
-                     "perf script --header --ns, after perf record -k mono")  # fmt: skip
+            self.add(
+                "warning",
+                "the text has no header: host, CPUs and clock are not known",
+                "perf script --header --ns, after perf record -k mono",
+            )
         elif header.clock == "local":
             self.add(
                 "warning",
@@ -85,8 +88,11 @@ class PerfRemarks(Remarks):
         """Remark on lines that are none of perf's."""
         if count:
             shown = "; ".join(repr(line[:80]) for line in examples[:SHOWN])
-            self.add("warning", f"{counted(count, 'line')} ({size:,} bytes) not understood, e.g. {shown}",
-                     "keep perf's messages apart: perf script 2> errors.txt > perf.txt")  # fmt: skip
+            self.add(
+                "warning",
+                f"{counted(count, 'line')} ({size:,} bytes) not understood, e.g. {shown}",
+                "keep perf's messages apart: perf script 2> errors.txt > perf.txt",
+            )
 
     def ending(self, ending: Ending, damage: str | None) -> None:
         """Remark on a text that ends early."""
@@ -95,16 +101,22 @@ class PerfRemarks(Remarks):
                 "error", f"the file is damaged: {damage}; what came before is read", "copy or record it again"
             )
         if ending.dropped_bytes:
-            self.add("warning", f"the text ends inside an event, which is left out: {ending.dropped[-80:]!r}",
-                     "let perf script finish before copying its output")  # fmt: skip
+            self.add(
+                "warning",
+                f"the text ends inside an event, which is left out: {ending.dropped[-80:]!r}",
+                "let perf script finish before copying its output",
+            )
         elif ending.open_chain:
             self.add("info", "no empty line closes the last call chain: it may lack its outer frames")
 
     def lost(self, events: int, messages: int) -> None:
         """Remark on what the recorder says it lost."""
         if messages:
-            self.add("error", f"perf says that events were lost: {counted(events, 'event')} in {counted(messages, 'message')}",
-                     "enlarge the buffer (-m 4096), sample less often, record less long")  # fmt: skip
+            self.add(
+                "error",
+                f"perf says that events were lost: {counted(events, 'event')} in {counted(messages, 'message')}",
+                "enlarge the buffer (-m 4096), sample less often, record less long",
+            )
 
     def counted(self, what: str, names: pl.DataFrame) -> None:
         """Remark on events that have no frame: `names` has `event` and `len`."""

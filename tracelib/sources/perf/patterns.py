@@ -13,9 +13,37 @@ at most 16 characters before it.
 from __future__ import annotations
 
 __all__ = [
-    "BARE_ADDRESS", "BEHIND_LIBRARY", "COMM_RECORD", "DEPARTED", "EVENT", "EXTRA_LINE", "FRAME", "FTRACE_HEAD", "FTRACE_HEADER", "HEAD", "HEAD_TAIL", "INLINE_EXTRAS", "INLINE_FRAMES", "LATENCY_PREFIX", "LOOSE_HEAD", "LOSS",
-    "MEMORY_ACCESS", "MODIFIERS", "NAME_HOLDS_HEAD", "NO_THREAD_HEAD", "NO_TIME_HEAD", "ONLY_LIBRARY", "PHYSICAL", "PREFIX", "PROBE", "PROBED", "SHARE", "SYNTHETIC", "TRACEPOINT", "VIRTUAL",
-]  # fmt: skip
+    "BARE_ADDRESS",
+    "BEHIND_LIBRARY",
+    "COMM_RECORD",
+    "DEPARTED",
+    "EVENT",
+    "EXTRA_LINE",
+    "FRAME",
+    "FTRACE_HEAD",
+    "FTRACE_HEADER",
+    "HEAD",
+    "HEAD_TAIL",
+    "INLINE_EXTRAS",
+    "INLINE_FRAMES",
+    "LATENCY_PREFIX",
+    "LOOSE_HEAD",
+    "LOSS",
+    "MEMORY_ACCESS",
+    "MODIFIERS",
+    "NAME_HOLDS_HEAD",
+    "NO_THREAD_HEAD",
+    "NO_TIME_HEAD",
+    "ONLY_LIBRARY",
+    "PHYSICAL",
+    "PREFIX",
+    "PROBE",
+    "PROBED",
+    "SHARE",
+    "SYNTHETIC",
+    "TRACEPOINT",
+    "VIRTUAL",
+]
 
 #: perf prints one negative id, -1, where a thread had left already; ftrace writes "name-1234".
 _ID = r"(?:-1|\d+)"
@@ -119,18 +147,20 @@ _PAGE = r"(?: (?:\d+[BKMGTPE]|N/A))"
 PHYSICAL = rf"^(?:{'|'.join(f' {{{16 - n}}}[0-9a-f]{{{n}}}' for n in range(1, 17))}){_PAGE}{{0,2}}\s*$"
 #: Lines that are neither heads nor frames, yet known: what `-F` adds below a chain (source positions as perf's get_srcline
 #: has them, source text, registers, branches, instructions, addresses, page sizes), the rest of a namespace record, rounds.
-EXTRA_LINE = "|".join([
-    r"^  (?:\S.*)?(?::\d+|\[[0-9a-f]+\]|\+(?:0x[0-9a-f]+|\d+))\s*$",
-    r"^\|\d+ ",
-    r"^ ABI:\d+(?: +\w+:0x[0-9a-f]+)*\s",
-    r"^ \S*.*/[PM-]/[X-]/[A-]/\d+",
-    r"^(?: ilen: \d+)?(?: insn:(?: [0-9a-f]{2})*)?\s*$",
-    r"^\t[0-9a-f]+\s+insn:",
-    rf"^{_PAGE}{{1,2}}\s*$",
-    PHYSICAL,
-    r"^\t\t[ \[]\d+/\w+: ",
-    r"^PERF_RECORD_FINISHED_\w+\s*$",
-])  # fmt: skip
+EXTRA_LINE = "|".join(
+    [
+        r"^  (?:\S.*)?(?::\d+|\[[0-9a-f]+\]|\+(?:0x[0-9a-f]+|\d+))\s*$",
+        r"^\|\d+ ",
+        r"^ ABI:\d+(?: +\w+:0x[0-9a-f]+)*\s",
+        r"^ \S*.*/[PM-]/[X-]/[A-]/\d+",
+        r"^(?: ilen: \d+)?(?: insn:(?: [0-9a-f]{2})*)?\s*$",
+        r"^\t[0-9a-f]+\s+insn:",
+        rf"^{_PAGE}{{1,2}}\s*$",
+        PHYSICAL,
+        r"^\t\t[ \[]\d+/\w+: ",
+        r"^PERF_RECORD_FINISHED_\w+\s*$",
+    ]
+)
 SHARE = r"\d%"
 LOSS = r"(?i)\blost\D{0,20}?(\d+)|\blost (?:trace|chunk|event|sample)|instruction trace error"
 COMM_RECORD = r"^(?:exec: )?(?P<comm>.*):(?P<pid>\d+)/(?P<tid>\d+)$"

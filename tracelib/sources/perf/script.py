@@ -68,17 +68,35 @@ def _made(text: Text, path: Path) -> Trace:
     detected = remarks.missing_switches(missing, system_wide=wide) + unread
     timed = events.filter(~pl.col("kind").is_in(["record", *unused]))["ts_ns"]
     source = {
-        "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size,
-        "format": "perf", "recorder": text.header.recorder, "host": text.header.host, "cpus": text.header.cpus,
-        "clock": text.header.clock, "wall_offset_ns": text.header.wall_offset_ns,
-        "first_ns": timed.min(), "last_ns": timed.max(), "lost_declared": lost, "lost_detected": detected,
-        "skipped_bytes": text.lost_bytes + text.ending.dropped_bytes + int(_unknown(text.other)["bytes"].sum()),
-    }  # fmt: skip
+        "file": path.name,
+        "sha256": sha256(path),
+        "bytes": path.stat().st_size,
+        "format": "perf",
+        "recorder": text.header.recorder,
+        "host": text.header.host,
+        "cpus": text.header.cpus,
+        "clock": text.header.clock,
+        "wall_offset_ns": text.header.wall_offset_ns,
+        "first_ns": timed.min(),
+        "last_ns": timed.max(),
+        "lost_declared": lost,
+        "lost_detected": detected,
+        "skipped_bytes": text.lost_bytes
+        + text.ending.dropped_bytes
+        + int(_unknown(text.other)["bytes"].sum()),
+    }
     row = {"source": 0} | {name: source.get(name) for name in SOURCES.names() if name != "source"}
-    return Trace.of({
-        "samples": samples, "stacks": stacks, "sched": sched, "slices": slices, "threads": who,
-        "sources": pl.DataFrame([row], schema=SOURCES), "health": remarks.frame(),
-    })  # fmt: skip
+    return Trace.of(
+        {
+            "samples": samples,
+            "stacks": stacks,
+            "sched": sched,
+            "slices": slices,
+            "threads": who,
+            "sources": pl.DataFrame([row], schema=SOURCES),
+            "health": remarks.frame(),
+        }
+    )
 
 
 def _nothing(path: Path, text: Text) -> BadTrace:
@@ -86,15 +104,23 @@ def _nothing(path: Path, text: Text) -> BadTrace:
     untimed = text.other.filter(pl.col("text").str.contains(NO_TIME_HEAD))
     if untimed.height:
         return BadTrace(
-            path, "perf script text", "", f"its {untimed.height:,} {UNTIMED}", untimed["text"][0],
+            path,
+            "perf script text",
+            "",
+            f"its {untimed.height:,} {UNTIMED}",
+            untimed["text"][0],
             "Print the time: perf script -F +time --ns",
-        )  # fmt: skip
+        )
     excerpt = text.other["text"][0] if text.other.height else ""
     if text.orphans:
         return BadTrace(
-            path, "perf script text", "", f"{text.orphans:,} call-chain lines, but no event with a time", excerpt,
+            path,
+            "perf script text",
+            "",
+            f"{text.orphans:,} call-chain lines, but no event with a time",
+            excerpt,
             "Print thread, time and event too: perf script --header --ns",
-        )  # fmt: skip
+        )
     return BadTrace(
         path,
         "perf script text",
@@ -193,14 +219,21 @@ def _samples(text: Text, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFra
         .filter(pl.Series(is_sample))
         .join(said.select("says", "event", "period"), on="says", how="left", maintain_order="left")
         .select(
-            pl.lit(0, pl.Int32).alias("source"), "thread", "ts_ns", "cpu", "event", "period",
+            pl.lit(0, pl.Int32).alias("source"),
+            "thread",
+            "ts_ns",
+            "cpu",
+            "event",
+            "period",
             pl.when(pl.col("stack") >= 0).then("stack").alias("stack"),
         )
-    )  # fmt: skip
+    )
     named = stacks.select(
-        "stack", "depth", distinct["symbol"].gather(stacks["frame"]).cast(pl.Categorical()).alias("symbol"),
+        "stack",
+        "depth",
+        distinct["symbol"].gather(stacks["frame"]).cast(pl.Categorical()).alias("symbol"),
         distinct["library"].gather(stacks["frame"]).cast(pl.Categorical()).alias("library"),
-    )  # fmt: skip
+    )
     return samples.match_to_schema(SAMPLES), named
 
 
@@ -221,9 +254,12 @@ def _chains(text: Text, is_sample: np.ndarray, says: np.ndarray) -> tuple[pl.Dat
     alone = is_sample.copy()
     alone[listed["event"].to_numpy()] = False
     events = np.flatnonzero(alone)
-    single = pl.DataFrame({
-        "event": events, "frame": of_line.tail(text.says.height).gather(pl.Series(says[events])).cast(pl.Int64),
-    }).drop_nulls()  # fmt: skip
+    single = pl.DataFrame(
+        {
+            "event": events,
+            "frame": of_line.tail(text.says.height).gather(pl.Series(says[events])).cast(pl.Int64),
+        }
+    ).drop_nulls()
     chains = pl.concat([listed, single]).sort("event", maintain_order=True) if single.height else listed
     return chains, distinct
 
@@ -238,23 +274,29 @@ def _sched(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.Data
 def _by_tracepoint(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     rest = text.says["rest"]
     switch, woken = scheduler.switches(rest), scheduler.wakeups(rest)
-    said = pl.DataFrame({
-        "prev_thread": number_of(switch["prev"], who), "next_thread": number_of(switch["next"], who),
-        "state": switch["prev_state"], "woken": number_of(woken["woken"], who), "target": woken["target"],
-        "read": switch["prev"].is_not_null() | woken["woken"].is_not_null(),
-    }).with_row_index("says")  # fmt: skip
+    said = pl.DataFrame(
+        {
+            "prev_thread": number_of(switch["prev"], who),
+            "next_thread": number_of(switch["next"], who),
+            "state": switch["prev_state"],
+            "woken": number_of(woken["woken"], who),
+            "target": woken["target"],
+            "read": switch["prev"].is_not_null() | woken["woken"].is_not_null(),
+        }
+    ).with_row_index("says")
     found = events.filter(pl.col("kind").is_in(SCHEDULER)).join(
         said, on="says", how="left", maintain_order="left"
     )
     is_switch = pl.col("kind") == "switch"
     sched = found.filter("read").select(
-        pl.lit(0, pl.Int32).alias("source"), "ts_ns",
+        pl.lit(0, pl.Int32).alias("source"),
+        "ts_ns",
         pl.when(is_switch).then("cpu").otherwise(pl.coalesce("target", "cpu")).alias("cpu"),
         pl.col("kind").cast(pl.String).cast(SCHED["event"]).alias("event"),
         pl.when(is_switch).then("prev_thread").otherwise("thread").alias("prev"),
         pl.when(is_switch).then("state").alias("prev_state"),
         pl.when(is_switch).then("next_thread").otherwise("woken").alias("next"),
-    )  # fmt: skip
+    )
     return sched.match_to_schema(SCHED), found.height - sched.height
 
 

@@ -53,8 +53,12 @@ def switches(events: pl.DataFrame, says: pl.DataFrame, who: pl.DataFrame) -> tup
     told = readable.sort("ts_ns", maintain_order=True).with_columns(same=same.fill_null(value=False))
     state = pl.when(out & pl.col("runnable")).then(pl.lit("R")).when(out).then(pl.lit("other"))
     rows = told.filter(out | ~pl.col("same")).select(
-        pl.lit(0, pl.Int32).alias("source"), "ts_ns", "cpu", pl.lit("switch", SCHED["event"]).alias("event"),
-        pl.when(out).then("thread").otherwise("other").alias("prev"), state.cast(SCHED["prev_state"]).alias("prev_state"),
+        pl.lit(0, pl.Int32).alias("source"),
+        "ts_ns",
+        "cpu",
+        pl.lit("switch", SCHED["event"]).alias("event"),
+        pl.when(out).then("thread").otherwise("other").alias("prev"),
+        state.cast(SCHED["prev_state"]).alias("prev_state"),
         pl.when(out).then("other").otherwise("thread").alias("next"),
-    )  # fmt: skip
+    )
     return rows.match_to_schema(SCHED), found.height - readable.height

@@ -61,10 +61,14 @@ def slices(edges: pl.DataFrame, remarks: Remarks) -> pl.DataFrame:
         & (pl.col("call") == pl.col("call_next"))
     )
     made = paired.select(
-        pl.lit(0, pl.Int32).alias("source"), "thread", "ts_ns", (pl.col("ts_ns_next") - pl.col("ts_ns")).alias("dur_ns"),
-        pl.col("call").cast(pl.Categorical()).alias("name"), pl.lit("os", SLICES["category"]).alias("category"),
+        pl.lit(0, pl.Int32).alias("source"),
+        "thread",
+        "ts_ns",
+        (pl.col("ts_ns_next") - pl.col("ts_ns")).alias("dur_ns"),
+        pl.col("call").cast(pl.Categorical()).alias("name"),
+        pl.lit("os", SLICES["category"]).alias("category"),
         pl.lit(None, pl.Int64).alias("correlation"),
-    )  # fmt: skip
+    )
     if unpaired := told.height - 2 * made.height:
         remarks.add(
             "info",

@@ -39,11 +39,14 @@ def threads(seen: pl.DataFrame, host: str | None) -> pl.DataFrame:
         rows.join(process, on="pid", how="left", maintain_order="left")
         .with_row_index("thread")
         .with_columns(
-            pl.col("thread").cast(pl.Int32), pl.lit(host, pl.String).alias("host"), pl.col("comm").alias("name"),
-            pl.lit(None, pl.String).alias("role"), pl.lit(None, pl.Int32).alias("rank"),
+            pl.col("thread").cast(pl.Int32),
+            pl.lit(host, pl.String).alias("host"),
+            pl.col("comm").alias("name"),
+            pl.lit(None, pl.String).alias("role"),
+            pl.lit(None, pl.Int32).alias("rank"),
         )
         .select(THREADS.names())
-    )  # fmt: skip
+    )
 
 
 def shared_ids(seen: pl.DataFrame) -> int:

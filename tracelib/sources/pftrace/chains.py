@@ -28,7 +28,13 @@ def chains(query: Query, used: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         here = at.join(sites, on="site").with_columns(depth=pl.lit(len(rows), pl.Int16))
         rows.append(here)
         at = here.drop_nulls("parent").select("stack", site="parent")
-    named = pl.concat(rows) if rows else sites.clear().with_columns(stack=pl.lit(0, pl.Int32), depth=pl.lit(0, pl.Int16))  # fmt: skip
+    named = (
+        pl.concat(rows)
+        if rows
+        else sites.clear().with_columns(stack=pl.lit(0, pl.Int32), depth=pl.lit(0, pl.Int16))
+    )
     symbol = pl.when(pl.col("symbol") == "").then(None).otherwise("symbol").fill_null("[unknown]")
-    stacks = named.select("stack", "depth", symbol.cast(pl.Categorical).alias("symbol"), pl.col("library").cast(pl.Categorical))  # fmt: skip
+    stacks = named.select(
+        "stack", "depth", symbol.cast(pl.Categorical).alias("symbol"), pl.col("library").cast(pl.Categorical)
+    )
     return stacks, stack_of

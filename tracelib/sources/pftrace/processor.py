@@ -37,11 +37,7 @@ def opened(path: Path) -> Iterator[Query]:
 
     """
     program = _program(path)
-    from perfetto.trace_processor.api import (  # noqa: PLC0415 (only when there is something to read)
-        TraceProcessor,
-        TraceProcessorConfig,
-        TraceProcessorException,
-    )
+    from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig, TraceProcessorException  # noqa: PLC0415 (only when there is something to read)
 
     try:
         with contextlib.closing(
@@ -66,5 +62,7 @@ def _program(path: Path) -> str:
             f"Get it from https://get.perfetto.dev/{PROGRAM} and set {VARIABLE} to its path, "
             "or give the files that this trace was made of."
         )
-        raise BadTrace(path, "pftrace", "", f"Perfetto's format needs Perfetto's own reader, and {there}", advice=advice)  # fmt: skip
+        raise BadTrace(
+            path, "pftrace", "", f"Perfetto's format needs Perfetto's own reader, and {there}", advice=advice
+        )
     return str(Path(found).resolve())

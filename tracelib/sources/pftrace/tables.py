@@ -21,8 +21,12 @@ __all__ = ["trace_of"]
 I64, TEXT = pl.Int64(), pl.String()
 #: Kineto's categories, where the trace was made of such a file; all else was put there by people.
 CATEGORIES = {
-    "cpu_op": "op", "cuda_runtime": "runtime", "cuda_driver": "driver", "python_function": "python", "overhead": "overhead",
-}  # fmt: skip
+    "cpu_op": "op",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "driver",
+    "python_function": "python",
+    "overhead": "overhead",
+}
 CLOCKS = ("REALTIME", "BOOTTIME", "MONOTONIC")
 
 
@@ -69,12 +73,17 @@ def _slices(query: Query, number: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
         rows.filter(pl.col("dur_ns") < 0).height, "slices have no end in the trace: their length is 0"
     )
     return _numbered(rows, number).select(
-        "thread", "ts_ns", pl.col("dur_ns").clip(0), pl.col("name").cast(pl.Categorical),
+        "thread",
+        "ts_ns",
+        pl.col("dur_ns").clip(0),
+        pl.col("name").cast(pl.Categorical),
         category=pl.col("category").replace_strict(CATEGORIES, default="annotation").cast(SLICE_CATEGORY),
-    )  # fmt: skip
+    )
 
 
-def _numbered(rows: pl.DataFrame, number: pl.DataFrame, utid: str = "utid", thread: str = "thread") -> pl.DataFrame:  # fmt: skip
+def _numbered(
+    rows: pl.DataFrame, number: pl.DataFrame, utid: str = "utid", thread: str = "thread"
+) -> pl.DataFrame:
     named = number.select(pl.col("utid").alias(utid), pl.col("thread").alias(thread))
     return rows.join(named, on=utid, how="left", maintain_order="left")
 
@@ -111,7 +120,14 @@ def _state(state: pl.Expr) -> pl.Expr:
     """Return the kernel's letter of a state as Perfetto writes it ("R+", "S", "D|K", …)."""
     letter = state.str.slice(0, 1)
     known = letter.is_in(THREAD_STATE.categories.to_list())
-    return pl.when(state.is_null() | (state == "")).then(None).when(known).then(letter).otherwise(pl.lit("other")).cast(THREAD_STATE)  # fmt: skip
+    return (
+        pl.when(state.is_null() | (state == ""))
+        .then(None)
+        .when(known)
+        .then(letter)
+        .otherwise(pl.lit("other"))
+        .cast(THREAD_STATE)
+    )
 
 
 def _samples(query: Query, number: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -138,20 +154,29 @@ def _source(query: Query, path: Path) -> pl.DataFrame:
         "SELECT clock_name AS name, ts AS ts, clock_value AS value FROM clock_snapshot ORDER BY ts",
         {"name": TEXT, "ts": I64, "value": I64},
     )
-    own = [name for name in CLOCKS if read.filter((pl.col("name") == name) & (pl.col("ts") == pl.col("value"))).height]  # fmt: skip
+    own = [
+        name
+        for name in CLOCKS
+        if read.filter((pl.col("name") == name) & (pl.col("ts") == pl.col("value"))).height
+    ]
     wall = read.filter(pl.col("name") == "REALTIME").head(1)
     row: dict[str, Any] = {
-        "source": 0, "file": path.name, "format": "pftrace", "recorder": "Perfetto", "clock": own[0].lower() if own else "unknown",
+        "source": 0,
+        "file": path.name,
+        "format": "pftrace",
+        "recorder": "Perfetto",
+        "clock": own[0].lower() if own else "unknown",
         "wall_offset_ns": int((wall["value"] - wall["ts"]).item()) if wall.height else None,
-    }  # fmt: skip
+    }
     return pl.DataFrame([row], schema={name: FRAMES["sources"][name] for name in row})
 
 
 def _left_out(query: Query, notes: Remarks) -> None:
     """Remark on what these frames do not hold, and on what Perfetto says was lost."""
     elsewhere = query(
-        "SELECT COUNT(*) AS number FROM slice WHERE track_id NOT IN (SELECT id FROM thread_track)", {"number": I64}
-    )["number"].item()  # fmt: skip
+        "SELECT COUNT(*) AS number FROM slice WHERE track_id NOT IN (SELECT id FROM thread_track)",
+        {"number": I64},
+    )["number"].item()
     notes.count(
         elsewhere,
         "slices on tracks of no thread (processes, GPUs) were left out",

@@ -59,9 +59,7 @@ class Assembly:
         self.rank, self.rank_from = rank_of(found.document, path.name)
         ranks = self._calls(pl.concat(frames.calls(part) for part in spans))
         self.threads = frames.threads(
-            pl.concat(frames.hosts(self._placed(part)) for part in spans),
-            found.batch,
-            found.document.host,
+            pl.concat(frames.hosts(self._placed(part)) for part in spans), found.batch, found.document.host
         )
         self.devices = frames.devices((self._timed(part) for part in gpu), self.rank, ranks)
         self.odd: Counter[str] = Counter()
@@ -119,9 +117,18 @@ class Assembly:
             self.span += [counters["ts_ns"].min(), counters["ts_ns"].max()]  # type: ignore[list-item]
         gpus = frames.gpus(self.devices, doc.host, doc.device_names)
         return {
-            "counters": counters, "threads": self.threads, "gpus": gpus, "sources": self._source(),
-            "health": health(self.found, self.odd, self.base, self.rank_from if gpus.height or self.rank is not None else "", wall=self.wall),
-        }  # fmt: skip
+            "counters": counters,
+            "threads": self.threads,
+            "gpus": gpus,
+            "sources": self._source(),
+            "health": health(
+                self.found,
+                self.odd,
+                self.base,
+                self.rank_from if gpus.height or self.rank is not None else "",
+                wall=self.wall,
+            ),
+        }
 
     def _source(self) -> pl.DataFrame:
         batch, doc = self.found.batch, self.found.document
@@ -131,12 +138,22 @@ class Assembly:
             if remark.endswith("left out") or remark.startswith("lost")
         )
         row = {
-            "source": 0, "file": self.path.name, "sha256": sha256(self.path), "bytes": self.path.stat().st_size, "format": "torch_profiler",
-            "recorder": doc.recorder, "host": doc.host, "rank": self.rank,
-            "clock": "realtime" if self.wall else "unknown", "wall_offset_ns": 0 if self.wall else None,
-            "first_ns": min(self.span, default=None), "last_ns": max(self.span, default=None),
-            "lost_declared": 0, "lost_detected": lost, "skipped_bytes": self.found.lost_bytes + batch.skipped_bytes,
-        }  # fmt: skip
+            "source": 0,
+            "file": self.path.name,
+            "sha256": sha256(self.path),
+            "bytes": self.path.stat().st_size,
+            "format": "torch_profiler",
+            "recorder": doc.recorder,
+            "host": doc.host,
+            "rank": self.rank,
+            "clock": "realtime" if self.wall else "unknown",
+            "wall_offset_ns": 0 if self.wall else None,
+            "first_ns": min(self.span, default=None),
+            "last_ns": max(self.span, default=None),
+            "lost_declared": 0,
+            "lost_detected": lost,
+            "skipped_bytes": self.found.lost_bytes + batch.skipped_bytes,
+        }
         return pl.DataFrame([{**dict.fromkeys(SOURCES), **row}], schema=SOURCES)
 
 
@@ -146,9 +163,12 @@ def _check(path: Path, found: Content) -> None:
     lost = found.batch.skipped_bytes
     reason = f"none of its events can be read ({lost} bytes)" if lost else "its list of events is empty"
     raise BadTrace(
-        path, "torch_profiler", "the list of traceEvents", found.damage or reason,
+        path,
+        "torch_profiler",
+        "the list of traceEvents",
+        found.damage or reason,
         advice="Record again, and wait for the profiler to finish writing.",
-    )  # fmt: skip
+    )
 
 
 def _told(doc: Document) -> int:

@@ -24,10 +24,17 @@ NONE: Collective = (None, None, None, None, None)
 #: A kernel whose name matches moves data between GPUs.
 IS_COLLECTIVE = r"^(?:nccl|rccl)\w*Kernel"
 _COLLECTIVES = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "allgatherv": "all_gather", "reducescatter": "reduce_scatter",
-    "reducescatterv": "reduce_scatter", "broadcast": "broadcast", "bcast": "broadcast", "alltoall": "all_to_all",
-    "alltoallv": "all_to_all", "sendrecv": "send_recv",
-}  # fmt: skip
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "allgatherv": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "reducescatterv": "reduce_scatter",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all",
+    "sendrecv": "send_recv",
+}
 #: What PyTorch appends to say in which form a collective was asked for ("_allgather_base", "allgather_into_tensor_coalesced").
 _FORM = re.compile(r"(?:coalesced|tensor|into|base|oop|sparse|pivot|single)+$")
 

@@ -36,22 +36,51 @@ __all__ = [
 ]
 
 #: One row per interval or instant that is no work of a GPU.
-SPANS = pl.Schema({
-    "category": SLICE_CATEGORY, "name": pl.Categorical(), "pid": pl.Int64(), "tid": pl.Int64(),
-    "ts": pl.Int64(), "dur": pl.Int64(), "correlation": pl.Int64(),
-})  # fmt: skip
+SPANS = pl.Schema(
+    {
+        "category": SLICE_CATEGORY,
+        "name": pl.Categorical(),
+        "pid": pl.Int64(),
+        "tid": pl.Int64(),
+        "ts": pl.Int64(),
+        "dur": pl.Int64(),
+        "correlation": pl.Int64(),
+    }
+)
 
 #: One row per piece of work of a GPU; `pid` is what the event says, a device's number as a rule.
-GPU = pl.Schema({
-    "kind": GPU_OP_KIND, "name": pl.Categorical(), "pid": pl.Int64(), "device": pl.Int64(), "stream": pl.Int64(),
-    "ts": pl.Int64(), "dur": pl.Int64(), "correlation": pl.Int64(), "graph": pl.Int64(), "bytes": pl.Int64(),
-    "collective": pl.Categorical(), "group": pl.Categorical(), "group_size": pl.Int64(), "sequence": pl.Int64(), "elements": pl.Int64(),
-})  # fmt: skip
+GPU = pl.Schema(
+    {
+        "kind": GPU_OP_KIND,
+        "name": pl.Categorical(),
+        "pid": pl.Int64(),
+        "device": pl.Int64(),
+        "stream": pl.Int64(),
+        "ts": pl.Int64(),
+        "dur": pl.Int64(),
+        "correlation": pl.Int64(),
+        "graph": pl.Int64(),
+        "bytes": pl.Int64(),
+        "collective": pl.Categorical(),
+        "group": pl.Categorical(),
+        "group_size": pl.Int64(),
+        "sequence": pl.Int64(),
+        "elements": pl.Int64(),
+    }
+)
 
 #: One row per begin or end of an interval; `key` tells which ends belong to which begins.
-MARKS = pl.Schema({
-    "ph": pl.String(), "category": pl.String(), "name": pl.String(), "pid": pl.Int64(), "tid": pl.Int64(), "ts": pl.Int64(), "key": pl.String(),
-})  # fmt: skip
+MARKS = pl.Schema(
+    {
+        "ph": pl.String(),
+        "category": pl.String(),
+        "name": pl.String(),
+        "pid": pl.Int64(),
+        "tid": pl.Int64(),
+        "ts": pl.Int64(),
+        "key": pl.String(),
+    }
+)
 
 #: One row per reading of a counter.
 COUNTERS = pl.Schema({"name": pl.String(), "pid": pl.Int64(), "ts": pl.Int64(), "value": pl.Float64()})
@@ -62,14 +91,26 @@ NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS = (
 )
 
 _CATEGORIES = {
-    "cpu_op": "op", "operator": "op", "user_annotation": "annotation", "python_function": "python",
-    "overhead": "overhead", "gpu_user_annotation": "gpu_annotation", "hpu_op": "runtime",
-    "runtime": "runtime", "driver": "driver", "sync": "sync",
-}  # fmt: skip
+    "cpu_op": "op",
+    "operator": "op",
+    "user_annotation": "annotation",
+    "python_function": "python",
+    "overhead": "overhead",
+    "gpu_user_annotation": "gpu_annotation",
+    "hpu_op": "runtime",
+    "runtime": "runtime",
+    "driver": "driver",
+    "sync": "sync",
+}
 _GPU_KINDS = {
-    "kernel": "kernel", "concurrent_kernel": "kernel", "mtia_ccp_events": "kernel",
-    "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset",
-}  # fmt: skip
+    "kernel": "kernel",
+    "concurrent_kernel": "kernel",
+    "mtia_ccp_events": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+}
 
 #: Categories of what Kineto draws on a device though it is no work of one: the pid is the device's number.
 _ON_DEVICE = ("cuda_event", "cuda_profiler_range", "mtia_insight")

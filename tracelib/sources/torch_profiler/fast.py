@@ -65,12 +65,17 @@ def _frame(none: pl.DataFrame, columns: dict[str, Column], kept: Flags) -> pl.Da
     made = pl.DataFrame({name: _series(column, rows) for name, column in columns.items()})
     known = {
         name: pl.Series(column[1][rows])
-        for name, column in columns.items() if isinstance(column, tuple) and not isinstance(column[0], pl.Series)
-    }  # fmt: skip
+        for name, column in columns.items()
+        if isinstance(column, tuple) and not isinstance(column[0], pl.Series)
+    }
     return made.select(
-        pl.when(known[name]).then(name) if name in known else name if name in columns else pl.lit(None, dtype).alias(name)
+        pl.when(known[name]).then(name)
+        if name in known
+        else name
+        if name in columns
+        else pl.lit(None, dtype).alias(name)
         for name, dtype in none.schema.items()
-    )  # fmt: skip
+    )
 
 
 def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
@@ -79,10 +84,14 @@ def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     calls = np.array([category in CALLS for category in meant])[scan.category[rows]]
     pid, apart = scan.ids("pid", rows), scan.of_categories(on_device)[rows]
     columns: dict[str, Column] = {
-        "category": (pl.Series(meant, dtype=SLICE_CATEGORY), scan.category[rows]), "name": name,
-        "pid": np.where(apart, NOWHERE, pid) if apart.any() else pid, "tid": scan.ids("tid", rows), "ts": scan.starts(rows), "dur": scan.durations(rows),
+        "category": (pl.Series(meant, dtype=SLICE_CATEGORY), scan.category[rows]),
+        "name": name,
+        "pid": np.where(apart, NOWHERE, pid) if apart.any() else pid,
+        "tid": scan.ids("tid", rows),
+        "ts": scan.starts(rows),
+        "dur": scan.durations(rows),
         "correlation": scan.correlations(rows, calls),
-    }  # fmt: skip
+    }
     return _frame(NO_SPANS, columns, ~scan.slow[rows])
 
 
@@ -104,20 +113,28 @@ def _collectives(scan: Scan) -> dict[str, Column]:
     return {
         "collective": (pl.Series([*map(canonical, called), None], dtype=pl.Categorical()), collective),
         "group": (pl.Series([*(name or None for name in groups), None], dtype=pl.Categorical()), group),
-        "group_size": (size, sized), "sequence": scan.optional("Seq", rows, among),
+        "group_size": (size, sized),
+        "sequence": scan.optional("Seq", rows, among),
         "elements": (np.maximum(sent, received), sends | receives),
-    }  # fmt: skip
+    }
 
 
 def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     rows = scan.device
     meant = [gpu_kind(category) for category in scan.categories]
     columns: dict[str, Column] = {
-        "kind": (pl.Series(meant, dtype=GPU_OP_KIND), scan.category[rows]), "name": name,
-        "pid": scan.ids("pid", rows), "device": scan.arguments("device", rows), "stream": scan.arguments("stream", rows),
-        "ts": scan.starts(rows), "dur": scan.durations(rows), "correlation": scan.correlations(rows),
-        "graph": scan.optional("graph id", rows), "bytes": scan.optional("bytes", rows), **_collectives(scan),
-    }  # fmt: skip
+        "kind": (pl.Series(meant, dtype=GPU_OP_KIND), scan.category[rows]),
+        "name": name,
+        "pid": scan.ids("pid", rows),
+        "device": scan.arguments("device", rows),
+        "stream": scan.arguments("stream", rows),
+        "ts": scan.starts(rows),
+        "dur": scan.durations(rows),
+        "correlation": scan.correlations(rows),
+        "graph": scan.optional("graph id", rows),
+        "bytes": scan.optional("bytes", rows),
+        **_collectives(scan),
+    }
     return _frame(NO_GPU, columns, ~scan.slow[rows])
 
 

@@ -103,25 +103,35 @@ def on_threads(spans: pl.DataFrame, called: pl.DataFrame, callers: pl.DataFrame)
     moved = (
         waits.join(called, on="correlation", how="left", maintain_order="left")
         .join(own, on=["pid", "tid"], how="left", maintain_order="left")
-        .select(pid=pl.coalesce("caller", "own_pid"), tid=pl.when(pl.col("caller").is_not_null()).then("caller_tid").otherwise("own_tid"))
+        .select(
+            pid=pl.coalesce("caller", "own_pid"),
+            tid=pl.when(pl.col("caller").is_not_null()).then("caller_tid").otherwise("own_tid"),
+        )
         .with_columns(hosted=pl.col("pid").is_not_null())
-    )  # fmt: skip
+    )
     return placed.select(placed[name].scatter(syncs, moved[name]) for name in placed.columns)
 
 
 def slices(spans: pl.DataFrame, placed: pl.DataFrame, known: pl.DataFrame, base: int) -> pl.DataFrame:
     """Return :data:`tracelib.schema.SLICES` of `spans`, `placed` on the threads `known` (:func:`on_threads`)."""
     turns, keys = _turns(placed), ["pid", "tid"]
-    threads = placed.filter(turns).select(keys).join(
-        known.select("thread", *keys), on=keys, how="left", nulls_equal=True, maintain_order="left"
-    )  # fmt: skip
+    threads = (
+        placed.filter(turns)
+        .select(keys)
+        .join(known.select("thread", *keys), on=keys, how="left", nulls_equal=True, maintain_order="left")
+    )
     thread = pl.select(
         pl.when(placed["hosted"]).then(threads["thread"].gather(turns.cum_sum() - 1))
     ).to_series()
     return spans.select(
-        pl.lit(0, pl.Int32).alias("source"), thread.alias("thread"), pl.col("ts").add(base).alias("ts_ns"),
-        pl.col("dur").alias("dur_ns"), pl.col("name").fill_null(""), "category", "correlation",
-    ).match_to_schema(SLICES)  # fmt: skip
+        pl.lit(0, pl.Int32).alias("source"),
+        thread.alias("thread"),
+        pl.col("ts").add(base).alias("ts_ns"),
+        pl.col("dur").alias("dur_ns"),
+        pl.col("name").fill_null(""),
+        "category",
+        "correlation",
+    ).match_to_schema(SLICES)
 
 
 def devices(
@@ -161,10 +171,23 @@ def gpu_ops(gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base
     )
     graph = pl.when(pl.col("graph") > 0).then("graph").when("by_graph").then(0)
     return with_calls.select(
-        pl.lit(0, pl.Int32).alias("source"), "gpu", "stream", pl.col("ts").add(base).alias("ts_ns"), pl.col("dur").alias("dur_ns"),
-        pl.col("name").fill_null(""), "kind", "correlation", pl.coalesce("caller", only).alias("pid"), graph.alias("graph"),
-        "bytes", "collective", "group", pl.col("group_size").cast(pl.Int32), "sequence", "elements",
-    ).match_to_schema(GPU_OPS)  # fmt: skip
+        pl.lit(0, pl.Int32).alias("source"),
+        "gpu",
+        "stream",
+        pl.col("ts").add(base).alias("ts_ns"),
+        pl.col("dur").alias("dur_ns"),
+        pl.col("name").fill_null(""),
+        "kind",
+        "correlation",
+        pl.coalesce("caller", only).alias("pid"),
+        graph.alias("graph"),
+        "bytes",
+        "collective",
+        "group",
+        pl.col("group_size").cast(pl.Int32),
+        "sequence",
+        "elements",
+    ).match_to_schema(GPU_OPS)
 
 
 def counters(batch: Batch, base: int) -> pl.DataFrame:
@@ -175,6 +198,9 @@ def counters(batch: Batch, base: int) -> pl.DataFrame:
     }
     track = pl.col("pid").replace_strict(tracks, default=None, return_dtype=pl.String)
     return batch.counters.select(
-        pl.lit(0, pl.Int32).alias("source"), pl.col("ts").add(base).alias("ts_ns"), pl.col("name").cast(pl.Categorical()),
-        track.cast(pl.Categorical()).alias("track"), "value",
-    ).match_to_schema(COUNTERS)  # fmt: skip
+        pl.lit(0, pl.Int32).alias("source"),
+        pl.col("ts").add(base).alias("ts_ns"),
+        pl.col("name").cast(pl.Categorical()),
+        track.cast(pl.Categorical()).alias("track"),
+        "value",
+    ).match_to_schema(COUNTERS)

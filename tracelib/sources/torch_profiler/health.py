@@ -67,11 +67,14 @@ def oddities(slices: pl.DataFrame, ops: pl.DataFrame, called: pl.DataFrame) -> C
     )
     return Counter(
         ops=ops.height,
-        repeated=lasting.height - lasting.n_unique(["gpu", "stream", "ts_ns", "dur_ns", "name", "correlation"]) if lasting.height else 0,
+        repeated=lasting.height
+        - lasting.n_unique(["gpu", "stream", "ts_ns", "dur_ns", "name", "correlation"])
+        if lasting.height
+        else 0,
         orphans=ops.filter(orphan).height,
         nameless=int((slices["name"] == "unknown").sum()),
         adrift=slices.filter(pl.col("thread").is_null() & (pl.col("category") == "sync")).height,
-    )  # fmt: skip
+    )
 
 
 def _oddities(found: Content, odd: Counter[str]) -> Iterator[Row]:

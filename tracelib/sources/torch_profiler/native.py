@@ -37,17 +37,35 @@ KINDS: tuple[Kind, ...] = ("integer", "time", "string", "object")
 OLDER = ("Process Group ID", "In msg size", "Out msg size")
 #: The fields of an event, and those of its args, by what they should hold.
 EVENT: dict[str, Kind] = {
-    "ph": "string", "cat": "string", "name": "string", "pid": "integer", "tid": "integer", "ts": "time", "dur": "time",
+    "ph": "string",
+    "cat": "string",
+    "name": "string",
+    "pid": "integer",
+    "tid": "integer",
+    "ts": "time",
+    "dur": "time",
     "args": "object",
-}  # fmt: skip
+}
 ARGS: dict[str, Kind] = {
-    "correlation": "integer", "device": "integer", "stream": "integer", "graph id": "integer", "bytes": "integer",
-    "Collective name": "string", "Process Group Name": "string", "Group size": "integer", "Seq": "integer",
-    "In msg nelems": "integer", "Out msg nelems": "integer", **dict.fromkeys(OLDER, "integer"),
-}  # fmt: skip
-PLACES = {(level, name): at for at, (level, name) in enumerate(
-    [*(("event", name) for name in EVENT), *(("args", name) for name in ARGS)]
-)}  # fmt: skip
+    "correlation": "integer",
+    "device": "integer",
+    "stream": "integer",
+    "graph id": "integer",
+    "bytes": "integer",
+    "Collective name": "string",
+    "Process Group Name": "string",
+    "Group size": "integer",
+    "Seq": "integer",
+    "In msg nelems": "integer",
+    "Out msg nelems": "integer",
+    **dict.fromkeys(OLDER, "integer"),
+}
+PLACES = {
+    (level, name): at
+    for at, (level, name) in enumerate(
+        [*(("event", name) for name in EVENT), *(("args", name) for name in ARGS)]
+    )
+}
 #: Bytes of text per event and per distinct string for which there is room: with less, a piece is refused.
 EVENT_BYTES, STRING_BYTES = 48, 64
 REASONS = {-1: "it is cut short or no valid JSON", -2: "too many events or distinct strings"}
@@ -59,25 +77,45 @@ class Refused(Exception):
 
 class _Field(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("level", ctypes.c_int32), ("kind", ctypes.c_int32),
-    )  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("length", ctypes.c_int32),
+        ("level", ctypes.c_int32),
+        ("kind", ctypes.c_int32),
+    )
 
 
 class _Result(ctypes.Structure):
     _fields_ = tuple(
-        (name, ctypes.c_int64 if name in ("events", "strings", "slots", "found", "list_end", "beyond_ascii") else ctypes.c_void_p)
-        for name in (
-            "events", "begins", "ends", "values", "states", "strings", "string_starts", "string_lengths", "slots", "table",
-            "found", "list_end", "beyond_ascii",
+        (
+            name,
+            ctypes.c_int64
+            if name in ("events", "strings", "slots", "found", "list_end", "beyond_ascii")
+            else ctypes.c_void_p,
         )
-    )  # fmt: skip
+        for name in (
+            "events",
+            "begins",
+            "ends",
+            "values",
+            "states",
+            "strings",
+            "string_starts",
+            "string_lengths",
+            "slots",
+            "table",
+            "found",
+            "list_end",
+            "beyond_ascii",
+        )
+    )
 
 
 def _fields() -> ctypes.Array[_Field]:
     rows = [
         (name.encode(), len(name), level, KINDS.index(kind))
-        for level, fields in enumerate((EVENT, ARGS)) for name, kind in fields.items()
-    ]  # fmt: skip
+        for level, fields in enumerate((EVENT, ARGS))
+        for name, kind in fields.items()
+    ]
     return (_Field * len(rows))(*(_Field(*row) for row in rows))
 
 
@@ -101,8 +139,13 @@ def _scan() -> ctypes._FuncPointer | None:
         return None
     function.restype = ctypes.c_int64
     function.argtypes = (
-        ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(_Field), ctypes.c_int32, ctypes.POINTER(_Result),
-    )  # fmt: skip
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_int32,
+        ctypes.POINTER(_Field),
+        ctypes.c_int32,
+        ctypes.POINTER(_Result),
+    )
     return function
 
 
@@ -123,9 +166,13 @@ class _Room:
         self.starts, self.lengths = np.empty(strings, np.int64), np.empty(strings, np.int64)
         self.table = np.empty(1 << (2 * strings).bit_length(), np.int32)
         self.result = _Result(
-            events, *(a.ctypes.data for a in (self.begins, self.ends, self.values, self.states)),
-            strings, *(a.ctypes.data for a in (self.starts, self.lengths)), self.table.size, self.table.ctypes.data,
-        )  # fmt: skip
+            events,
+            *(a.ctypes.data for a in (self.begins, self.ends, self.values, self.states)),
+            strings,
+            *(a.ctypes.data for a in (self.starts, self.lengths)),
+            self.table.size,
+            self.table.ctypes.data,
+        )
 
 
 class _Rooms(threading.local):
@@ -214,6 +261,12 @@ def scanned(chunk: Chunk) -> Scanned:
         _check_utf8(data)
     found, end = room.result.found, room.result.list_end
     return Scanned(
-        data, room.begins[:count], room.ends[:count], room.values, room.states[:count], room.starts[:found], room.lengths[:found],
+        data,
+        room.begins[:count],
+        room.ends[:count],
+        room.values,
+        room.states[:count],
+        room.starts[:found],
+        room.lengths[:found],
         None if end < 0 else bytes(memoryview(data)[end + 1 : chunk.stop]),
-    )  # fmt: skip
+    )

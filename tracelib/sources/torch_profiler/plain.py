@@ -202,9 +202,18 @@ class _Rows:
         name = _text(event.name)
         comm = of_args(args, name or "")
         return (
-            kind, name, pid, pid if device is None else device, stream, ts, dur,
-            _integer(args.get("correlation")) or None, _integer(args.get("graph id")), _integer(args.get("bytes")), *comm,
-        )  # fmt: skip
+            kind,
+            name,
+            pid,
+            pid if device is None else device,
+            stream,
+            ts,
+            dur,
+            _integer(args.get("correlation")) or None,
+            _integer(args.get("graph id")),
+            _integer(args.get("bytes")),
+            *comm,
+        )
 
     def instant(self, event: Event, category: str | None) -> None:
         ts = self.time(event)
@@ -268,6 +277,13 @@ def batch(events: list[Event]) -> Batch:
     for event in events:
         rows.add(event)
     return Batch(
-        _frame(rows.spans, NO_SPANS), _frame(rows.gpu, NO_GPU), _frame(rows.marks, NO_MARKS), _frame(rows.counters, NO_COUNTERS),
-        rows.labels, rows.texts, rows.tally, rows.remarks, rows.recorded,
-    )  # fmt: skip
+        _frame(rows.spans, NO_SPANS),
+        _frame(rows.gpu, NO_GPU),
+        _frame(rows.marks, NO_MARKS),
+        _frame(rows.counters, NO_COUNTERS),
+        rows.labels,
+        rows.texts,
+        rows.tally,
+        rows.remarks,
+        rows.recorded,
+    )

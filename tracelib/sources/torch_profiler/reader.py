@@ -135,9 +135,12 @@ def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Conte
         batches, tail = _batches(cutter, take)
         if cutter.head is None:
             raise BadTrace(
-                path, "torch_profiler", "byte 0", stream.damage or "it has no list of traceEvents",
+                path,
+                "torch_profiler",
+                "byte 0",
+                stream.damage or "it has no list of traceEvents",
                 advice="Export it with torch.profiler's export_chrome_trace.",
-            )  # fmt: skip
+            )
         whole = joined(batches)
         whole.skipped_bytes += cutter.skipped_bytes
         if behind := len(

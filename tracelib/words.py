@@ -1,0 +1,238 @@
+"""What everything is called and how every figure is written: reports, charts, messages and tickets say it alike.
+
+Names are lower-case nouns that fit into a sentence, a legend and a table; :func:`sentence` makes a beginning of one.
+Texts that come from files are untrusted: :func:`plain` is the one way to put them on a line.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import NamedTuple
+
+
+class Word(NamedTuple):
+    """A name, and one line that says what it means."""
+
+    name: str
+    meaning: str
+
+
+#: What the thread that a GPU waited for was doing.
+CAUSES = {
+    "tokenization": Word("tokenization", "a tokenizer encoded, decoded or filled a chat template"),
+    "kernel_launch": Word(
+        "kernel launch", "the launch call itself, the framework between launches, or the device's start-up"
+    ),
+    "ipc": Word(
+        "messages between processes", "a queue, pipe, socket or ring buffer between the server's processes"
+    ),
+    "ipc_wait": Word("waits for others", "waiting for a message from another of the server's processes"),
+    "scheduling": Word("engine scheduling", "the engine's own scheduler or input preparation"),
+    "sync": Word(
+        "host waits for the device", "a synchronisation or synchronous copy with nothing queued behind it"
+    ),
+    "gc": Word("garbage collection", "the interpreter collected garbage"),
+    "gil": Word("interpreter lock", "waiting for Python's global lock; inferred, never certain"),
+    "imbalance": Word(
+        "imbalance between ranks", "this rank waited in a collective while the last rank's device computed"
+    ),
+    "profiler": Word("the profiler itself", "the recorder's own overhead"),
+    "spin": Word("busy waiting", "polling that burns CPU without work"),
+    "other": Word("other work", "none of the named causes"),
+    "no_work": Word("no requests", "every process upstream was itself waiting for requests"),
+    "unattributed": Word("not attributed", "covered by no slice and no sample"),
+}
+#: The parts of a cause that have a name of their own.
+SUB_CAUSES = {
+    "api": Word("launch calls", "the call that launches a kernel, until it returns"),
+    "dispatch": Word("framework between launches", "an operator or Python code between two launches"),
+    "latency": Word("the device's start-up", "from the launch call's return to the kernel's start"),
+    "jit_compile": Word("run-time compilation", "kernels or graphs compiled while the server runs"),
+    "module_load": Word("loading of GPU code", "a kernel's code loaded on its first use"),
+    "alloc": Word("memory allocation", "device memory or pinned memory allocated or freed"),
+    "encode": Word("encoding", "text made into tokens"),
+    "decode": Word("decoding", "tokens made into text"),
+    "chat_template": Word("chat template", "a conversation made into the model's prompt"),
+    "wait": Word("waiting", "waiting for a message"),
+    "copy": Word("copying", "a message copied between processes"),
+    "serialize": Word("pickling", "a message made into bytes, or bytes into a message"),
+    "upstream not recorded": Word(
+        "upstream not recorded", "the process that it waited for is in none of the files"
+    ),
+}
+#: What a GPU does.
+GPU_STATES = {
+    "compute": Word("GPU computes", "a kernel that is not a collective runs"),
+    "copy": Word("GPU copies", "a copy or a memset runs, and no kernel"),
+    "collective": Word("collective, waiting or not", "a collective runs; only one rank was recorded"),
+    "collective_transfer": Word(
+        "collective transfers", "a collective runs that all of its ranks have joined"
+    ),
+    "collective_wait": Word("spins for a late rank", "a collective runs that some rank has yet to join"),
+    "idle": Word("GPU idle", "nothing runs"),
+}
+#: What the scheduler lets a thread do.
+CPU_STATES = {
+    "running": Word("on a CPU", "the thread ran"),
+    "runnable": Word(
+        "wanted a CPU and had none", "the thread was ready, and all CPUs that it may use were taken"
+    ),
+    "throttled": Word(
+        "held back by a CPU quota", "the thread was ready, and a quota kept it off an idle CPU"
+    ),
+    "blocked": Word("asleep", "the thread waited for something other than a CPU"),
+    "unknown": Word("CPU state not recorded", "no scheduler events tell"),
+}
+#: The part that a process plays in the server.
+ROLES = {
+    "api_server": Word("API server", "takes requests and tokenizes them"),
+    "engine": Word("engine", "schedules requests and sends each step to the workers"),
+    "worker": Word("worker", "launches the work of one GPU"),
+    "recorder": Word("recorder", "a profiler or tracer"),
+    "system": Word("system", "the kernel and the machine's own services"),
+}
+#: The answer in a word or two.
+VERDICTS = {
+    "cpu_bound": Word("CPU-bound", "the host held the GPUs up for much of the time"),
+    "not_cpu_bound": Word("not CPU-bound", "the host hardly held the GPUs up"),
+    "mixed": Word("mixed", "the host is part of it, not all"),
+    "no_load": Word("no load", "most of the lost time had no request to work on"),
+    "insufficient": Word("cannot tell from these files", "too much of the lost time has no recorded cause"),
+}
+
+NOT_KNOWN = "not known"
+#: Categories of characters that a reader cannot see or a terminal obeys, and the letters that are drawn as nothing.
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_UNITS = ((60e9, "min", 120e9), (1e9, "s", 0.9995e9), (1e6, "ms", 0.9995e6), (1e3, "µs", 999.5))
+_NAME_CHARACTERS = 40
+
+
+def cause_name(cause: str | None) -> str:
+    """Return the name of `cause`; one that a user's rules added is named as they name it."""
+    return _name(CAUSES, cause)
+
+
+def sub_cause_name(sub_cause: str | None) -> str:
+    """Return the name of `sub_cause`; one without an entry is named as the rules name it."""
+    return _name(SUB_CAUSES, sub_cause)
+
+
+def cause_label(cause: str | None, sub_cause: str | None) -> str:
+    """Return the name of a part of a cause.
+
+    >>> cause_label("kernel_launch", "api"), cause_label("gc", None)
+    ('kernel launch: launch calls', 'garbage collection')
+    """
+    return f"{cause_name(cause)}: {sub_cause_name(sub_cause)}" if sub_cause else cause_name(cause)
+
+
+def role_name(role: str | None) -> str:
+    """Return the name of `role`; one that a user's rules added is named as they name it."""
+    return _name(ROLES, role) if role else "unknown role"
+
+
+def _name(words: dict[str, Word], key: str | None) -> str:
+    word = words.get(key or "")
+    return word.name if word else plain(key, _NAME_CHARACTERS).replace("_", " ") if key else NOT_KNOWN
+
+
+def sentence(text: str) -> str:
+    """Return `text` with a capital first letter: the rest may hold names that keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
+def share(part: float | None) -> str:
+    """Return a share (0..1) in per cent; neither a little nor nearly all is rounded to nothing or to all.
+
+    >>> share(0.443), share(0.0421), share(0.0001), share(0), share(0.996), share(0.9999), share(None)
+    ('44 %', '4.2 %', '<0.1 %', '0 %', '99.6 %', '>99.9 %', 'not known')
+    """
+    if part is None or math.isnan(part):
+        return NOT_KNOWN
+    size = abs(part)
+    if 0 < size < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= size < 1:
+        return ">99.9 %"
+    one_decimal = 0 < size < 0.0995 or 0.995 <= size < 1
+    return f"{100 * part:.{1 if one_decimal else 0}f} %"
+
+
+def duration(ns: float | None) -> str:
+    """Return a length of time: three digits and the unit that fits.
+
+    >>> duration(90), duration(1_500), duration(45_600_000), duration(61e9), duration(600e9), duration(None)
+    ('90 ns', '1.50 µs', '45.6 ms', '61.0 s', '10.0 min', 'not known')
+    """
+    if ns is None or math.isnan(ns):
+        return NOT_KNOWN
+    if ns == 0:
+        return "0 s"
+    for factor, unit, least in _UNITS:
+        if abs(ns) >= least:
+            return f"{_three_digits(ns / factor)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def moment(ts_ns: int | None, start_ns: int) -> str:
+    """Return a moment as the time since the window's start, to the microsecond.
+
+    >>> moment(1_234_567_000, 0)
+    '+1.234567 s'
+    """
+    return NOT_KNOWN if ts_ns is None else f"{(ts_ns - start_ns) / 1e9:+.6f} s"
+
+
+def count(number: float | None) -> str:
+    """Return a whole number in groups of three digits.
+
+    >>> count(1234567)
+    '1,234,567'
+    """
+    return NOT_KNOWN if number is None else f"{number:,}"
+
+
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """Return how many there are of something; `nouns` is the plural where an s does not make it.
+
+    >>> counted(1, "file"), counted(1200, "file"), counted(2, "process", "processes")
+    ('1 file', '1,200 files', '2 processes')
+    """
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def rate(per_second: float | None) -> str:
+    """Return how often something happens, or how much of it there is, in a second.
+
+    >>> rate(0.25), rate(12.34), rate(1234.5)
+    ('0.25/s', '12.3/s', '1,234/s')
+    """
+    return NOT_KNOWN if per_second is None or math.isnan(per_second) else f"{_three_digits(per_second)}/s"
+
+
+def plain(text: object, limit: int | None = None) -> str:
+    r"""Return `text` on one line, with everything visible that could fool a terminal or a reader's eye.
+
+    Control characters, line breaks, direction marks and invisible characters stand as their escapes (`\x1b`, `\u202e`);
+    names in any script stay as they are. What is longer than `limit` ends in an ellipsis.
+
+    >>> plain("a\x1b[31m\u202eb"), plain("a long name", 7)
+    ('a\\x1b[31m\\u202eb', 'a long…')
+    """
+    written = str(text)
+    start = written if limit is None else written[: limit + 1]
+    if not (start.isascii() and start.isprintable()):
+        start = "".join(map(_visible, start))
+    return start if limit is None or len(start) <= limit else start[: limit - 1].rstrip() + "…"
+
+
+def _visible(character: str) -> str:
+    hidden = character in _BLANK or unicodedata.category(character) in _INVISIBLE
+    return ascii(character)[1:-1] if hidden else character
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:,.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"

@@ -18,6 +18,8 @@ import difflib
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from tracelib.words import plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
@@ -25,12 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["BadParameter", "BadTrace", "CannotAlign", "MissingEvents", "TraceError", "UnknownFormat"]
 
 EXCERPT_CHARACTERS = 80
-
-
-def _one_line(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
-    """Return `text` with control characters visible and cut to `limit`: excerpts come from untrusted files."""
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: limit + 1])
-    return shown if len(text) <= limit else shown[:limit] + "…"
 
 
 class TraceError(Exception):
@@ -63,7 +59,7 @@ class BadTrace(TraceError):
     ) -> None:
         self.path, self.format, self.where, self.reason, self.excerpt = path, format, where, reason, excerpt
         at = f" at {where}" if where else ""
-        quoted = f": {_one_line(excerpt)!r}" if excerpt else ""
+        quoted = f": {plain(excerpt, EXCERPT_CHARACTERS)!r}" if excerpt else ""
         then = f" {advice}" if advice else ""
         super().__init__(f"{path}: not readable as {format}{at}: {reason}{quoted}.{then}")
 

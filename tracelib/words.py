@@ -133,6 +133,11 @@ def role_name(role: str | None) -> str:
     return _name(ROLES, role) if role else "unknown role"
 
 
+def verdict_name(state: str) -> str:
+    """Return the name of the verdict `state`."""
+    return _name(VERDICTS, state)
+
+
 def _name(words: dict[str, Word], key: str | None) -> str:
     word = words.get(key or "")
     return word.name if word else plain(key, _NAME_CHARACTERS).replace("_", " ") if key else NOT_KNOWN

@@ -1,12 +1,16 @@
-"""Names to causes: the rules on names as recorders write them, their order, and mistakes in a user's file."""
+"""Names to causes: tracelib's own rules on names as recorders write them, and which of them decides."""
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tracelib import load
-from tracelib.classify import CAUSES, load_rules, slice_causes, slice_meanings, stack_causes
-from tracelib.errors import BadParameter, BadTrace
+from tracelib import classify, load, schema
+from tracelib.classify import slice_causes, slice_meanings, stack_causes
+from tracelib.rules import load_rules
 from tracelib.schema import SLICE_CATEGORY
+
+RULES = load_rules()
 
 
 def slices(*rows: tuple[str, str, int]) -> pl.DataFrame:
@@ -108,7 +112,7 @@ MEANINGS = [
     ("name", "category", "meaning"), MEANINGS, ids=[f"{c}:{n[:40]}" for n, c, _ in MEANINGS]
 )
 def test_slice_names(name: str, category: str, meaning: str) -> None:
-    row = slice_causes(slices((name, category, 1))).row(0, named=True)
+    row = slice_causes(slices((name, category, 1)), RULES).row(0, named=True)
     assert f"{row['cause']}/{row['sub_cause']}" == meaning
 
 
@@ -120,7 +124,8 @@ def test_who_is_waited_for() -> None:
             ("engine.schedule", "annotation", 1),
             ("tokenize", "annotation", 1),
             ("read", "os", 1),
-        )
+        ),
+        RULES,
     )
     got = {
         r["name"]: (r["waits_for"], r["may_wait_for"], r["direction"], r["weak"])
@@ -138,7 +143,7 @@ def test_who_is_waited_for() -> None:
 
 def test_a_copy_that_lasts_waits_for_the_device() -> None:
     number, meanings = slice_meanings(
-        slices(("cudaMemcpyAsync", "runtime", 199_999), ("cudaMemcpyAsync", "runtime", 200_000))
+        slices(("cudaMemcpyAsync", "runtime", 199_999), ("cudaMemcpyAsync", "runtime", 200_000)), RULES
     )
     assert meanings[number.to_list()].select("cause", "sub_cause").rows() == [
         ("kernel_launch", "api"),
@@ -148,7 +153,8 @@ def test_a_copy_that_lasts_waits_for_the_device() -> None:
 
 def test_one_row_per_name_and_category() -> None:
     told = slice_causes(
-        slices(("decode", "annotation", 1), ("decode", "annotation", 2), ("decode", "gpu_annotation", 1))
+        slices(("decode", "annotation", 1), ("decode", "annotation", 2), ("decode", "gpu_annotation", 1)),
+        RULES,
     )
     assert sorted(told.select("name", "category").rows()) == [
         ("decode", "annotation"),
@@ -157,8 +163,8 @@ def test_one_row_per_name_and_category() -> None:
 
 
 def test_no_slices() -> None:
-    assert slice_causes(slices()).height == 0
-    assert stack_causes(stacks()).height == 0
+    assert slice_causes(slices(), RULES).height == 0
+    assert stack_causes(stacks(), RULES).height == 0
 
 
 CUDART, CUDA, PY, LIBC = (
@@ -250,12 +256,12 @@ CHAINS = [
 
 @pytest.mark.parametrize(("chain", "meaning"), [c[1:] for c in CHAINS], ids=[c[0] for c in CHAINS])
 def test_call_chains(chain: str, meaning: str) -> None:
-    row = stack_causes(stacks(chain)).row(0, named=True)
+    row = stack_causes(stacks(chain), RULES).row(0, named=True)
     assert f"{row['cause']}/{row['sub_cause']}" == meaning
 
 
 def test_python_between_launches_is_dispatch_on_a_worker_only() -> None:
-    row = stack_causes(stacks(f"_PyEval_EvalFrameDefault@{PY}")).row(0, named=True)
+    row = stack_causes(stacks(f"_PyEval_EvalFrameDefault@{PY}"), RULES).row(0, named=True)
     assert (row["cause"], row["worker_cause"], row["worker_sub_cause"]) == (
         "other",
         "kernel_launch",
@@ -264,7 +270,9 @@ def test_python_between_launches_is_dispatch_on_a_worker_only() -> None:
 
 
 def test_each_stack_once() -> None:
-    told = stack_causes(stacks(f"a@{PY} < b@{PY}", "[unknown]@[unknown]", f"cudaLaunchKernel@{CUDART}"))
+    told = stack_causes(
+        stacks(f"a@{PY} < b@{PY}", "[unknown]@[unknown]", f"cudaLaunchKernel@{CUDART}"), RULES
+    )
     assert told["stack"].to_list() == [0, 1, 2]
 
 
@@ -281,47 +289,12 @@ def test_a_users_rules_go_first(tmp_path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "says"),
-    [
-        ("[[slice]]\nname = '('\ncause = 'ipc'", BadTrace, "no valid regular expression"),
-        ("[[slice]]\nname = 'x'\ncause = 'tokenisation'", BadParameter, "Did you mean 'tokenization'"),
-        ("[[slice]]\nname = 'x'\ncuase = 'ipc'", BadParameter, "Did you mean 'cause'"),
-        ("[[slice]]\nname = 'x'\nweak = 'yes'", BadParameter, "bool"),
-        ("[[slice]]\nname = 'x'\ncategory = ['pyhton']", BadParameter, "Did you mean 'python'"),
-        ("[[step]]\nname = '(?P<prefil>[0-9]+)'", BadParameter, "Did you mean 'prefill'"),
-        ("[[slice]]\ncause = 'ipc'", BadParameter, "name"),
-        ("[[stack]]\ncause = 'ipc'", BadParameter, "symbol or library"),
-        ("[[slices]]\nname = 'x'", BadParameter, "Did you mean 'slice'"),
-        ("[[slice", BadTrace, "no valid TOML"),
-    ],
-)
-def test_mistakes_in_a_users_rules(tmp_path, text: str, error: type[Exception], says: str) -> None:
-    extra = tmp_path / "mine.toml"
-    extra.write_text(text)
-    with pytest.raises(error) as caught:
-        load_rules(extra)
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_no_rules_file(tmp_path) -> None:
-    with pytest.raises(BadTrace, match="rules"):
-        load_rules(tmp_path / "absent.toml")
-
-
-def test_own_rules_are_sound() -> None:
-    rules = load_rules()
-    assert {r.cause for r in rules.slices} | {r.cause for r in rules.stacks} <= {None, *CAUSES}
-    assert all(r.cause != "spin" for r in rules.slices), "spin is of CPU time, not of lost GPU time"
-
-
 @pytest.mark.corpus
 @pytest.mark.parametrize("capture", ["starved", "graph"])
 def test_every_name_in_a_capture_has_a_cause(captures, capture: str) -> None:
     """By name, counted by hand from the files: only the spans of the profiler's own session say nothing of a thread."""
     trace = load(captures / capture)
-    told = slice_causes(trace.slices).filter(pl.col("category") != "gpu_annotation")
+    told = slice_causes(trace.slices, RULES).filter(pl.col("category") != "gpu_annotation")
     assert told.filter(pl.col("cause").is_null())["name"].to_list() == []
 
 
@@ -329,7 +302,9 @@ def test_every_name_in_a_capture_has_a_cause(captures, capture: str) -> None:
 def test_most_samples_of_the_server_have_a_cause(captures) -> None:
     trace = load(captures / "starved")
     roles = trace.threads.filter(pl.col("role").is_in(["worker", "engine", "api_server"])).select("thread")
-    told = trace.samples.join(roles, on="thread").join(stack_causes(trace.stacks), on="stack", how="left")
+    told = trace.samples.join(roles, on="thread").join(
+        stack_causes(trace.stacks, RULES), on="stack", how="left"
+    )
     assert told["cause"].is_not_null().mean() > 0.98
 
 
@@ -340,5 +315,31 @@ def test_tokenization_samples_are_of_tokenizer_threads(captures) -> None:
     in_library = trace.stacks.filter(pl.col("library").cast(pl.String).str.contains("tokenizers.abi3.so"))[
         "stack"
     ].unique()
-    told = stack_causes(trace.stacks).filter(pl.col("cause") == "tokenization")["stack"]
+    told = stack_causes(trace.stacks, RULES).filter(pl.col("cause") == "tokenization")["stack"]
     assert set(told.to_list()) == set(in_library.to_list())
+
+
+NAMES = {c: schema.SLICES[c] for c in ("name", "category")}
+pairs = st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from(["op", "python", "other", None]))
+
+
+def named(rows) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=NAMES, orient="row")
+
+
+@given(st.lists(pairs, max_size=12), st.sampled_from([1, 2, 100]))
+def test_each_slice_has_the_number_of_its_name(rows, chunk):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classify, "CHUNK", chunk)
+        names = classify.distinct_names(named(rows))
+        numbers = classify.name_numbers(named(rows), names)
+    assert names.equals(names.sort("category", "name"))
+    assert sorted(names.rows(), key=repr) == sorted(set(rows), key=repr)
+    assert [names.row(n) for n in numbers] == rows
+
+
+@given(st.lists(pairs, max_size=12), st.sets(pairs))
+def test_slices_of_some_names_keep_their_order(rows, some):
+    assert classify.slices_named(named(rows), named(list(some))).rows() == [
+        row for row in rows if row in some
+    ]

@@ -1,33 +1,29 @@
-"""What names mean: slices and call chains to causes.
+"""What names mean: slices, call chains and threads to causes.
 
-The meanings are data, in ``rules.toml`` beside this file (its head explains every key); here they are only applied. The
-causes are those of the design's Ledger 2, the precedence of frames in a call chain is this project's own.
+The meanings are data, in ``rules.toml`` beside this file (its head explains every key), and :mod:`tracelib.rules` reads
+them; here they are only applied. ``docs/numbers.md`` defines the causes; which frame of a call chain decides is this
+project's own choice.
+
+Slices are looked up by name and category together. Both are stored as small numbers, so a table with a place for every
+pair of them is quicker than a join of tens of millions of rows, and what is looked up at a time stays in the processor's
+cache.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
-from tracelib.kinds import kind_numbers, kinds
-from tracelib.rules import CAUSES, TIERS, Rules, SliceRule, load_rules
+from tracelib.rules import TIERS, SliceRule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from tracelib.rules import StackRule
+    from numpy.typing import NDArray
 
-__all__ = [
-    "CAUSES",
-    "Rules",
-    "helper_threads",
-    "load_rules",
-    "sample_causes",
-    "slice_causes",
-    "slice_meanings",
-    "stack_causes",
-]
+    from tracelib.rules import Rules, StackRule
 
 NS_PER_MS = 1_000_000
 SLICE_MEANING = pl.Schema(
@@ -45,15 +41,11 @@ SLICE_MEANING = pl.Schema(
         "covers": pl.Boolean,
     }
 )
+#: Slices that are looked up at a time.
+CHUNK = 2**16
 
 
-def _first_match(conditions: Mapping[int, pl.Expr]) -> pl.Expr:
-    """Return the number of the first condition that holds; null = none does."""
-    tried = [pl.when(condition).then(pl.lit(n, dtype=pl.Int32)) for n, condition in conditions.items()]
-    return pl.coalesce([*tried, pl.lit(None, dtype=pl.Int32)])
-
-
-def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
+def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return what each distinct slice name means.
 
     Parameters
@@ -61,7 +53,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
     slices
         Any frame with the columns `name` and `category` of :data:`tracelib.schema.SLICES`.
     rules
-        From :func:`load_rules`; None = tracelib's own.
+        From :func:`tracelib.rules.load_rules`.
 
     Returns
     -------
@@ -81,14 +73,167 @@ def slice_causes(slices: pl.DataFrame, rules: Rules | None = None) -> pl.DataFra
         - `covers` bool: everything inside such a slice is part of it
 
     """
-    chosen = (rules or load_rules()).slices
-    names = kinds(slices)
+    names = distinct_names(slices)
     text = names.select(pl.col("name").cast(pl.String).fill_null(""), pl.col("category").cast(pl.String))
-    conditions = {n: _slice_condition(rule) for n, rule in enumerate(chosen)}
+    conditions = {n: _slice_condition(rule) for n, rule in enumerate(rules.slices)}
     rule = text.select(rule=_first_match(conditions)).to_series()
-    return pl.concat(
-        [names, _slice_rule_frame(chosen)[rule.fill_null(len(chosen)).to_list()]], how="horizontal"
+    meanings = _slice_meanings(rules.slices)[rule.fill_null(len(rules.slices)).to_list()]
+    return pl.concat([names, meanings], how="horizontal")
+
+
+def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.DataFrame]:
+    """Return what each single slice means, its length considered, as a position in a table of distinct meanings.
+
+    Returns
+    -------
+    polars.Series
+        One UInt32 per row of `slices`, in the same order.
+    polars.DataFrame
+        One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`, `covers`
+        as in :func:`slice_causes`, the cause of long slices put in.
+
+    """
+    causes = slice_causes(slices, rules)
+    usual = causes.drop("name", "category", "long_ns", "long_cause", "long_sub_cause")
+    long = causes.select(
+        pl.col("long_cause").alias("cause"), pl.col("long_sub_cause").alias("sub_cause"), *usual.columns[2:]
     )
+    number = pl.Series(name_numbers(slices, causes))
+    varies = causes["long_ns"].is_not_null().gather(number)
+    lasts = slices["dur_ns"].filter(varies) >= causes["long_ns"].gather(number.filter(varies))
+    at = number.scatter(varies.arg_true().filter(lasts), number.filter(varies).filter(lasts) + causes.height)
+    return at, pl.concat([usual, long])
+
+
+def stack_causes(stacks: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Return what each call chain means.
+
+    A frame that names what is done (a launch call, a tokenizer, a run-time compiler) covers all that it calls, so the
+    innermost of those decides; else the innermost known library; else the kernel's or the interpreter's entry point.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows any frame),
+        `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a rule differs),
+        `tier` str (named, library, fallback: how much the chain says; null = nothing).
+
+    """
+    frames = stacks.select("stack", "depth", "symbol", "library", leaf=pl.col("depth") == 0)
+    anywhere = {n: rule for n, rule in enumerate(rules.stacks) if rule.inside is None}
+    inside = {n: rule for n, rule in enumerate(rules.stacks) if rule.inside is not None}
+    matching = [
+        _matching(frames, anywhere),
+        *(_only_inside(_matching(frames, {n: rule}), frames, rule) for n, rule in inside.items()),
+    ]
+    best = (
+        pl.concat(matching)
+        .join(_stack_meanings(rules.stacks), on="rule")
+        .sort("stack", "tier", "depth", "rule")
+        .unique("stack", keep="first", maintain_order=True)
+        .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause", tier=_tier_name())
+    )
+    return stacks.select("stack").unique().join(best, on="stack", how="left").sort("stack")
+
+
+def sample_causes(
+    samples: pl.DataFrame, threads: pl.DataFrame, stacks: pl.DataFrame, rules: Rules
+) -> pl.DataFrame:
+    """Return `samples` with what each means: its call chain, and where that names nothing, its thread's name.
+
+    Takes frames of :mod:`tracelib.schema`. One row per row of `samples`, in the same order: its columns, then `role`
+    str (of its thread), `cause` str, `sub_cause` str (both null = no rule knows it), `tier` str (how much its chain
+    says).
+    """
+    own = pl.DataFrame(
+        [(n, r.cause, r.sub_cause) for n, r in enumerate(rules.threads)],
+        schema={"rule": pl.Int32, "own_cause": pl.String, "own_sub_cause": pl.String},
+        orient="row",
+    )
+    by_thread = _thread_rules(threads, rules).join(own, on="rule", how="left").drop("rule")
+    joined = samples.join(by_thread, on="thread", how="left", maintain_order="left").join(
+        stack_causes(stacks, rules), on="stack", how="left", maintain_order="left"
+    )
+    on_worker = (pl.col("role") == "worker").fill_null(value=False)
+    thread_says = pl.col("own_cause").is_not_null() & (pl.col("tier") != "named").fill_null(value=True)
+
+    def meaning(name: str) -> pl.Expr:
+        chain = pl.when(on_worker).then(f"worker_{name}").otherwise(name)
+        return pl.when(thread_says).then(f"own_{name}").otherwise(chain)
+
+    return joined.select(
+        *samples.columns, "role", cause=meaning("cause"), sub_cause=meaning("sub_cause"), tier="tier"
+    )
+
+
+def helper_threads(threads: pl.DataFrame, rules: Rules) -> pl.Series:
+    """Return the threads for which nobody waits: those whose name a ``[[thread]]`` rule calls spinning or other work.
+
+    What a watchdog sleeps in, or asks the device every few milliseconds, says nothing of its process's work. One Int32
+    per thread.
+    """
+    helps = [n for n, rule in enumerate(rules.threads) if rule.cause in ("spin", "other")]
+    return _thread_rules(threads, rules).filter(pl.col("rule").is_in(helps))["thread"]
+
+
+def distinct_names(slices: pl.DataFrame) -> pl.DataFrame:
+    """Return the distinct names of `slices`: `name` (cat), `category` (enum), sorted by category, then name."""
+    width = _width(slices)
+    example = np.full(width * _height(slices), -1, np.int64)
+    for at, places in _places(slices, width):
+        example[places] = np.arange(at, at + len(places))
+    return slices.select(pl.col("name", "category").gather(example[example >= 0])).sort("category", "name")
+
+
+def name_numbers(slices: pl.DataFrame, names: pl.DataFrame) -> NDArray[np.uint32]:
+    """Return for each slice the row of `names`, a frame of all their names and categories, that is its own."""
+    width = max(_width(slices), _width(names))
+    table = np.zeros(width * _height(slices), np.uint32)
+    for at, places in _places(names, width):
+        table[places] = np.arange(at, at + len(places))
+    numbers = np.empty(slices.height, np.uint32)
+    for at, places in _places(slices, width):
+        numbers[at : at + len(places)] = table[places]
+    return numbers
+
+
+def slices_named(slices: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+    """Return the slices whose `name` and `category` are those of a row of `names`, in the same order."""
+    width = max(_width(slices), _width(names))
+    table = np.zeros(width * _height(slices), bool)
+    for _, places in _places(names, width):
+        table[places] = True
+    wanted = [np.flatnonzero(table[places]) + at for at, places in _places(slices, width)]
+    return slices.select(pl.all().gather(np.concatenate([np.empty(0, np.intp), *wanted])))
+
+
+def _places(slices: pl.DataFrame, width: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Yield where some slices begin, and the place of each one's name and category in a table.
+
+    No name and no category come last.
+    """
+    for at in range(0, slices.height, CHUNK):
+        few = slices.slice(at, CHUNK)
+        name = few["name"].to_physical().fill_null(width - 1).to_numpy()
+        category = few["category"].to_physical().fill_null(_height(slices) - 1).to_numpy()
+        yield at, category.astype(np.intp) * width + name
+
+
+def _width(slices: pl.DataFrame) -> int:
+    """Return more than the number of names' codes."""
+    highest = slices["name"].to_physical().max()
+    return 1 if highest is None else int(highest) + 2  # type: ignore[arg-type]
+
+
+def _height(slices: pl.DataFrame) -> int:
+    """Return more than the number of categories."""
+    return len(slices.schema["category"].categories) + 1  # type: ignore[attr-defined]
+
+
+def _first_match(conditions: Mapping[int, pl.Expr]) -> pl.Expr:
+    """Return the number of the first condition that holds; null = none does."""
+    tried = [pl.when(condition).then(pl.lit(n, dtype=pl.Int32)) for n, condition in conditions.items()]
+    return pl.coalesce([*tried, pl.lit(None, dtype=pl.Int32)])
 
 
 def _slice_condition(rule: SliceRule) -> pl.Expr:
@@ -96,7 +241,7 @@ def _slice_condition(rule: SliceRule) -> pl.Expr:
     return named & pl.col("category").is_in(list(rule.category)) if rule.category else named
 
 
-def _slice_rule_frame(rules: Sequence[SliceRule]) -> pl.DataFrame:
+def _slice_meanings(rules: Sequence[SliceRule]) -> pl.DataFrame:
     """Return the rules' meanings, one row each, and one more row for "no rule"."""
     rows = [
         (
@@ -117,126 +262,21 @@ def _slice_rule_frame(rules: Sequence[SliceRule]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SLICE_MEANING, orient="row")
 
 
-def slice_meanings(slices: pl.DataFrame, rules: Rules | None = None) -> tuple[pl.Series, pl.DataFrame]:
-    """Return what each single slice means, its length considered, as a position in a table of distinct meanings.
-
-    Returns
-    -------
-    polars.Series
-        One UInt32 per row of `slices`, in the same order.
-    polars.DataFrame
-        One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`, `covers` as in
-        :func:`slice_causes`, the cause of long slices put in.
-
-    """
-    causes = slice_causes(slices, rules)
-    usual = causes.drop("name", "category", "long_ns", "long_cause", "long_sub_cause")
-    long = causes.select(
-        pl.col("long_cause").alias("cause"), pl.col("long_sub_cause").alias("sub_cause"), *usual.columns[2:]
-    )
-    number = pl.Series(kind_numbers(slices, causes))
-    varies = causes["long_ns"].is_not_null().gather(number)
-    lasts = slices["dur_ns"].filter(varies) >= causes["long_ns"].gather(number.filter(varies))
-    at = number.scatter(varies.arg_true().filter(lasts), number.filter(varies).filter(lasts) + causes.height)
-    return at, pl.concat([usual, long])
-
-
-def stack_causes(stacks: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
-    """Return what each call chain means.
-
-    A frame that names what is done (a launch call, a tokenizer, a run-time compiler) covers all that it calls, so the
-    innermost of those decides; else the innermost known library; else the kernel's or the interpreter's entry point.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows any frame),
-        `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a rule differs),
-        `tier` str (named, library, fallback: how much the chain says; null = nothing).
-
-    """
-    chosen = (rules or load_rules()).stacks
-    frames = stacks.select("stack", "depth", "symbol", "library", leaf=pl.col("depth") == 0)
-    anywhere = {n: rule for n, rule in enumerate(chosen) if rule.inside is None}
-    told = [_matching(frames, anywhere)]
-    told += [
-        _only_inside(_matching(frames, {n: r}), frames, r)
-        for n, r in enumerate(chosen)
-        if r.inside is not None
-    ]
-    best = (
-        pl.concat(told)
-        .join(_stack_rule_frame(chosen), on="rule")
-        .sort("stack", "tier", "depth", "rule")
-        .unique("stack", keep="first", maintain_order=True)
-        .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause", tier=_tier_name())
-    )
-    return stacks.select("stack").unique().join(best, on="stack", how="left").sort("stack")
-
-
-def _tier_name() -> pl.Expr:
-    return pl.col("tier").cast(pl.Int64).replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)
-
-
-def sample_causes(
-    samples: pl.DataFrame, threads: pl.DataFrame, stacks: pl.DataFrame, rules: Rules | None = None
-) -> pl.DataFrame:
-    """Return `samples` with what each means: its call chain, and where that names nothing, its thread's name.
-
-    Takes frames of :mod:`tracelib.schema`. One row per row of `samples`, in the same order: its columns, then `role`
-    str (of its thread), `cause` str, `sub_cause` str (both null = no rule knows it), `tier` str (how much its chain says).
-    """
-    chosen = rules or load_rules()
-    named = threads.select("thread", "role", text=pl.col("name").fill_null(""))
-    first = named.select(
-        _first_match({n: pl.col("text").str.contains(r.name) for n, r in enumerate(chosen.threads)}).alias(
-            "rule"
-        )
-    )
-    own = pl.DataFrame(
-        [(n, r.cause, r.sub_cause) for n, r in enumerate(chosen.threads)],
-        schema={"rule": pl.Int32, "own_cause": pl.String, "own_sub_cause": pl.String},
-        orient="row",
-    )
-    told = named.with_columns(first).join(own, on="rule", how="left").drop("rule", "text")
-    chains = stack_causes(stacks, chosen)
-    joined = samples.join(told, on="thread", how="left", maintain_order="left").join(
-        chains, on="stack", how="left", maintain_order="left"
-    )
-    on_worker = (pl.col("role") == "worker").fill_null(value=False)
-    by_thread = pl.col("own_cause").is_not_null() & (pl.col("tier") != "named").fill_null(value=True)
-
-    def meant(name: str) -> pl.Expr:
-        return pl.when(by_thread).then(f"own_{name}").when(on_worker).then(f"worker_{name}").otherwise(name)
-
-    return joined.select(
-        *samples.columns, "role", cause=meant("cause"), sub_cause=meant("sub_cause"), tier="tier"
-    )
-
-
-def helper_threads(threads: pl.DataFrame, rules: Rules | None = None) -> pl.Series:
-    """Return the threads for which nobody waits: those whose name a ``[[thread]]`` rule calls spinning or other work.
-
-    What a watchdog sleeps in, or asks the device every few milliseconds, says nothing of its process's work. One Int32 per
-    thread.
-    """
-    named = threads.select("thread", text=pl.col("name").fill_null(""))
-    first = _first_match(
-        {n: pl.col("text").str.contains(r.name) for n, r in enumerate((rules or load_rules()).threads)}
-    )
-    aside = [n for n, rule in enumerate((rules or load_rules()).threads) if rule.cause in ("spin", "other")]
-    return named.filter(first.is_in(aside))["thread"]
+def _thread_rules(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Return which ``[[thread]]`` rule each thread's name matches first: thread, role, rule (null = none)."""
+    name = pl.col("name").fill_null("")
+    first = _first_match({n: name.str.contains(rule.name) for n, rule in enumerate(rules.threads)})
+    return threads.select("thread", "role", rule=first)
 
 
 def _matching(frames: pl.DataFrame, rules: Mapping[int, StackRule]) -> pl.DataFrame:
     """Return the frames that a rule matches: stack, depth, rule (number of the first that does)."""
-    kinds = frames.select("symbol", "library", "leaf").unique()
-    text = kinds.select(pl.col("symbol", "library").cast(pl.String).fill_null(""), "leaf")
+    key = ["symbol", "library", "leaf"]
+    distinct = frames.select(key).unique()
+    text = distinct.select(pl.col("symbol", "library").cast(pl.String).fill_null(""), "leaf")
     first = text.select(rule=_first_match({n: _stack_condition(rule) for n, rule in rules.items()}))
-    known = kinds.with_columns(first).drop_nulls("rule")
-    return frames.join(known, on=["symbol", "library", "leaf"], nulls_equal=True).select(
-        "stack", "depth", "rule"
-    )
+    matched = distinct.with_columns(first).drop_nulls("rule")
+    return frames.join(matched, on=key, nulls_equal=True).select("stack", "depth", "rule")
 
 
 def _only_inside(matching: pl.DataFrame, frames: pl.DataFrame, rule: StackRule) -> pl.DataFrame:
@@ -256,22 +296,16 @@ def _stack_condition(rule: StackRule) -> pl.Expr:
     return condition & pl.col("leaf") if rule.innermost else condition
 
 
-def _stack_rule_frame(rules: Sequence[StackRule]) -> pl.DataFrame:
+def _stack_meanings(rules: Sequence[StackRule]) -> pl.DataFrame:
     rows = []
     for n, rule in enumerate(rules):
         own = (rule.cause, rule.sub_cause)
         on_worker = own if rule.worker is None else (*rule.worker.split("/", 1), None)[:2]
         rows.append((n, TIERS.index(rule.tier), *own, *on_worker))
-    text = pl.String()
-    return pl.DataFrame(
-        rows,
-        schema={
-            "rule": pl.Int32(),
-            "tier": pl.Int8(),
-            "cause": text,
-            "sub_cause": text,
-            "worker_cause": text,
-            "worker_sub_cause": text,
-        },
-        orient="row",
-    )
+    words = ("cause", "sub_cause", "worker_cause", "worker_sub_cause")
+    schema = {"rule": pl.Int32(), "tier": pl.Int8(), **dict.fromkeys(words, pl.String())}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _tier_name() -> pl.Expr:
+    return pl.col("tier").cast(pl.Int64).replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)

@@ -18,20 +18,6 @@ import polars as pl
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.schema import SLICE_CATEGORY
 
-__all__ = [
-    "AWAITED",
-    "CAUSES",
-    "DIRECTIONS",
-    "TIERS",
-    "TOKENS",
-    "Rules",
-    "SliceRule",
-    "StackRule",
-    "StepRule",
-    "ThreadRule",
-    "load_rules",
-]
-
 #: Ledger 2's causes that a slice or a sample can have, then the two that only a sample can have.
 CAUSES = (
     "tokenization",

@@ -15,7 +15,8 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tracelib.classify import load_rules, sample_causes, slice_causes
+from tracelib.classify import sample_causes, slice_causes
+from tracelib.rules import load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +160,9 @@ class Doing:
 
 def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[int, list[Span]]:
     """Return (from, until, Doing) per thread: its innermost slice that has a meaning of its own."""
-    meanings = {(r["name"], r["category"]): r for r in slice_causes(trace.slices).iter_rows(named=True)}
+    meanings = {
+        (r["name"], r["category"]): r for r in slice_causes(trace.slices, load_rules()).iter_rows(named=True)
+    }
     threads: dict[int, list[Row]] = defaultdict(list)
     aside = _helpers(trace)
     for n, row in enumerate(_on_threads(list(trace.slices.iter_rows(named=True)))):
@@ -195,7 +198,8 @@ def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
     spinning = {"yield": ("ipc", "wait"), "device_wait": ("sync", None)}
     before: dict[int, int] = {}
     out: dict[int, list[Span]] = defaultdict(list)
-    rows = sample_causes(trace.samples, trace.threads, trace.stacks).sort("ts_ns", maintain_order=True)
+    rows = sample_causes(trace.samples, trace.threads, trace.stacks, load_rules())
+    rows = rows.sort("ts_ns", maintain_order=True)
     for n, row in enumerate(rows.iter_rows(named=True)):
         thread, at = row["thread"], row["ts_ns"]
         begin = max(before.get(thread, at - row["period"]), at - row["period"], window.start_ns)

@@ -15,7 +15,7 @@ from tracelib.analyses.demand import demand
 from tracelib.analyses.scheduling import scheduling
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
-from tracelib.classify import load_rules
+from tracelib.rules import load_rules
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
 from scheduling_frames import IDLE, switch, trace, wakeup, window

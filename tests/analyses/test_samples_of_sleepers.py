@@ -7,7 +7,7 @@ from tracelib import schema
 from tracelib.analyses.clock_stretches import clock_stretches
 from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.thread_states import thread_states
-from tracelib.classify import load_rules
+from tracelib.rules import load_rules
 
 
 def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():

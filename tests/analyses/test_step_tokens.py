@@ -10,7 +10,7 @@ import tracelib
 from tests.conftest import ROOT
 from tracelib.analyses.step_tokens import step_tokens
 from tracelib.analyses.window import Window
-from tracelib.classify import load_rules
+from tracelib.rules import load_rules
 from tracelib.schema import SLICES, THREADS
 from tracelib.trace import Trace
 

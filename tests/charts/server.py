@@ -5,6 +5,7 @@ import polars as pl
 from tracelib.analyses.requests import REQUESTS
 from tracelib.analyses.results import Results
 from tracelib.analyses.window import Window
+from tracelib.rules import load_rules
 from tracelib.schema import THREADS, empty
 from tracelib.trace import Trace
 
@@ -231,5 +232,12 @@ def trace(names=("tokenizer", "engine_core", "worker_TP0", "worker_TP1"), **fram
 def make(**changed):
     """Return results with some frames replaced."""
     window = Window(START, START + 1000 * MS, "by hand")
-    made = {"trace": trace(), "window": window, "host_time": pl.DataFrame(), **frames(), **changed}
+    made = {
+        "trace": trace(),
+        "window": window,
+        "rules": load_rules(),
+        "host_time": pl.DataFrame(),
+        **frames(),
+        **changed,
+    }
     return Results(**made)

@@ -1,6 +1,7 @@
 """Traces hold the numbers of the frames; figures stay small; recorded names stay text."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,9 @@ from tests.charts.server import ACTIVITY, API, MS, START, STATES, W0, make, rows
 from tracelib import charts
 from tracelib.charts.flame import flame_tree
 from tracelib.charts.rows import grouped
+from tracelib.charts.theme import look
 from tracelib.charts.timeline import MAX_BARS, MAX_BINS
+from tracelib.rules import load_rules
 from tracelib.schema import SAMPLES, STACKS
 
 #: Charts that take something else than results alone: see test_more_charts.py.
@@ -302,6 +305,13 @@ def test_flame_widths_are_sample_counts(sampled):
     ]
     assert figure.layout.meta["table"][2] == ["[libcuda.so.1]", "/lib/libcuda.so.1", "2", "33 %"]
     assert charts.flame_chart(sampled, "engine") is None
+
+
+def test_flame_colours_by_the_rules_of_the_run(sampled, tmp_path):
+    own = tmp_path / "mine.toml"
+    own.write_text('[[stack]]\nlibrary = "."\ntier = "named"\ncause = "gc"\n')
+    figure = charts.flame_chart(replace(sampled, rules=load_rules(own)), "worker")
+    assert [bars.name for bars in figure.data] == [look("cause", "gc").label]
 
 
 def test_flame_is_pruned_to_a_tree(sampled):

@@ -5,6 +5,7 @@ import pytest
 
 from tests.findings.sheet import MS, PERIOD, Sheet
 from tracelib.classify import sample_causes
+from tracelib.rules import load_rules
 
 NVRTC = (("[unknown]", "/x/libnvrtc.so.13"), ("at::jit", "/x/libtorch_cuda.so"))
 ATEN = (("at::native::copy", "/x/libtorch_cpu.so"),)
@@ -224,5 +225,5 @@ def test_what_a_sample_means(name, chain, meaning):
     thread = sheet.thread(None, name, pid=950)
     sheet.sampled(thread, 0, 2, *chain)
     trace = sheet.trace()
-    row = sample_causes(trace.samples, trace.threads, trace.stacks).row(0, named=True)
+    row = sample_causes(trace.samples, trace.threads, trace.stacks, load_rules()).row(0, named=True)
     assert (row["period"], f"{row['cause']}/{row['sub_cause']}") == (PERIOD, meaning)

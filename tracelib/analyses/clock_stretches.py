@@ -11,7 +11,7 @@ from tracelib.intervals import clip
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
-    from tracelib.classify import Rules
+    from tracelib.rules import Rules
     from tracelib.trace import Trace
 
 __all__ = ["clock_stretches"]

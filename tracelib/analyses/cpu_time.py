@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.classify import sample_causes, slice_causes
-from tracelib.kinds import of_kinds
+from tracelib.classify import sample_causes, slice_causes, slices_named
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
-    from tracelib.classify import Rules
+    from tracelib.rules import Rules
     from tracelib.trace import Trace
 
 __all__ = ["CPU_TIME", "cpu_time"]
@@ -80,7 +79,7 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
 def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
     """Add `waiting`: the thread is inside a range that waits for another process."""
     meaning = slice_causes(trace.slices, rules).filter(pl.col("waits") & ~pl.col("weak"))
-    ranges = of_kinds(trace.slices, meaning)
+    ranges = slices_named(trace.slices, meaning)
     begun = ranges.filter(pl.col("thread").is_not_null()).select(
         "thread", begin="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
     )

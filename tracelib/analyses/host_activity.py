@@ -21,7 +21,7 @@ from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, ord
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
-    from tracelib.classify import Rules
+    from tracelib.rules import Rules
     from tracelib.trace import Trace
 
 __all__ = ["HOST_ACTIVITY", "host_activity"]

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.classify import slice_causes
-from tracelib.kinds import of_kinds
+from tracelib.classify import slice_causes, slices_named
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
-    from tracelib.classify import Rules
+    from tracelib.rules import Rules
     from tracelib.trace import Trace
 
 __all__ = ["IPC", "ipc"]
@@ -37,7 +36,7 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     `ts_ns`, `thread`.
     """
     meaning = slice_causes(trace.slices, rules).filter(pl.col("direction").is_not_null() & ~pl.col("weak"))
-    ranges = of_kinds(trace.slices, meaning).filter(pl.col("dur_ns") > 0)
+    ranges = slices_named(trace.slices, meaning).filter(pl.col("dur_ns") > 0)
     found = ranges.join(meaning, on=["name", "category"], how="inner")
     inside = found.filter(
         (pl.col("ts_ns") < window.end_ns) & (pl.col("ts_ns") + pl.col("dur_ns") > window.start_ns)

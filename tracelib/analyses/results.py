@@ -33,13 +33,14 @@ from tracelib.analyses.upstream import Upstream
 from tracelib.analyses.utilisation_steps import UTILISATION_STEPS, utilisation_steps
 from tracelib.analyses.window import Window, window
 from tracelib.analyses.worker_steps import worker_steps
-from tracelib.classify import load_rules
 from tracelib.intervals import each
+from tracelib.rules import load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tracelib.rules import Rules
     from tracelib.trace import Trace
 
 __all__ = ["Results", "analyse"]
@@ -51,10 +52,12 @@ class Results:
 
     A frame that needs events which no source holds is empty, and `missing` maps its name to the reason. `trace` is the
     part of `recorded` that lies on one timeline: all of it (None = the same), unless a source's clock could not be tied.
+    `rules` are those by which names were given their causes: whoever draws or finds causes takes them from here.
     """
 
     trace: Trace
     window: Window
+    rules: Rules
     gpu_states: pl.DataFrame
     gpu_time: pl.DataFrame
     launches: pl.DataFrame
@@ -171,6 +174,7 @@ def analyse(
         trace=trace,
         recorded=recorded,
         window=over,
+        rules=rules,
         missing=missing,
         supply=given,
         requests_outside=outside,

@@ -10,8 +10,7 @@ from tracelib.rules import TOKENS
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
-    from tracelib.classify import Rules
-    from tracelib.rules import StepRule
+    from tracelib.rules import Rules, StepRule
     from tracelib.trace import Trace
 
 __all__ = ["STEP_TOKENS", "step_tokens"]

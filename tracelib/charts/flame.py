@@ -72,7 +72,7 @@ def _weights(results: Results, role: str | None) -> pl.DataFrame:
         .agg(n=pl.len().cast(pl.Int64))
     )
     cause = pl.col("worker_cause") if role == "worker" else pl.col("cause")
-    causes = stack_causes(results.trace.stacks).select("stack", cause.alias("cause"))
+    causes = stack_causes(results.trace.stacks, results.rules).select("stack", cause.alias("cause"))
     return counted.join(causes, on="stack", how="left").sort("stack")
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracelib import intervals
-from tracelib.intervals import cover, line, nesting
+from tracelib.intervals import by_key, cover, nesting
 
 SCHEMA = {"thread": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64}
 KEYS = range(3)
@@ -248,7 +248,7 @@ def test_keys_whose_clocks_are_decades_apart_do_not_mix(values, pieces, moved):
 def test_rows_are_put_in_order_and_equal_ones_keep_theirs(values, runs):
     numbered = frame(values).with_row_index("row")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line, "MANY_RUNS", runs)
+        patch.setattr(by_key, "MANY_RUNS", runs)
         assert intervals.in_order(numbered, "thread").equals(
             numbered.sort("thread", "ts_ns", maintain_order=True)
         )
@@ -263,7 +263,7 @@ def test_working_in_parts_makes_no_difference(values, pieces):
         return intervals.union(some, "thread"), inner, intervals.overlay(wanted, inner, "thread")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line, "CHUNK", 1)
+        patch.setattr(by_key, "CHUNK", 1)
         patch.setattr(nesting, "AT_ONCE", 1)  # each part takes over what is open, crossing intervals too
         patch.setattr(cover, "AT_ONCE", 1)
         in_parts = made()
@@ -274,7 +274,7 @@ def test_working_in_parts_makes_no_difference(values, pieces):
 def test_whole_keys_are_not_broken_apart(values):
     keys = np.sort([key for key, _, _ in values])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line, "CHUNK", 2)
+        patch.setattr(by_key, "CHUNK", 2)
         parts = [keys[a:b].tolist() for a, b in intervals.whole_keys(keys)]
     assert list(chain.from_iterable(parts)) == keys.tolist()
     assert all(a[-1] < b[0] for a, b in pairwise(parts))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results, analyse
-    from tracelib.errors import BadParameter, BadTrace, CannotAlign, MissingEvents, TraceError, UnknownFormat
+    from tracelib.errors import BadParameter, BadTrace, MissingEvents, TraceError, UnknownFormat
     from tracelib.export.serve import open_in_perfetto
     from tracelib.loading import load
     from tracelib.trace import Trace
@@ -21,7 +21,6 @@ __version__ = "0.1.0"
 __all__ = [
     "BadParameter",
     "BadTrace",
-    "CannotAlign",
     "MissingEvents",
     "Results",
     "Trace",
@@ -36,7 +35,6 @@ __all__ = [
 _HOME = {
     "BadParameter": "tracelib.errors",
     "BadTrace": "tracelib.errors",
-    "CannotAlign": "tracelib.errors",
     "MissingEvents": "tracelib.errors",
     "Results": "tracelib.analyses.results",
     "Trace": "tracelib.trace",

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["as_html", "as_text", "counted"]
-
-
 class Frames(Protocol):
     """The frames of a run that a summary needs (a `Trace`, which imports this module)."""
 

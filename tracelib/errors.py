@@ -6,7 +6,6 @@
     ├── UnknownFormat       none of the readers knows this file
     ├── BadTrace            the format is known, the content cannot be read
     ├── MissingEvents       the trace is fine but lacks what the question needs
-    ├── CannotAlign         clocks of several sources cannot be tied together
     └── BadParameter        a parameter's name or value is wrong
 
 Every message says what is wrong, where, and what to do about it, on one line: the command line prints it as it is.
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["BadParameter", "BadTrace", "CannotAlign", "MissingEvents", "TraceError", "UnknownFormat"]
+__all__ = ["BadParameter", "BadTrace", "MissingEvents", "TraceError", "UnknownFormat"]
 
 EXCERPT_CHARACTERS = 80
 
@@ -71,15 +70,6 @@ class MissingEvents(TraceError):
         self.needed, self.found, self.how_to_record = needed, tuple(found), how_to_record
         have = ", ".join(found) or "nothing"
         super().__init__(f"needs {needed}; these files hold {have}. Record it with: {how_to_record}")
-
-
-class CannotAlign(TraceError):
-    """The clocks of `sources` cannot be tied within an acceptable error."""
-
-    def __init__(self, sources: Sequence[str], error_ns: int | None, advice: str) -> None:
-        self.sources, self.error_ns, self.advice = tuple(sources), error_ns, advice
-        residual = "no common anchor" if error_ns is None else f"residual {error_ns} ns"
-        super().__init__(f"cannot align {', '.join(sources)} ({residual}). {advice}")
 
 
 class BadParameter(TraceError):

@@ -12,28 +12,6 @@ from __future__ import annotations
 
 import polars as pl
 
-__all__ = [
-    "COUNTERS",
-    "FRAMES",
-    "GPUS",
-    "GPU_OPS",
-    "GPU_OP_KIND",
-    "HEALTH",
-    "HEALTH_LEVEL",
-    "IDLE",
-    "SAMPLES",
-    "SCHED",
-    "SCHED_EVENT",
-    "SLICES",
-    "SLICE_CATEGORY",
-    "SORT",
-    "SOURCES",
-    "STACKS",
-    "THREADS",
-    "THREAD_STATE",
-    "empty",
-]
-
 #: In `sched.prev` / `sched.next`: the CPU's idle task, which is no thread.
 IDLE = -1
 

@@ -17,8 +17,6 @@ from tracelib.schema import FRAMES, SORT, empty
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Trace", "ordered", "write_parquet"]
-
 
 @dataclass(frozen=True, repr=False)
 class Trace:

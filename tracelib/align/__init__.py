@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.align.clocks import Evidence, source_row, unmatched_offsets, with_clock_pairs, with_ftrace_clock
 from tracelib.align.containers import mapped, on_hosts, user_map
-from tracelib.align.domains import source_row, unmatched_offsets, with_clock_pairs, with_ftrace_clock
-from tracelib.align.evidence import Evidence
 from tracelib.align.hosts import group_hosts
 from tracelib.align.merge import merge
 from tracelib.align.roles import assign_roles

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.align.fit import MAX_DRIFT_PPB, Fit
+from tracelib.align.anchors import MAX_DRIFT_PPB, Fit
 from tracelib.schema import IDLE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.trace import Trace
-
-__all__ = ["Bounds", "absences", "activity_fit", "bounds", "moments", "off_share"]
 
 #: Fewer slices than this in the common time say nothing.
 ENOUGH = 50

@@ -15,18 +15,16 @@ import numpy as np
 import polars as pl
 
 from tracelib.align import activity
-from tracelib.align.domains import source_row
-from tracelib.align.names import bare_name, compatible, is_generic, same_name
+from tracelib.align.clocks import source_row
+from tracelib.align.hosts import bare_name, compatible, is_generic, same_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from tracelib.align.domains import Tie
+    from tracelib.align.clocks import Tie
     from tracelib.trace import Trace
-
-__all__ = ["IN_CONTAINERS", "Proof", "ids_of", "mapped", "on_hosts", "proofs", "user_map"]
 
 #: Formats whose recorder lives in the process that it records, hence in its container.
 IN_CONTAINERS = ("torch_profiler", "nsys")

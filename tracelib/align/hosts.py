@@ -1,27 +1,29 @@
-"""Which sources were recorded on one host.
+"""Which sources were recorded on one host, and which of their thread names are the same.
 
 perf and nsys write their host's name; Kineto and ftrace texts do not. A source without one is put on another's host only
 if the threads prove it: process and thread ids that agree, names that do not contradict, and, where scheduler events
-exist, no host slice that begins while its thread is provably off the CPU. Process ids alone prove nothing: they repeat on
-every host and in every container.
+exist, no host slice that begins while its thread is provably off the CPU. Process ids alone prove nothing: they repeat
+on every host and in every container.
+
+Recorders write one thread's name differently: the kernel cuts it (the comm) to 15 bytes and gives a new thread the name
+of its creator until it is renamed; PyTorch's profiler writes "thread 767 (python3)", the process's name for each thread.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.align.domains import source_row
-from tracelib.align.names import bare_name, compatible
+from tracelib.align.clocks import source_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracelib.trace import Trace
 
-__all__ = ["Hosts", "group_hosts"]
 
 #: Share of a source's own threads that must be found on a host before the source is put there.
 ENOUGH = 0.8
@@ -199,3 +201,64 @@ def _agreement(own: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[flo
         met += count * bool(fits)
         clashes += count * bool(same and not fits)
     return met / max(1, total), clashes / max(1, total)
+
+
+COMM_BYTES = 15
+KINETO_THREAD = re.compile(r"^(?:thread|stream) -?\d+(?: \((.*)\))?$", re.DOTALL)
+#: Names that an interpreter gives to whatever it runs: they tell nothing about the thread.
+GENERIC = re.compile(
+    r"^(?:python[\d.]*|pypy[\d.]*|pt_main_thread|ld-linux.*|main|<\.\.\.>|Thread-\d+.*|MainThread|\d*)$"
+)
+
+
+def bare_name(name: str | None) -> str | None:
+    """Return the name without what a recorder wrapped round it, None if nothing is left.
+
+    Examples
+    --------
+    >>> bare_name("thread 767 (python3)"), bare_name("tokenizer"), bare_name("thread 12")
+    ('python3', 'tokenizer', None)
+
+    """
+    if name is None:
+        return None
+    match = KINETO_THREAD.match(name)
+    return (match[1] if match else name.strip()) or None
+
+
+def is_generic(name: str | None) -> bool:
+    """Say whether the name could be any thread's."""
+    return name is None or GENERIC.match(name) is not None
+
+
+def same_name(one: str, other: str) -> bool:
+    """Say whether both can be one name, one of them cut to the kernel's 15 bytes."""
+    if one.startswith("kworker/") and other.startswith("kworker/"):  # its name changes with the work it does
+        return re.split(r"[-+]", one)[0] == re.split(r"[-+]", other)[0]
+    short, long = sorted((one.encode(), other.encode()), key=len)
+    return short == long or (len(short) == COMM_BYTES and long.startswith(short))
+
+
+def compatible(one: str | None, other: str | None, inherited: Iterable[str | None] = ()) -> bool:
+    """Say whether two recorders' names for a thread do not contradict each other.
+
+    `inherited` are names of the process: a thread carries its creator's name until it is renamed.
+    """
+    if one is None or other is None or is_generic(one) or is_generic(other) or same_name(one, other):
+        return True
+    return any(same_name(name, parent) for parent in inherited if parent for name in (one, other))
+
+
+def best_name(names: Iterable[str | None], inherited: Iterable[str | None] = ()) -> str | None:
+    """Return the name that says most: own before inherited before generic, whole before cut, else the earlier one."""
+    known = [name for name in names if name]
+    parents = [name for name in inherited if name]
+    own = [
+        name
+        for name in known
+        if not is_generic(name) and not any(same_name(name, parent) for parent in parents)
+    ]
+    if not known:
+        return None
+    chosen = (own or [name for name in known if not is_generic(name)] or known)[0]
+    return max((name for name in known if same_name(name, chosen)), key=len)

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.align.domains import source_row
-from tracelib.align.names import bare_name, best_name, compatible
+from tracelib.align.clocks import source_row
+from tracelib.align.hosts import bare_name, best_name, compatible
 from tracelib.schema import FRAMES, IDLE
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelib.align.domains import Tie
-
-__all__ = ["merge"]
+    from tracelib.align.clocks import Tie
 
 #: Whose name for a thread is taken first: the kernel's own, then nsys's copy of it, then the profiler's.
 NAME_ORDER = ("perf", "ftrace", "pftrace", "nsys", "torch_profiler")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.align.names import is_generic
+from tracelib.align.hosts import is_generic
 from tracelib.errors import BadParameter
 from tracelib.schema import FRAMES
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tracelib.trace import Trace
-
-__all__ = ["ROLES", "assign_roles", "process_label"]
 
 ROLES = ("api_server", "engine", "worker", "recorder", "system")
 #: Order among equal evidence: what a name says of the rarer part first.
@@ -233,19 +231,3 @@ def _ranked_gpus(trace: Trace, threads: pl.DataFrame) -> pl.DataFrame:
     )
     joined = trace.gpus.join(sole, on="gpu", how="left").with_columns(rank=pl.coalesce("rank", "worker_rank"))
     return joined.select(trace.gpus.columns).sort("gpu")
-
-
-def process_label(role: str | None, rank: int | None, process: str | None, pid: int | None) -> str:
-    """Return what a person calls the process: "worker rank 0", "API server", else its name, else its id.
-
-    Examples
-    --------
-    >>> process_label("worker", 0, "python3", 767), process_label(None, None, "bash", 12)
-    ('worker rank 0', 'bash')
-
-    """
-    if role == "worker":
-        return "worker" if rank is None else f"worker rank {rank}"
-    if role in ("api_server", "engine"):
-        return {"api_server": "API server", "engine": "engine"}[role]
-    return process or (f"process {pid}" if pid is not None else "unknown process")

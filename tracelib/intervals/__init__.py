@@ -13,9 +13,8 @@ memory that was never used before costs more than what is done with it; and no P
 `tests/test_intervals.py` holds a brute-force oracle for each function, `benchmarks/intervals.py` the measurements.
 """
 
-from tracelib.intervals.cover import clip, fill, merge_equal, overlay, union
-from tracelib.intervals.layers import beneath, layered, under
-from tracelib.intervals.line import begin, each, end, in_order, in_parts, key_by_key, order_of, whole_keys
+from tracelib.intervals.by_key import begin, each, end, in_order, in_parts, key_by_key, order_of, whole_keys
+from tracelib.intervals.cover import beneath, clip, fill, layered, merge_equal, overlay, under, union
 from tracelib.intervals.nesting import innermost
 
 __all__ = [

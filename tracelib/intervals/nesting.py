@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.intervals.line import AT_ONCE, each, ints, lines, on_line, with_length
+from tracelib.intervals.by_key import AT_ONCE, each, ints, lines, on_line, with_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Places = NDArray[np.int32]
-
-__all__ = ["innermost"]
 
 
 def innermost(slices: pl.DataFrame, by: str) -> pl.DataFrame:

@@ -10,8 +10,6 @@ from tracelib.sources.files import open_stream
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["base_ns"]
-
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})(?=\D)')
 CHUNK = 1 << 20
 #: As much of a chunk as may hold the begin of what ends in the next one.

@@ -14,8 +14,6 @@ import msgspec
 
 from tracelib.sources.torch_profiler.salvage import UNDECODABLE, repaired
 
-__all__ = ["Document", "document", "rank_of"]
-
 _NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version)"\s*:\s*"?(\d{1,19})(?!\d)')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,19})(?!\d)')
 #: The text of an integer, as some writers have numbers; not of thousands of digits, which Python refuses to convert.

@@ -15,26 +15,6 @@ import polars as pl
 
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 
-__all__ = [
-    "COUNTERS",
-    "GPU",
-    "MARKS",
-    "NOWHERE",
-    "NO_COUNTERS",
-    "NO_GPU",
-    "NO_MARKS",
-    "NO_SPANS",
-    "SPANS",
-    "UNUSED_PHASES",
-    "Batch",
-    "gpu_kind",
-    "joined",
-    "on_device",
-    "slice_category",
-    "stable_id",
-    "wrapped",
-]
-
 #: One row per interval or instant that is no work of a GPU.
 SPANS = pl.Schema(
     {

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     #: Integers; integers and which of them are known; words and which of them each row has.
     Column = Integers | tuple[Integers, Flags] | tuple[pl.Series, Integers]
 
-__all__ = ["fast_batch"]
-
 #: What is larger is not taken for a number of ranks.
 LARGEST_GROUP = 2**31
 #: Categories whose correlation joins them to GPU ops.

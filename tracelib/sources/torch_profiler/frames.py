@@ -15,19 +15,6 @@ if TYPE_CHECKING:
 
     from tracelib.sources.torch_profiler.events import Batch
 
-__all__ = [
-    "calls",
-    "counters",
-    "devices",
-    "gpu_ops",
-    "gpus",
-    "hosts",
-    "launches",
-    "on_threads",
-    "slices",
-    "threads",
-]
-
 _THREAD_LABEL = re.compile(r"thread \d+ \((.*)\)")
 #: Calls that start all kernels of a graph at once: cudaGraphLaunch, cuGraphLaunch_ptsz, hipGraphLaunch.
 GRAPH_LAUNCH = r"GraphLaunch"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tracelib.sources.torch_profiler.reader import Content
 
-__all__ = ["health", "oddities"]
-
 Row = tuple[str, str, str]  # level, message, fix
 
 #: Phases of intervals, instants and counters: a list with none of them gives no row.

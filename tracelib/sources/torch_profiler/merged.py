@@ -14,8 +14,6 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["RANKED", "UNRANKED", "labels", "notes", "ranks", "repeated", "shared", "unprefixed"]
-
 #: What SGLang puts before a process id: "[TP01] ", "[TP01-DP00-PP00-EP01] ".
 _PREFIX = re.compile(r"\[(?:(?:TP|DP|PP|EP)\d{1,6}-?)+\] ?")
 _RANK = re.compile(r"\[TP(\d{1,6})")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Kind = Literal["integer", "time", "string", "object"]
 
-__all__ = ["ODD", "PLAIN", "Column", "Refused", "Scanned", "available", "library_in", "scanned"]
-
 FOLDER = Path(__file__).parent
 #: States of a value: what it should be; something else. 0 is none at all. Of an event: faults that can be mended.
 PLAIN, ODD, MENDED = 1, 2, 3

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tracelib.sources.torch_profiler.events import Batch
     from tracelib.sources.torch_profiler.plain import Event
 
-__all__ = ["paired", "pairing", "with_pairs"]
-
 #: Where a row of :data:`events.SPANS` holds these.
 NAME, TIME, DURATION = (SPANS.names().index(name) for name in ("name", "ts", "dur"))
 

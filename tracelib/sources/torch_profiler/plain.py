@@ -32,8 +32,6 @@ from tracelib.sources.torch_profiler.events import (
 from tracelib.sources.torch_profiler.merged import unprefixed
 from tracelib.sources.torch_profiler.pairs import pairing
 
-__all__ = ["Event", "batch", "decode", "nanoseconds"]
-
 _Raw = msgspec.Raw
 LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63
 #: Instants that describe the recording itself, not the program: their pids and how their names begin; and the pids of its spans.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from tracelib.sources.files import Stream
 
-__all__ = ["Content", "content"]
-
 #: More text than this after the list of events is not kept: events in it are counted.
 LONGEST_TAIL = 16 << 20
 BEHIND = "lost: behind the end of the list"

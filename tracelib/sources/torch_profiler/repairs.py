@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["depth_of", "guessed", "repaired"]
-
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BYTES_STRING = re.compile(_STRING.pattern.encode(), re.DOTALL)
 #: A pair of surrogates; half of one; another escape; a backslash that begins none.

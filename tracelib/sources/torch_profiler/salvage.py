@@ -25,8 +25,6 @@ from tracelib.sources.torch_profiler.repairs import depth_of, guessed, repaired
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["REPAIRED", "UNDECODABLE", "Salvaged", "decoded", "repaired", "salvage"]
-
 T = TypeVar("T")
 _object = json.JSONDecoder(strict=False).raw_decode
 _values = msgspec.json.Decoder(list[msgspec.Raw]).decode

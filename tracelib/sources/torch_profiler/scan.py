@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
     Integers = NDArray[np.int64]
 
-__all__ = ["Scan"]
-
 #: Phases of ordinary events: complete, instant; flows are only counted.
 INTERVAL = ord("X")
 IS_SPAN, IS_FLOW = (np.isin(np.arange(256), tuple(phases)) for phases in (b"XiI", b"stf"))

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from tracelib.sources.torch_profiler.events import Batch
 
-__all__ = ["stream"]
-
 #: Rows of a part: half a million slices take about 25 MB.
 ROWS = 1 << 19
 #: Rows of a stretch; those of GPU ops are wider.

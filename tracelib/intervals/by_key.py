@@ -20,24 +20,6 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 Made = TypeVar("Made")
 
-__all__ = [
-    "AT_ONCE",
-    "begin",
-    "changes",
-    "each",
-    "end",
-    "in_order",
-    "in_parts",
-    "ints",
-    "key_by_key",
-    "lines",
-    "on_line",
-    "order_of",
-    "span_of",
-    "whole_keys",
-    "with_length",
-]
-
 #: Rows that are worked on at a time, where the keys allow.
 CHUNK = 2**17
 #: Rows on one line that are worked on at a time: what is made of them stays in the processor's cache.

@@ -1,8 +1,8 @@
-"""Files of several runs are not read as one without a word."""
+"""Files of several runs are not silently read as one."""
 
 import tracelib
 from tests.conftest import ROOT
-from tracelib.align.together import stretches
+from tracelib.align.timeline import stretches
 
 
 def test_stretches_by_hand():

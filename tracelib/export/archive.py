@@ -12,7 +12,7 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import TraceError
-from tracelib.sources.torch_profiler.base import base_ns
+from tracelib.sources.torch_profiler.document import base_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

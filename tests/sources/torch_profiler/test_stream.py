@@ -10,7 +10,7 @@ from tests.conftest import ROOT, SHARED
 from tracelib.errors import BadTrace
 from tracelib.schema import SORT
 from tracelib.sources import cache, torch_profiler
-from tracelib.sources.torch_profiler import read, stream, streaming
+from tracelib.sources.torch_profiler import read, reader, stream
 from tracelib.trace import Trace
 
 SAMPLES = [
@@ -22,9 +22,9 @@ SAMPLES = [
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(streaming, "ROWS", 600)
-    monkeypatch.setattr(streaming, "STRETCH", dict.fromkeys(streaming.STRETCH, 700))
-    monkeypatch.setattr(streaming, "SAMPLED", 7)
+    monkeypatch.setattr(reader, "ROWS", 600)
+    monkeypatch.setattr(reader, "STRETCH", dict.fromkeys(reader.STRETCH, 700))
+    monkeypatch.setattr(reader, "SAMPLED", 7)
 
 
 def streamed(path, folder) -> Trace:

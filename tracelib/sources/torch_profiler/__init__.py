@@ -7,32 +7,20 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
-from tracelib.sources.files import hashed
-from tracelib.sources.torch_profiler.assembly import Assembly
-from tracelib.sources.torch_profiler.events import NO_GPU, NO_SPANS
-from tracelib.sources.torch_profiler.pairs import with_pairs
-from tracelib.sources.torch_profiler.reader import content
-from tracelib.sources.torch_profiler.streaming import stream
-from tracelib.trace import Trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelib.sources.torch_profiler.reader import Content
+from tracelib.sources.torch_profiler.reader import read, stream
 
 __all__ = ["read", "sniff", "stream"]
 
 _BARE_LIST = re.compile(rb'\[\s*\{[^{}]*?"ph"\s*:\s*"')
-#: What stands before the first event of a list that holds something: empty objects, with which some writers begin.
+#: The beginning of a list of events, with the empty objects that some writers put first.
 _BEGIN = re.compile(rb"\[\s*(?:\{\s*\}\s*,\s*)*(?=\{)")
 _decoder = json.JSONDecoder(strict=False)
-#: Keys of the document that no other format has, of a trace whose list of events begins further on than was looked.
+#: Keys that no other format has: the list of events may begin behind the part of the file that is looked at.
 _KEYS = re.compile(
-    rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|displayTimeUnit|distributedInfo|stackFrames|systemTraceEvents|'
-    rb'otherData|record_shapes|with_stack|trace_id|cupti_version|cuda_runtime_version|hip_runtime_version)"\s*:|'
-    rb'"source"\s*:\s*"DevTools"'
+    rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|displayTimeUnit|distributedInfo|stackFrames'
+    rb"|systemTraceEvents|otherData|record_shapes|with_stack|trace_id|cupti_version|cuda_runtime_version"
+    rb'|hip_runtime_version)"\s*:|"source"\s*:\s*"DevTools"'
 )
 
 
@@ -59,29 +47,3 @@ def _begins_with_event(text: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(event, dict) and isinstance(event.get("ph"), str)
-
-
-def read(path: Path) -> Trace:
-    """Return the trace in the file at `path`: slices, gpu_ops, counters, threads, gpus, its source and its health.
-
-    Times are ns since the epoch where the file has a time base or counts from the epoch (clock "realtime"), else of
-    the file's own clock ("unknown").
-
-    Raises
-    ------
-    BadTrace
-        The file has no list of events, or not one event in it can be read.
-
-    """
-    found = content(path)
-    with hashed(path):  # what follows leaves a core idle
-        return _made(path, found)
-
-
-def _made(path: Path, found: Content) -> Trace:
-    spans, gpu = [with_pairs(found.batch)], [found.batch.gpu]
-    whole = Assembly(path, found, spans, gpu)
-    found.batch.spans, found.batch.gpu = NO_SPANS, NO_GPU  # each copy goes as soon as the next is made
-    slices, gpu_ops = whole.slices(spans.pop()), whole.gpu_ops(gpu.pop())
-    whole.look(slices, gpu_ops)
-    return Trace.of({"slices": slices, "gpu_ops": gpu_ops, **whole.others()})

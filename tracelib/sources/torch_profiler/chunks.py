@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tracelib.sources.torch_profiler.repairs import depth_of, repaired
+from tracelib.sources.torch_profiler.repairs import UNDECODABLE, depth_of, repaired
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,6 @@ LONGEST = 64 << 20
 #: So many objects at the end of a piece without a sound event are looked at for a damaged one.
 MOST_DAMAGED = 100
 
-UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 #: msgspec names the byte after the first one that is too much.
 TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 BOUNDARY = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{1,40}"\s*:')

@@ -2,17 +2,28 @@
 
 Keys stand before the list or after it (before since March 2025, after it earlier), in any order; unknown ones are
 other people's and are ignored. Written by `ChromeTraceLogger` in pytorch/kineto, libkineto/src/output_json.cpp.
+
+Kineto writes a file per process. Some tools merge several: SGLang's `profile_merger.py` puts the rank before each process
+id ("[TP01] 4711"), others add an offset per rank to the ids (TraceLens' `TraceFuse`). Both leave the number of the
+device as it was, often 0 in each.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import polars as pl
 
-from tracelib.sources.torch_profiler.salvage import UNDECODABLE, repaired
+from tracelib.sources.files import open_stream
+from tracelib.sources.torch_profiler.repairs import UNDECODABLE, repaired
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 
 _NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version)"\s*:\s*"?(\d{1,19})(?!\d)')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,19})(?!\d)')
@@ -130,3 +141,103 @@ def rank_of(doc: Document, name: str) -> tuple[int | None, str]:
         if found and len(found[1]) < 7:
             return int(found[1]), f"the file's name ({found[0].strip('._-')})"
     return None, "neither distributedInfo nor the file's name"
+
+
+#: What SGLang puts before a process id: "[TP01] ", "[TP01-DP00-PP00-EP01] ".
+_PREFIX = re.compile(r"\[(?:(?:TP|DP|PP|EP)\d{1,6}-?)+\] ?")
+_PREFIX_RANK = re.compile(r"\[TP(\d{1,6})")
+INSTEAD = "give the ranks' own files instead, or leave this file out if they are given too"
+SEVERAL = (
+    f"several traces were merged into this file: each process number has GPUs of its own here; {INSTEAD}"
+)
+#: What says of which rank a merged file is.
+RANKED, UNRANKED = (
+    "the prefixes of its process ids",
+    "nothing, because traces of several processes were merged into it",
+)
+SHARED = (
+    "{} correlation ids belong to calls of several processes, as in a file merged from several: which of them launched "
+    f"the GPU work with these ids is not known; {INSTEAD}"
+)
+REPEATED = (
+    "{} runtime calls have the correlation id of another call of their process, as in a file into which traces with equal "
+    f"process ids were written: their processes and GPUs cannot be told apart; {INSTEAD}"
+)
+
+
+def unprefixed(ident: object) -> object:
+    """Return a process id as its own recorder wrote it.
+
+    >>> unprefixed("[TP00] Traces"), unprefixed("[TP01-DP00] -1"), unprefixed("[x] y"), unprefixed(7)
+    ('Traces', '-1', '[x] y', 7)
+    """
+    return _PREFIX.sub("", ident, count=1) if isinstance(ident, str) and ident.startswith("[") else ident
+
+
+def prefixes(texts: dict[int, str]) -> dict[int, str]:
+    """Return what SGLang put before those ids that have it; `texts` are those that ids stand for."""
+    found = {number: _PREFIX.match(text) for number, text in texts.items() if text.startswith("[")}
+    return {number: match[0].strip() for number, match in found.items() if match}
+
+
+def prefixed_ranks(labelled: dict[int, str]) -> dict[int, int]:
+    """Return the rank of each process id with one of the :func:`prefixes`, unless two labels claim the same.
+
+    >>> prefixed_ranks({-5: "[TP00]", -6: "[TP01]"}), prefixed_ranks({-5: "[TP00-PP00]", -6: "[TP00-PP01]"})
+    ({-5: 0, -6: 1}, {})
+    """
+    rank = {label: int(found[1]) for label in set(labelled.values()) if (found := _PREFIX_RANK.match(label))}
+    claimed = list(rank.values())
+    return {
+        n: rank[label] for n, label in labelled.items() if label in rank and claimed.count(rank[label]) == 1
+    }
+
+
+def shared_correlations(called: pl.DataFrame) -> pl.Series:
+    """Return the correlation ids of :func:`frames.calls` that several processes have: each process counts its own."""
+    if called["caller"].n_unique() < 2:
+        return called["correlation"].clear()
+    processes = called.group_by("correlation").agg(pl.col("caller").n_unique())
+    return processes.filter(pl.col("caller") > 1)["correlation"]
+
+
+def repeated_calls(called: pl.DataFrame) -> int:
+    """Return how many runtime calls of :func:`frames.calls` repeat an id of their process, which no recorder does."""
+    runtime = called.filter("runtime").select("correlation", "caller")
+    if runtime["correlation"].n_unique() == runtime.height:
+        return 0
+    return runtime.height - runtime.n_unique()
+
+
+def merge_notes(several: bool, ids_shared: int, again: int) -> Iterator[str]:  # noqa: FBT001
+    """Say what was found: `several` processes, ids that they share, calls that repeat one."""
+    if several:
+        yield SEVERAL
+    if ids_shared:
+        yield SHARED.format(ids_shared)
+    if again:
+        yield REPEATED.format(again)
+
+
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})(?=\D)')
+CHUNK = 1 << 20
+#: As much of a chunk as may hold the begin of what ends in the next one.
+OVERLAP = 64
+
+
+def base_ns(path: Path) -> int:
+    """Return `baseTimeNanoseconds` of the file, 0 if it has none: its times then are what they say.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+
+    """
+    rest = b""
+    with open_stream(path) as stream:
+        while chunk := stream.read(CHUNK):
+            if found := _BASE.search(rest + chunk):
+                return int(found[1])
+            rest = (rest + chunk)[-OVERLAP:]
+    return 0

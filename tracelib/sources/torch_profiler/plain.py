@@ -15,6 +15,7 @@ import msgspec
 import polars as pl
 
 from tracelib.sources.torch_profiler.collectives import of_args
+from tracelib.sources.torch_profiler.document import unprefixed
 from tracelib.sources.torch_profiler.events import (
     NO_COUNTERS,
     NO_GPU,
@@ -25,12 +26,11 @@ from tracelib.sources.torch_profiler.events import (
     Batch,
     gpu_kind,
     on_device,
+    pairing,
     slice_category,
     stable_id,
     wrapped,
 )
-from tracelib.sources.torch_profiler.merged import unprefixed
-from tracelib.sources.torch_profiler.pairs import pairing
 
 _Raw = msgspec.Raw
 LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63

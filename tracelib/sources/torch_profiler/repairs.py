@@ -7,9 +7,13 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: What decoders raise at a text that is not JSON.
+UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BYTES_STRING = re.compile(_STRING.pattern.encode(), re.DOTALL)
 #: A pair of surrogates; half of one; another escape; a backslash that begins none.

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from tracelib.sources.torch_profiler.chunks import TRAILING, UNDECODABLE, event_boundaries
+from tracelib.sources.torch_profiler.chunks import TRAILING, event_boundaries
 from tracelib.sources.torch_profiler.plain import Event, decode
-from tracelib.sources.torch_profiler.repairs import depth_of, guessed, repaired
+from tracelib.sources.torch_profiler.repairs import UNDECODABLE, depth_of, guessed, repaired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -254,10 +254,10 @@ def _add_notebooks(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from tracelib.display import counted
     from tracelib.report import name_of, write_report
     from tracelib.report.pipeline import can_draw
     from tracelib.sources import trace_files
+    from tracelib.words import counted
 
     failing = listed(options.fail_on, "--fail-on", VERDICTS)
     trace_files(options.traces)  # a wrong path is told at once, before a kernel starts

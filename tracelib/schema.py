@@ -1,11 +1,12 @@
 """The columns of every frame in a :class:`tracelib.Trace`, with dtypes and units.
 
-Times are ``Int64`` nanoseconds: ``ts_ns`` is a moment, ``dur_ns`` a length, both on the trace's one timeline (after
-:func:`tracelib.align`, wall time where a source is tied to it). Shares are 0..1. A ``null`` means "not recorded", never 0.
+Times are ``Int64`` nanoseconds: ``ts_ns`` is a moment, ``dur_ns`` a length, both on the trace's one timeline
+(after :func:`tracelib.align`, wall time where a source is tied to it). Shares are 0..1. A ``null`` means "not
+recorded", never 0.
 
-Rows of host frames point to a thread by ``thread`` (a row of `threads`), rows of GPU frames to a device by ``gpu`` (a
-row of `gpus`), every row to its file by ``source`` (a row of `sources`). One integer key keeps joins short and exact: a
-process id is unique neither across hosts nor across files.
+Rows of host frames point to a thread by ``thread`` (a row of `threads`), rows of GPU frames to a device by
+``gpu`` (a row of `gpus`), every row to its file by ``source`` (a row of `sources`). One integer key keeps
+joins short and exact: a process id is unique neither across hosts nor across files.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import polars as pl
 #: In `sched.prev` / `sched.next`: the CPU's idle task, which is no thread.
 IDLE = -1
 
-#: What kind of interval a slice is. `op`: a framework operator; `runtime`: a CUDA/HIP/XPU/MTIA runtime call; `driver`: a
-#: driver call; `annotation`: a named range put there by people (record_function, NVTX, trace_marker); `python`: a Python
-#: frame; `os`: a libc or system call; `sync`: a host wait as the profiler names it; `overhead`: the recorder's own cost;
-#: `gpu_annotation`: a host range projected onto a stream (it lies on no host thread); `other`: anything else.
+#: What kind of interval a slice is. `op`: a framework operator; `runtime`: a CUDA/HIP/XPU/MTIA runtime call;
+#: `driver`: a driver call; `annotation`: a named range put there by people (record_function, NVTX,
+#: trace_marker); `python`: a Python frame; `os`: a libc or system call; `sync`: a host wait as the profiler
+#: names it; `overhead`: the recorder's own cost; `gpu_annotation`: a host range projected onto a stream (it
+#: lies on no host thread); `other`: anything else.
 SLICE_CATEGORY = pl.Enum(
     ["op", "runtime", "driver", "annotation", "python", "os", "sync", "overhead", "gpu_annotation", "other"]
 )
 GPU_OP_KIND = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 SCHED_EVENT = pl.Enum(["switch", "wakeup", "waking", "wakeup_new"])
-#: The state in which a thread left its CPU, by the kernel's letter; `R` covers `R+` (see `preempted` in the text forms).
+#: The state in which a thread left its CPU, by the kernel's letter; `R` covers `R+` (see `preempted` in the
+#: text forms).
 THREAD_STATE = pl.Enum(["R", "S", "D", "T", "t", "X", "Z", "P", "I", "other"])
 HEALTH_LEVEL = pl.Enum(["info", "warning", "error"])
 
@@ -53,9 +56,9 @@ GPU_OPS = pl.Schema(
         "kind": GPU_OP_KIND,
         "correlation": pl.Int64(),  # null = none recorded
         "pid": pl.Int64(),  # of the process that launched it; null = unknown
-        "graph": pl.Int64(),  # id of the CUDA/HIP graph, or 0 for "by a graph launch, id not recorded"; null = not by a graph
+        "graph": pl.Int64(),  # the CUDA/HIP graph's id; 0 = a graph without recorded id; null = none
         "bytes": pl.Int64(),  # memcpy, memset; the message of a collective where the trace has it in bytes
-        "collective": pl.Categorical(),  # all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send, recv, …; null = none
+        "collective": pl.Categorical(),  # all_reduce, all_gather, broadcast, send, …; null = none
         "group": pl.Categorical(),  # process group's name; null = not recorded
         "group_size": pl.Int32(),
         "sequence": pl.Int64(),  # of the collective in its group, where the trace has one
@@ -71,7 +74,7 @@ SAMPLES = pl.Schema(
         "ts_ns": pl.Int64(),
         "cpu": pl.Int32(),
         "event": pl.Categorical(),  # cpu-clock, cycles:u, …
-        "period": pl.Int64(),  # as recorded: ns for cpu-clock and task-clock, counts for hardware events; null = not recorded
+        "period": pl.Int64(),  # ns for cpu-clock and task-clock, else counts; null = not recorded
         "stack": pl.Int32(),  # a stack of `stacks`; null = no call chain recorded
     }
 )
@@ -93,9 +96,9 @@ SCHED = pl.Schema(
         "ts_ns": pl.Int64(),
         "cpu": pl.Int32(),  # where it happened; for wake-ups, the target CPU where recorded
         "event": SCHED_EVENT,
-        "prev": pl.Int32(),  # switch: the thread that left (IDLE = idle, null = not recorded); wake-up: the waker
+        "prev": pl.Int32(),  # switch: the thread that left (or IDLE; null = not recorded); wake-up: the waker
         "prev_state": THREAD_STATE,  # switch: the state in which prev left; null = not recorded
-        "next": pl.Int32(),  # switch: the thread that came (IDLE = idle, null = not recorded); wake-up: the thread woken
+        "next": pl.Int32(),  # switch: the thread that came (or IDLE; null = not recorded); wake-up: the woken
     }
 )
 
@@ -148,16 +151,16 @@ SOURCES = pl.Schema(
         "rank": pl.Int32(),
         "cpus": pl.Int32(),  # CPUs of the host; null = not recorded
         "clock": pl.String(),  # realtime, monotonic, boottime, session, local, unknown
-        "wall_offset_ns": pl.Int64(),  # declared: wall time = ts_ns + this; null = the file does not declare it
+        "wall_offset_ns": pl.Int64(),  # declared: wall time = ts_ns + this; null = not declared
         "tied_by": pl.String(),  # declared, anchors, user, untied; null before tracelib.align
         "offset_ns": pl.Int64(),  # added to the file's own times by tracelib.align; null before
         "error_ns": pl.Int64(),  # what the tie is good for; null = not estimated
         "tied_with": pl.String(),  # the file whose clock it was compared with; null = none
-        "anchor_kind": pl.String(),  # what both saw: thread switches, named ranges, ends of collectives, activity, …; null = nothing
+        "anchor_kind": pl.String(),  # what both saw: thread switches, named ranges, …; null = nothing
         "anchors": pl.Int64(),  # how many; null = none
         "residual_p50_ns": pl.Int64(),  # by how much the anchors miss each other; null = not measured
         "residual_p99_ns": pl.Int64(),
-        "drift_ppb": pl.Int64(),  # its clock's rate was corrected by this, in ns a second; null before tracelib.align
+        "drift_ppb": pl.Int64(),  # correction of its clock's rate, in ns a second; null before tracelib.align
         "first_ns": pl.Int64(),  # of this file's events, on the trace's timeline
         "last_ns": pl.Int64(),
         "lost_declared": pl.Int64(),  # events the recorder says it lost

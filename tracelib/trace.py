@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """Frames of one or more trace files on one timeline; :mod:`tracelib.schema` lists each frame's columns."""
+    """Frames of one or more trace files on one timeline; :mod:`tracelib.schema` lists the columns."""
 
     slices: pl.DataFrame
     gpu_ops: pl.DataFrame
@@ -63,14 +63,14 @@ class Trace:
 
     @classmethod
     def from_parquet(cls, folder: str | Path) -> Trace:
-        """Return the trace in `folder`: of each frame the parts `NAME-0.parquet`, `NAME-1.parquet`, … in this order.
+        """Return the trace in `folder`: of each frame the parts `NAME-0.parquet`, `NAME-1.parquet`, ….
 
         Raises
         ------
         FileNotFoundError
             A frame is missing.
         polars.exceptions.PolarsError
-            A file is no Parquet, or its columns and dtypes are not those of :mod:`tracelib.schema`.
+            A file is not Parquet, or its columns and dtypes are not those of :mod:`tracelib.schema`.
 
         """
         files = {}
@@ -100,7 +100,7 @@ class Trace:
         return importlib.import_module("tracelib.report.opening").shown(self)
 
     def check(self) -> Trace:
-        """Return self if the frames are sound: schemas match, keys point to rows that exist, no negative duration.
+        """Return self if the frames are sound: schemas match, keys point to rows, no duration is negative.
 
         Raises
         ------
@@ -118,9 +118,9 @@ class Trace:
             ("gpu_ops", "gpu", "gpus"),
             ("samples", "stack", "stacks"),
         ):
-            known = getattr(self, target)[target[:-1]].unique()
+            ids = getattr(self, target)[target[:-1]].unique()
             used = getattr(self, frame)[column].drop_nulls().unique()
-            stray = used.filter((used >= 0) & ~used.is_in(known.implode()))
+            stray = used.filter((used >= 0) & ~used.is_in(ids.implode()))
             assert stray.is_empty(), (
                 f"{frame}.{column} points to no row of {target}: {stray.head(3).to_list()}"
             )
@@ -131,12 +131,12 @@ class Trace:
 
 
 def write_parquet(rows: pl.DataFrame, file: Path) -> None:
-    """Write rows as Parquet without compression: read in half the time, and still a twentieth of the trace's text."""
+    """Write rows as Parquet without compression: read in half the time, and a twentieth of the text."""
     rows.write_parquet(file, compression="uncompressed", statistics=False)
 
 
 def ordered(name: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of the frame called `name` in its order; as they are, not a copy, where they stand so already."""
+    """Return the rows of the frame called `name` in its order; not copied if they stand in it."""
     descending = [name == "slices" and column == "dur_ns" for column in SORT[name]]
     if _in_order(frame, SORT[name], descending):
         return frame

@@ -1,9 +1,10 @@
 """Whether what a profiler saw a thread do agrees with when the scheduler let it run, and which shift makes it agree.
 
-A thread does nothing while it is off the CPU: no slice of it can begin or end there. Each time that a thread is provably
-off therefore bounds the shift between the profiler's clock and the scheduler's from both sides, by the last thing the
-thread did before and the first thing it did after. Off for certain is the time from a switch away from the thread to its
-next event, if that is a switch back or its wake-up; recorders lose switches, so nothing else counts.
+A thread does nothing while it is off the CPU: no slice of it can begin or end there. Each time that a thread
+is provably off therefore bounds the shift between the profiler's clock and the scheduler's from both sides,
+by the last thing the thread did before and the first thing it did after. Off for certain is the time from a
+switch away from the thread to its next event, if that is a switch back or its wake-up; recorders lose
+switches, so nothing else counts.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ if TYPE_CHECKING:
 ENOUGH = 50
 #: Fewer absences than this bound nothing.
 MIN_OFF = 12
-#: A slice may seem to begin this long before its thread's switch-in: clocks are read at different points of the path.
+#: A slice may seem to begin this long before its thread's switch-in: clocks are read at different points of
+#: the path.
 SLACK_NS = 20_000
-#: Share of absences that may be contradicted: profilers cut the slices that are open when they start and stop.
+#: Share of absences that may be contradicted: profilers cut the slices that are open when they start and
+#: stop.
 TRIM = 0.01
 ACTIVE = ("op", "runtime", "driver", "annotation", "python", "os")
 #: For the search of an unknown shift: how many moments vote, over how long, and what one contradiction costs.
 VOTERS, CHUNK_NS, PENALTY, PAIRS = 1_500, 3_000_000_000, 20, 1_000_000
-#: By how much a drifting clock may be off at the ends of that time: no single shift fits there to the microsecond.
+#: By how much a drifting clock may be off at the ends of that time: no single shift fits there to the
+#: microsecond.
 SMEAR_NS = 100_000
 #: Clocks that something keeps in step drift less than this against each other.
 PLAUSIBLE_DRIFT = 100e-6
@@ -45,7 +49,8 @@ RIVAL = 0.8
 class Bounds:
     """The shifts of the profiler's clock that agree with the scheduler: `low_ns` to `high_ns`, from `absences` of threads.
 
-    `low_ns` > `high_ns`: no shift agrees. `contradicted` = share of the absences during which their thread did something.
+    `low_ns` > `high_ns`: no shift agrees. `contradicted` = share of the absences during which their thread
+    did something.
     """
 
     low_ns: int
@@ -107,8 +112,8 @@ def moments(trace: Trace) -> pl.DataFrame:
 def absences(trace: Trace) -> pl.DataFrame:
     """Return when threads were off the CPU for certain: tid, left, came.
 
-    A thread that left its CPU still runnable comes back by a switch, one that slept by a wake-up or a switch. A sample of
-    it, or a wake-up that it caused, in between proves that its coming back was not recorded.
+    A thread that left its CPU still runnable comes back by a switch, one that slept by a wake-up or a switch.
+    A sample of it, or a wake-up that it caused, in between proves that its coming back was not recorded.
     """
     switch = pl.col("event") == "switch"
     state = pl.col("prev_state").cast(pl.String)
@@ -131,7 +136,8 @@ def absences(trace: Trace) -> pl.DataFrame:
     return named.select("tid", "came", left="ts_ns").sort("tid", "left")
 
 
-#: Of each thread that both know: when it left and came back, and the sorted moments at which it did something.
+#: Of each thread that both know: when it left and came back, and the sorted moments at which it did
+#: something.
 Pairs = list[tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]]
 
 
@@ -148,8 +154,8 @@ def _pairs(off: pl.DataFrame, moments: pl.DataFrame) -> Pairs:
 def _search(pairs: Pairs, smear_ns: int) -> tuple[int, int, int] | None:
     """Return the shift at which threads do most while on their CPUs and nothing while off, its width, and its time.
 
-    Absences count from `smear_ns` after their begin to as much before their end. None if another shift does nearly as
-    well: threads that were rarely off fit anywhere.
+    Absences count from `smear_ns` after their begin to as much before their end. None if another shift does
+    nearly as well: threads that were rarely off fit anywhere.
     """
     pairs = [
         (left[long] + smear_ns, came[long] - smear_ns, at)
@@ -206,7 +212,8 @@ def _limits(
     for left, came, at in pairs:
         middle = (left + came) // 2
         long = (came - left) > 2 * unsure_ns
-        # The middle of the absence in the profiler's clock; the drift over the shift itself is far below a ns.
+        # The middle of the absence in the profiler's clock; the drift over the shift itself is far below a
+        # ns.
         there = middle - offset - (middle - offset - centre) * rate
         inside = (there > at[0]) & (there < at[-1]) & long
         if reach is not None:

@@ -1,11 +1,11 @@
 """Moments that two recorders both saw, and the one shift, and drift, that makes them agree.
 
-A moment is a row of `ts_ns`, in the source's own clock, and `key`, text that is equal in both sources for the same kind
-of moment. Keys repeat (a thread leaves a CPU thousands of times). Every pair of moments with one key votes for the shift
-between them; the true shift gets a vote from almost every moment, any other only by chance or period. From the winning
-shift, moments are matched one after the other outwards, a line is fitted through their differences, and the share of
-moments that meet a partner is compared with that of the runners-up: a run that repeats itself exactly, one period later,
-fits as well, and then there is no answer.
+A moment is a row of `ts_ns`, in the source's own clock, and `key`, text that is equal in both sources for the
+same kind of moment. Keys repeat (a thread leaves a CPU thousands of times). Every pair of moments with one
+key votes for the shift between them; the true shift gets a vote from almost every moment, any other only by
+chance or period. From the winning shift, moments are matched one after the other outwards, a line is fitted
+through their differences, and the share of moments that meet a partner is compared with that of the
+runners-up: a run that repeats itself exactly, one period later, fits as well, and then there is no answer.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def named_ranges(trace: Trace) -> pl.DataFrame:
 def collective_ends(trace: Trace) -> pl.DataFrame:
     """Return the ends of collectives: ranks of one group leave one together, within microseconds.
 
-    The message size tells one collective of a group from the next where it is recorded, the sequence number better.
+    The message size tells one collective of a group from the next where it is recorded, the sequence number
+    better.
     """
     ops = trace.gpu_ops.filter(
         pl.col("collective").is_not_null() & ~pl.col("collective").cast(pl.String).is_in(["send", "recv"])
@@ -103,7 +104,8 @@ MIN_ANCHORS = 12
 MIN_SHARE = 0.7
 #: A second shift that does at least this well, relative to the best, makes the answer ambiguous.
 RIVAL = 0.75
-#: What moments meet by chance must stay below this part of what the best line reaches; the shifts that show chance.
+#: What moments meet by chance must stay below this part of what the best line reaches; the shifts that show
+#: chance.
 CHANCE, DECOYS_NS = 0.4, (-23_456_789, -9_123_457, -3_701_235, 3_302_467, 8_765_431, 21_098_765)
 #: Widths of the bins in which votes are counted: narrow for dense moments, wide for a drifting clock.
 BINS_NS = (5_000, 25_000, 125_000, 600_000)
@@ -318,7 +320,8 @@ def _track(
     offset, rate, reach, tolerance = float(shift), 0.0, 0, 2 * width
     span = int(max(times.max() - centre, centre - times.min()))
     while reach < span:
-        # Start with what the voters spanned; from there the rate is known well enough to look four times as far.
+        # Start with what the voters spanned; from there the rate is known well enough to look four times as
+        # far.
         reach = min(span, max(1_000_000_000, reach * 4))
         inside = np.abs(times - centre) <= reach
         for _ in range(6):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 BILLION = 1_000_000_000
-#: Kernel names of trace clocks, and the clock that each reads; the others do not compare to any other source's clock.
+#: Kernel names of trace clocks, and the clock that each reads; the others do not compare to any other
+#: source's clock.
 FTRACE_CLOCKS = {
     "mono": "monotonic",
     "mono_raw": "monotonic_raw",
@@ -41,9 +42,9 @@ STEADY = frozenset({"monotonic", "monotonic_raw", "boottime", "tai", "tsc"})
 class Tie:
     """How one source's times map to the timeline: ``t + offset_ns + drift_ppb * (t - pivot_ns) / 1e9``.
 
-    `method` is declared, user, anchors, reference (this source's clock is the timeline) or untied; `against` names the
-    source whose clock it was tied through; `anchors` counts what two sources both saw, `p50_ns` and `p99_ns` are the
-    residuals of those, `error_ns` is what the tie is good for.
+    `method` is declared, user, anchors, reference (this source's clock is the timeline) or untied; `against`
+    names the source whose clock it was tied through; `anchors` counts what two sources both saw, `p50_ns` and
+    `p99_ns` are the residuals of those, `error_ns` is what the tie is good for.
     """
 
     method: str
@@ -62,7 +63,8 @@ class Tie:
         shifted = times + self.offset_ns
         if not self.drift_ppb:
             return shifted
-        # Whole microseconds times ppb stay far below 2^63 for any run; the lost sub-microsecond part drifts < 1 ns.
+        # Whole microseconds times ppb stay far below 2^63 for any run; the lost sub-microsecond part drifts <
+        # 1 ns.
         return shifted + ((times - self.pivot_ns) // 1000 * self.drift_ppb) // (BILLION // 1000)
 
 
@@ -96,7 +98,8 @@ def with_ftrace_clock(traces: Sequence[Trace], clock: str | None) -> list[Trace]
 def with_clock_pairs(traces: Sequence[Trace], wall_offsets: Mapping[str, int]) -> list[Trace]:
     """Return the traces, those that name a clock in `wall_offsets` and declare no tie to wall time with that one.
 
-    `wall_offsets` maps a clock to what must be added to it to get wall time, read on the host of these traces.
+    `wall_offsets` maps a clock to what must be added to it to get wall time, read on the host of these
+    traces.
     """
     out = []
     for trace in traces:
@@ -146,7 +149,8 @@ def shared_clock_tie(row: Mapping[str, Any], others: Sequence[tuple[Mapping[str,
     return Tie("declared", tie.offset_ns, tie.drift_ppb, tie.pivot_ns, tie.error_ns, against=other["file"])
 
 
-#: Kinds of moments that mean the same on every host; all others are told by thread ids, which one host gives out.
+#: Kinds of moments that mean the same on every host; all others are told by thread ids, which one host gives
+#: out.
 ACROSS_HOSTS = ("ends of collectives",)
 #: An answer this good need not be compared with what the other kinds of moments would say.
 GOOD_NS = 10_000
@@ -154,7 +158,8 @@ GOOD_NS = 10_000
 CONTRADICTED = 0.1
 #: Two recordings of one run cover at least this part of the shorter one together.
 MEET = 0.1
-#: Of the moments of one source, the share that must have a partner near for a tie to count as checked by them.
+#: Of the moments of one source, the share that must have a partner near for a tie to count as checked by
+#: them.
 CHECKED = 0.5
 
 

@@ -1,8 +1,8 @@
 """Threads of a container: its recorder wrote the ids of its own pid namespace, the host's recorders those of the host.
 
-A map from the user is applied as it is. Without one, a process is taken for a host's only if its threads' activity proves
-it: each time that the host's thread was off the CPU, the container's did nothing, far more often than by chance, and of no
-other thread is that so. Ids are never matched by likeness, order or guess.
+A map from the user is applied as it is. Without one, a process is taken for a host's only if its threads'
+activity proves it: each time that the host's thread was off the CPU, the container's did nothing, far more
+often than by chance, and of no other thread is that so. Ids are never matched by likeness, order or guess.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 
 #: Formats whose recorder lives in the process that it records, hence in its container.
 IN_CONTAINERS = ("torch_profiler", "nsys")
-#: Shifts at which a container's moments surely do not belong to the host's absences: what they meet there is chance.
+#: Shifts at which a container's moments surely do not belong to the host's absences: what they meet there is
+#: chance.
 DECOYS_NS = (53_000_011, -53_000_011, 137_000_003, -137_000_003, 411_000_017, -411_000_017)
 #: Absences that chance alone would contradict; fewer prove nothing.
 PROVEN = 12
 #: Of those, the share that may be contradicted (profilers cut what is open when they start and stop).
 CLEAN = 0.05
-#: Another thread that cannot be told apart: so many absences that chance would contradict, so few of them contradicted.
+#: Another thread that cannot be told apart: so many absences that chance would contradict, so few of them
+#: contradicted.
 RIVAL, RIVAL_CLEAN = 5, 0.2
 
 #: A process or thread id inside -> on the host.
@@ -75,7 +77,8 @@ def mapped(trace: Trace, ids: Mapping[int, int]) -> Trace:
 def proofs(trace: Trace, host: Iterable[Trace]) -> list[Proof]:
     """Return what the activity of a container's threads proves, of all traces of one host whose clocks are tied to it.
 
-    Both sides must be on one timeline already. A thread has at most one proof; of several recorders the strongest counts.
+    Both sides must be on one timeline already. A thread has at most one proof; of several recorders the
+    strongest counts.
     """
     moments = _by_thread(trace, activity.moments(trace).sort("tid", "at"), "at")
     best: dict[int, Proof] = {}

@@ -1,12 +1,13 @@
 """Which sources were recorded on one host, and which of their thread names are the same.
 
-perf and nsys write their host's name; Kineto and ftrace texts do not. A source without one is put on another's host only
-if the threads prove it: process and thread ids that agree, names that do not contradict, and, where scheduler events
-exist, no host slice that begins while its thread is provably off the CPU. Process ids alone prove nothing: they repeat
-on every host and in every container.
+perf and nsys write their host's name; Kineto and ftrace texts do not. A source without one is put on
+another's host only if the threads prove it: process and thread ids that agree, names that do not contradict,
+and, where scheduler events exist, no host slice that begins while its thread is provably off the CPU. Process
+ids alone prove nothing: they repeat on every host and in every container.
 
-Recorders write one thread's name differently: the kernel cuts it (the comm) to 15 bytes and gives a new thread the name
-of its creator until it is renamed; PyTorch's profiler writes "thread 767 (python3)", the process's name for each thread.
+Recorders write one thread's name differently: the kernel cuts it (the comm) to 15 bytes and gives a new
+thread the name of its creator until it is renamed; PyTorch's profiler writes "thread 767 (python3)", the
+process's name for each thread.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 #: Share of a source's own threads that must be found on a host before the source is put there.
 ENOUGH = 0.8
-#: Short-lived processes change their name between two recorders' looks; more contradictions than this are no accident.
+#: Short-lived processes change their name between two recorders' looks; more contradictions than this are no
+#: accident.
 CLASHES = 0.1
 #: Above this share of slices that begin while their thread is off the CPU, the ids are another machine's.
 IMPOSSIBLE = 0.2
@@ -53,8 +55,9 @@ def group_hosts(
 ) -> Hosts:
     """Return which of `traces` share a host.
 
-    `apart[i]` keeps source i by itself (its clock is not tied, so nothing may join it). `off_share(i, j)` is the share of
-    source i's slices that begin while source j's scheduler events say their thread is off the CPU, None if unknown.
+    `apart[i]` keeps source i by itself (its clock is not tied, so nothing may join it). `off_share(i, j)` is
+    the share of source i's slices that begin while source j's scheduler events say their thread is off the
+    CPU, None if unknown.
     """
     hosts = Hosts([-1] * len(traces))
     rows = [source_row(trace) for trace in traces]
@@ -91,8 +94,9 @@ def _name_rivals(hosts: Hosts, traces: Sequence[Trace]) -> None:
 def _rivals(index: int, traces: Sequence[Trace]) -> list[str]:
     """Return files of the same recorder, none of which names its host, that hold a process with the same id.
 
-    Of PyTorch's profiler, one process writes several files one after the other, never two at a time, and keeps its rank. An
-    nsys session may be any node's: ids and names repeat on every node that runs the same image.
+    Of PyTorch's profiler, one process writes several files one after the other, never two at a time, and
+    keeps its rank. An nsys session may be any node's: ids and names repeat on every node that runs the same
+    image.
     """
     own = source_row(traces[index])
     if own["format"] not in ("torch_profiler", "nsys"):
@@ -148,8 +152,8 @@ def _place(
 ) -> int:
     """Return the group of source `index`: a host whose threads its own agree with, else one of its own.
 
-    `rivals` are files that claim the same process ids for other processes: then ids and names are not enough, and only
-    the activity of the threads decides.
+    `rivals` are files that claim the same process ids for other processes: then ids and names are not enough,
+    and only the activity of the threads decides.
     """
     fitting: list[int] = []
     for group in range(len(hosts.names)):

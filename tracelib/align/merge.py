@@ -1,8 +1,9 @@
 """Many traces of one file each into one trace: threads that are the same become one, times move to the timeline.
 
-Two rows are the same thread if host, process id and thread id agree and the names do not contradict each other; a
-source that does not know process ids (ftrace without record-tgid) is joined by thread id alone, if that is unique on its
-host. Threads and GPUs of an untied source never join others': no row of it can meet another source's by accident.
+Two rows are the same thread if host, process id and thread id agree and the names do not contradict each
+other; a source that does not know process ids (ftrace without record-tgid) is joined by thread id alone, if
+that is unique on its host. Threads and GPUs of an untied source never join others': no row of it can meet
+another source's by accident.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def merge(
 ) -> Trace:
     """Return one trace of `traces`, times moved by `ties`.
 
-    `hosts` gives, for each trace, the group of sources that run on one host; `names` each group's host name, None if no
-    source knows it. Untied sources must have a group of their own.
+    `hosts` gives, for each trace, the group of sources that run on one host; `names` each group's host name,
+    None if no source knows it. Untied sources must have a group of their own.
     """
     formats = [source_row(trace)["format"] for trace in traces]
     threads, thread_ids = _threads(traces, hosts)

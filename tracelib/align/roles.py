@@ -1,8 +1,9 @@
 """What part of the server each thread belongs to: API server, engine, worker of a rank, recorder, system.
 
-A whole process takes the role of its main evidence: the user's map, then names (`VLLM::EngineCore`, `worker_TP0`), then
-what it did (a process that tokenizes is an API server; one that dequeues broadcasts and launches kernels is a worker),
-then launching kernels at all. The rules are data: `roles.toml` beside this file.
+A whole process takes the role of its main evidence: the user's map, then names (`VLLM::EngineCore`,
+`worker_TP0`), then what it did (a process that tokenizes is an API server; one that dequeues broadcasts and
+launches kernels is a worker), then launching kernels at all. The rules are data: `roles.toml` beside this
+file.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def by_name(name: str | None, scope: str) -> Verdict | None:
 def assign_roles(trace: Trace, roles: Mapping[str, str] | None = None) -> Trace:
     """Return the trace with `threads.role`, `threads.rank` and `gpus.rank` filled in.
 
-    `roles` maps a glob or regular expression on a thread's name, its process's name or its process id to a role, or to
-    "worker:3" for the worker of rank 3; it goes before every rule.
+    `roles` maps a glob or regular expression on a thread's name, its process's name or its process id to a
+    role, or to "worker:3" for the worker of rank 3; it goes before every rule.
 
     Raises
     ------

@@ -1,9 +1,10 @@
 """Ties every source's clock to one timeline, in the order that docs/numbers.md (Alignment) gives.
 
-By the user's word, by declaration, by a steady clock that another source names too, by anchors that two sources both
-saw. What is left stays untied. If no file says where wall time is, the clock of the fullest one is the timeline.
-Declared clocks are checked against the anchors: a clock that they prove wrong is replaced by theirs, and the report says
-so; the user's word is never replaced, only doubted. Files that share no time with the others are pointed out.
+By the user's word, by declaration, by a steady clock that another source names too, by anchors that two
+sources both saw. What is left stays untied. If no file says where wall time is, the clock of the fullest one
+is the timeline. Declared clocks are checked against the anchors: a clock that they prove wrong is replaced by
+theirs, and the report says so; the user's word is never replaced, only doubted. Files that share no time with
+the others are pointed out.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ def _replace_wrong(
 ) -> tuple[list[Remark], Checks]:
     """Check the tied sources against each other, and tie by anchors those whose declared clock is proven wrong.
 
-    Which of two is wrong, more witnesses decide; then, who shares less time with the others; then, the one without GPU
-    work, whose header is a mere pair of clock readings.
+    Which of two is wrong, more witnesses decide; then, who shares less time with the others; then, the one
+    without GPU work, whose header is a mere pair of clock readings.
     """
     remarks: list[Remark] = []
 

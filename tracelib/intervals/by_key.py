@@ -1,4 +1,4 @@
-"""How rows of many keys are worked on together: key after key on one line, in parts that stay in the processor's reach."""
+"""Rows of many keys, worked on together: ordered, laid key after key on one line, and cut into parts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def end(frame: pl.DataFrame) -> int:
 
 
 def in_order(frame: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the rows of `frame` by key and begin; rows that stand so already, or in a few runs of such, cost little."""
+    """Return the rows of `frame` by key and begin; rows in order, or in a few runs of such, cost little."""
     if frame.is_empty() or frame[by].null_count():
         return frame.sort(by, "ts_ns", maintain_order=True)
     order = order_of(frame[by].to_numpy(), ints(frame["ts_ns"]))
@@ -55,7 +55,7 @@ def in_order(frame: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def order_of(key: Keys, ts: Ints) -> NDArray[np.uint32] | None:
-    """Return the positions of rows by key and begin, of equal ones as they stand; None if they stand in order."""
+    """Return the positions of rows by key and begin, a stable order; None if they stand in it."""
     if _stands_in_order(key, ts):
         return None
     runs: dict[int, list[tuple[int, int]]] = {}
@@ -89,7 +89,7 @@ def each(function: Callable[[Part], Made], parts: Sequence[Part]) -> list[Made]:
 
 
 def in_parts(function: Callable[[pl.DataFrame], pl.DataFrame], rows: pl.DataFrame) -> pl.DataFrame:
-    """Return `function` of all rows, made of a few at a time: for what it makes along the way there is little new memory."""
+    """Return `function` of all rows, computed a few at a time, which takes little new memory."""
     if rows.height <= CHUNK:
         return function(rows)
     return pl.concat(each(function, list(rows.iter_slices(CHUNK))), rechunk=True)
@@ -106,7 +106,8 @@ def with_length(rows: pl.DataFrame, by: str) -> pl.DataFrame:
 def lines(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
     """Return `rows` in parts of whole keys that each fit on one line, no part if there are no rows.
 
-    The parts have about `CHUNK` rows where the keys allow, so that what is made of them stays in the processor's reach.
+    The parts have about `CHUNK` rows where the keys allow, so that what is made of them stays in the
+    processor's reach.
     """
     if rows.is_empty():
         return []
@@ -125,7 +126,7 @@ def changes(values: Keys) -> Ints:
 
 
 def whole_keys(keys: Keys) -> list[tuple[int, int]]:
-    """Return stretches (begin, end) of about `CHUNK` of the sorted `keys`, none of which breaks one key's rows apart."""
+    """Return stretches (begin, end) of about `CHUNK` of the sorted `keys`, each of whole keys."""
     if not len(keys):
         return []
     bounds = [0, *changes(keys).tolist(), len(keys)]
@@ -137,7 +138,7 @@ def whole_keys(keys: Keys) -> list[tuple[int, int]]:
 
 
 def key_by_key(keys: Keys) -> Ints:
-    """Return the positions of `keys` in their order, equal ones as they stand; small keys are counted, not compared."""
+    """Return the stable order of `keys`; small keys are counted, not compared."""
     if len(keys) and int(keys.max()) - int(keys.min()) < 2**16:
         keys = (keys - keys.min()).astype(np.uint16)
     return np.argsort(keys, kind="stable")
@@ -156,7 +157,7 @@ def _fits(rows: pl.DataFrame, by: str) -> bool:
 
 
 def on_line(rows: pl.DataFrame, by: str) -> tuple[Ints, Ints, Ints]:
-    """Return begin and end of each row on a line that holds key after key, and what was added to the row's times."""
+    """Return begin and end of each row on a line that holds key after key, and each row's shift."""
     key, ts, dur = rows[by].to_numpy(), ints(rows["ts_ns"]), ints(rows["dur_ns"])
     if key.min() == key.max():
         return ts, ts + dur, np.broadcast_to(np.int64(0), len(ts))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
-    """Return the rows of `frame` that overlap `[start_ns, end_ns)`, cut to it; rows without length are dropped."""
+    """Return the rows of `frame` that overlap `[start_ns, end_ns)`, cut to it, without those of no length."""
     if frame.height and start_ns <= begin(frame) and end(frame) <= end_ns:
         return frame.filter(pl.col("dur_ns") > 0)
     start = pl.col("ts_ns").clip(lower_bound=start_ns)
@@ -43,8 +43,8 @@ def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
 def union(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return the time that the intervals of `frame` cover together, per key.
 
-    Needs columns `by`, `ts_ns`, `dur_ns`. One row per covered stretch: `by`, `ts_ns`, `dur_ns`, sorted; stretches that
-    touch are one.
+    Needs columns `by`, `ts_ns`, `dur_ns`. One row per covered stretch: `by`, `ts_ns`, `dur_ns`, sorted;
+    stretches that touch are one.
     """
     rows = with_length(frame.select(by, "ts_ns", "dur_ns"), by)
     return pl.concat([rows.clear(), *each(lambda part: _union(part, by), lines(rows, by))], rechunk=True)
@@ -70,7 +70,8 @@ def _union(rows: pl.DataFrame, by: str) -> pl.DataFrame:
 def fill(timeline: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_ns: int) -> pl.DataFrame:
     """Return `timeline` cut to `[start_ns, end_ns)` and completed with rows whose other columns are null.
 
-    After it, the intervals of each key in `keys` cover the stretch without gap or overlap. Sorted by `by`, `ts_ns`.
+    After it, the intervals of each key in `keys` cover the stretch without gap or overlap. Sorted by `by`,
+    `ts_ns`.
     """
     return overlay(whole(timeline, by, keys, start_ns, end_ns), timeline, by).select(timeline.columns)
 
@@ -85,15 +86,16 @@ def whole(like: pl.DataFrame, by: str, keys: Sequence[int], start_ns: int, end_n
 def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFrame:
     """Cut each row of `pieces` where the `timeline` of its key changes, and add the timeline's columns.
 
-    `pieces` may overlap each other. Total `dur_ns` stays the same to the nanosecond: what no row of the timeline covers
-    comes back with null in its columns. Rows keep the order of `pieces`, then time.
+    `pieces` may overlap each other. Total `dur_ns` stays the same to the nanosecond: what no row of the
+    timeline covers comes back with null in its columns. Rows keep the order of `pieces`, then time.
 
-    One row per part: the columns of `pieces` (with `ts_ns`, `dur_ns` of the part), then those of `timeline` but `on`.
+    One row per part: the columns of `pieces` (with `ts_ns`, `dur_ns` of the part), then those of `timeline`
+    but `on`.
 
     Raises
     ------
     ValueError
-        Intervals of `timeline` overlap: it is none.
+        Intervals of `timeline` overlap.
 
     """
     extra = [column for column in timeline.columns if column not in (on, "ts_ns", "dur_ns")]
@@ -111,14 +113,14 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     cut = pl.concat([*chain.from_iterable(parts), alone], rechunk=True)
     if not cut["_piece"].is_sorted():
         cut = cut.select(pl.all().gather(np.argsort(cut["_piece"].to_numpy(), kind="stable")))
-    told = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"])).with_columns(
+    rows = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"])).with_columns(
         cut["ts_ns"], cut["dur_ns"]
     )
-    return told.select(pieces.columns).with_columns(timeline[c].gather(cut["_at"]) for c in extra)
+    return rows.select(pieces.columns).with_columns(timeline[c].gather(cut["_at"]) for c in extra)
 
 
 def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> list[pl.DataFrame]:
-    """Return the parts of `pieces`: `_piece`, `ts_ns`, `dur_ns`, `_at` (the timeline's row there; null = none)."""
+    """Return the parts of `pieces`: `_piece`, `ts_ns`, `dur_ns`, `_at` (the timeline's row, null = none)."""
     left, right, shift = on_line(pieces, on)
     start, stop, row = _same_line(timeline, pieces, on)
     row = np.append(row, np.uint32(0))  # which -1, none, takes
@@ -151,7 +153,7 @@ def _few(edges: Ints) -> Iterator[slice]:
 def _parts(
     left: Ints, right: Ints, low: Ints, count: Ints, start: Ints, stop: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return of each part its piece, begin, length, and the number of the interval that covers it, -1 = none does.
+    """Return each part's piece, begin, length, and the number of the interval that covers it (-1 = none).
 
     Each piece, from `left` to `right`, meets the `count` intervals from number `low` on.
     """
@@ -201,7 +203,7 @@ def _same_line(timeline: pl.DataFrame, pieces: pl.DataFrame, on: str) -> tuple[I
 
 
 def merge_equal(timeline: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
-    """Join neighbouring rows of a sorted timeline that touch and agree in the columns `same`; other columns are dropped."""
+    """Join neighbours of a sorted timeline that touch and agree in the columns `same`; other columns go."""
     if timeline.is_empty():
         return timeline.select(*same, "ts_ns", "dur_ns")
     ends = pl.col("ts_ns") + pl.col("dur_ns")
@@ -214,7 +216,7 @@ def merge_equal(timeline: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
 
 
 def beneath(first: pl.DataFrame, second: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the timeline `first`, and the timeline `second` where `first` has nothing; both of the same columns.
+    """Return the timeline `first`, and the timeline `second` where `first` has nothing; of the same columns.
 
     Sorted by `by`, `ts_ns`.
     """
@@ -226,22 +228,22 @@ def under(line: pl.DataFrame, second: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return the timeline `second` where the timeline `line`, which is in order, has nothing."""
     if second.is_empty() or line.is_empty():
         return second
-    told = second.with_columns(_seen=pl.lit(value=True))
-    return overlay(_gaps(line, by, second), told, by).filter("_seen").select(second.columns)
+    marked = second.with_columns(_seen=pl.lit(value=True))
+    return overlay(_gaps(line, by, second), marked, by).filter("_seen").select(second.columns)
 
 
 def _gaps(line: pl.DataFrame, by: str, around: pl.DataFrame) -> pl.DataFrame:
-    """Return where `line`, in order, has nothing between begin and end of the rows `around`, for the keys of these."""
+    """Return where `line`, in order, has nothing from the begin to the end of `around`, for its keys."""
     low, high = begin(around), end(around)
     keys = around[by].drop_nulls().unique()
     line = line.filter(pl.col(by).is_in(keys.implode()))
     never = keys.filter(~keys.is_in(line[by].unique().implode()))
-    found = each(lambda part: _holes(part, by, low, high), lines(line, by))
-    return clip(pl.concat([whole(line, by, never.to_list(), low, high), *found]), low, high)
+    holes = each(lambda part: _holes(part, by, low, high), lines(line, by))
+    return clip(pl.concat([whole(line, by, never.to_list(), low, high), *holes]), low, high)
 
 
 def _holes(line: pl.DataFrame, by: str, low: int, high: int) -> pl.DataFrame:
-    """Return what is free between `low` and the first row of each key, between its rows, and between the last and `high`."""
+    """Return what is free from `low` to the first row of each key, between its rows, and then to `high`."""
     start = ints(line["ts_ns"])
     stop = start + ints(line["dur_ns"])
     first = np.append(0, changes(line[by].to_numpy()))
@@ -268,8 +270,8 @@ def layered(
 ) -> pl.DataFrame:
     """Return one timeline in which an earlier layer hides the later ones, and `rest` is what no layer covers.
 
-    Each layer is a name and a frame with `by`, `ts_ns`, `dur_ns`. One row per stretch: `by`, `ts_ns`, `dur_ns`, `state`
-    (the layer's name); per key the rows cover `[start_ns, end_ns)` without gap or overlap.
+    Each layer is a name and a frame with `by`, `ts_ns`, `dur_ns`. One row per stretch: `by`, `ts_ns`,
+    `dur_ns`, `state` (the layer's name); per key the rows cover `[start_ns, end_ns)` without gap or overlap.
     """
     open_ = whole(layers[0][1], by, keys, start_ns, end_ns)
     decided = [open_.clear().with_columns(state=pl.lit(None, pl.UInt8))]

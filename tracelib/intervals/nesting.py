@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 
 def innermost(slices: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return, per key, which row of `slices` is innermost at each moment: of those open, the one that began last.
+    """Return, per key, which row of `slices` is innermost at each moment: the open one that began last.
 
-    For properly nested slices that is the deepest one. Equal begins: the shorter one is inside; equal ends as well: the
-    later row. Slices that overlap without nesting (damaged input, several clocks) are handled by the same definition.
+    For properly nested slices that is the deepest one. Equal begins: the shorter one is inside; equal ends as
+    well: the later row. Slices that overlap without nesting (damaged input, several clocks) are handled by
+    the same definition.
 
-    One row per stretch: `by`, `ts_ns`, `dur_ns`, `row` (UInt32, position in `slices`); moments that no slice covers have
-    no row. Sorted by `by`, `ts_ns`.
+    One row per stretch: `by`, `ts_ns`, `dur_ns`, `row` (UInt32, position in `slices`); moments that no slice
+    covers have no row. Sorted by `by`, `ts_ns`.
     """
     rows = with_length(slices.select(by, "ts_ns", "dur_ns").with_row_index("row"), by)
     empty = rows.select(by, "ts_ns", "dur_ns", "row").clear()
-    found = each(lambda part: _innermost(part, by), lines(rows, by))
-    return pl.concat([empty, *chain.from_iterable(found)], rechunk=True)
+    parts = each(lambda part: _innermost(part, by), lines(rows, by))
+    return pl.concat([empty, *chain.from_iterable(parts)], rechunk=True)
 
 
 def _innermost(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
@@ -63,10 +64,10 @@ def _preorder(start: Ints, stop: Ints) -> Ints | None:
 
 
 def _tops(start: Ints, stop: Ints) -> Iterator[tuple[Ints, Ints, Places]]:
-    """Yield begin, stop and position of the innermost interval over time, for intervals in preorder, part by part.
+    """Yield begin, stop and position of the innermost interval over time, of intervals in preorder.
 
-    A part ends where an interval begins, which makes a new stretch begin there anyway; what goes on then is carried into the
-    next part, which is made large enough for that to cost little.
+    A part ends where an interval begins, which makes a new stretch begin there anyway; what goes on then is
+    carried into the next part, which is made large enough for that to cost little.
     """
     at, open_ = 0, np.empty(0, np.int32)
     while at < len(start):
@@ -85,8 +86,8 @@ def _tops(start: Ints, stop: Ints) -> Iterator[tuple[Ints, Ints, Places]]:
 def _tops_of_part(start: Ints, stop: Ints) -> tuple[Ints, Ints, Places]:
     """Return the same of few intervals.
 
-    The innermost changes where one begins, to that one, and where one ends that nothing hides, to the last before it that
-    goes on.
+    The innermost changes where one begins, to that one, and where one ends that nothing hides, to the last
+    before it that goes on.
     """
     after = np.searchsorted(start, stop, side="left")  # the first that begins when this one has ended
     depth = np.cumsum(1 - np.bincount(after, minlength=len(start) + 1)[:-1]) - 1  # begun before and going on
@@ -103,10 +104,10 @@ def _tops_of_part(start: Ints, stop: Ints) -> tuple[Ints, Ints, Places]:
 def _changes_of_nested(
     start: Ints, stop: Ints, after: Ints, depth: Ints, parent: Places
 ) -> tuple[Ints, Places]:
-    """Return when the top changes, and to which interval (-1 = none); ends before begins, of equal ends the inner first.
+    """Return when the top changes, and to which interval (-1 = none); ends before begins, inner ends first.
 
-    Nothing needs sorting: before the begin of number i lie i begins and i - depth ends, before its end `after` begins and
-    after - depth - 1 ends.
+    Nothing needs sorting: before the begin of number i lie i begins and i - depth ends, before its end
+    `after` begins and after - depth - 1 ends.
     """
     n = len(start)
     times, tops = np.empty(2 * n, np.int64), np.empty(2 * n, np.int32)
@@ -130,7 +131,7 @@ def _changes_of_crossing(start: Ints, stop: Ints) -> tuple[Ints, Places]:
 
 
 def _parents(depth: Ints) -> Places:
-    """Return the position of each interval's parent, the last one before it that is one level up; -1 for roots."""
+    """Return the position of each interval's parent, the last one before it one level up; -1 for roots."""
     levels = int(depth.max()) + 1
     by_depth = np.argsort(depth.astype(np.uint16 if levels < 2**16 else np.int64), kind="stable").astype(
         np.int32
@@ -146,7 +147,7 @@ def _parents(depth: Ints) -> Places:
 
 
 def _last_longer(stop: Ints) -> Places:
-    """Return for each interval the last one before it that ends later, -1 if none does, by jumping over jumps."""
+    """Return for each interval the last one before it that ends later (-1 = none), jumping over jumps."""
     before = np.arange(-1, len(stop) - 1, dtype=np.int32)
     open_ = np.arange(1, len(stop))
     while len(open_):

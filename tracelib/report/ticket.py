@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from tracelib.display import counted
 from tracelib.report import numbers
 from tracelib.report.sections.verdict import three_figures
 from tracelib.report.sections.words import VERDICTS, cause_name
 from tracelib.report.text import duration, plain, share
+from tracelib.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

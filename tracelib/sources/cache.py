@@ -176,7 +176,7 @@ def _reader_version(package: Path) -> str:
     """Return a digest of all source text that decides what a reader returns."""
     shared = (
         *package.parent.glob("*.py"),
-        *(package.parent.parent / name for name in ("display.py", "schema.py", "trace.py")),
+        *(package.parent.parent / name for name in ("words.py", "schema.py", "trace.py")),
     )
     digest = hashlib.blake2b(pl.__version__.encode(), digest_size=20)
     own = (file for pattern in ("*.py", "*.toml", "*.[ch]") for file in package.rglob(pattern))

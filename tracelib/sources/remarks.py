@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelib.display import counted
 from tracelib.schema import HEALTH
+from tracelib.words import counted
 
 __all__ = ["Remarks", "counted"]
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tracelib.sources.torch_profiler.reader import Content
 
 
-#: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or a start of its own.
+#: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or a start of its
+#: own.
 EPOCH_LIKE_NS = 10**18
 NOT_ADDED = "the times count from the epoch although a baseTimeNanoseconds is given: it was not added"
 #: So many of the first times tell whether a base is to be added to them.

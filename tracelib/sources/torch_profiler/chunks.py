@@ -1,9 +1,10 @@
 """A Chrome trace's bytes, cut into pieces of whole events.
 
-A trace is `{…, "traceEvents": [event, event, …], …}` or a bare `[event, …`, on one line or many, of any size. The text
-before the list is its head, the text after it its tail (:mod:`document` reads both). A cut is made where `}, {"key":`
-stands: the unescaped quote after the brace cannot be inside a JSON string, and an object with a `"ph"` must end before
-the cut, so that a list of objects nested in some event's args, of any length, does not pass for events.
+A trace is `{…, "traceEvents": [event, event, …], …}` or a bare `[event, …`, on one line or many, of any size.
+The text before the list is its head, the text after it its tail (:mod:`document` reads both). A cut is made
+where `}, {"key":` stands: the unescaped quote after the brace cannot be inside a JSON string, and an object
+with a `"ph"` must end before the cut, so that a list of objects nested in some event's args, of any length,
+does not pass for events.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 #: Bytes 0 behind a chunk's text: the compiled scan stops at the first, and may look at the others.
 PAD = 64
-#: Measured on 500 MB: with 4 MiB a tenth slower, because what is done once a piece costs more; with 12 MiB no faster.
+#: Measured on 500 MB: with 4 MiB a tenth slower, because what is done once a piece costs more; with 12 MiB no
+#: faster.
 CHUNK = 8 << 20
 #: No event is longer than this (a name of some MB is damage): a bound on memory.
 LONGEST = 64 << 20

@@ -1,11 +1,12 @@
 """What a trace says of itself outside its list of events: time base, rank, host, devices, versions.
 
-Keys stand before the list or after it (before since March 2025, after it earlier), in any order; unknown ones are
-other people's and are ignored. Written by `ChromeTraceLogger` in pytorch/kineto, libkineto/src/output_json.cpp.
+Keys stand before the list or after it (before since March 2025, after it earlier), in any order; unknown ones
+are other people's and are ignored. Written by `ChromeTraceLogger` in pytorch/kineto,
+libkineto/src/output_json.cpp.
 
-Kineto writes a file per process. Some tools merge several: SGLang's `profile_merger.py` puts the rank before each process
-id ("[TP01] 4711"), others add an offset per rank to the ids (TraceLens' `TraceFuse`). Both leave the number of the
-device as it was, often 0 in each.
+Kineto writes a file per process. Some tools merge several: SGLang's `profile_merger.py` puts the rank before
+each process id ("[TP01] 4711"), others add an offset per rank to the ids (TraceLens' `TraceFuse`). Both leave
+the number of the device as it was, often 0 in each.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version)"\s*:\s*"?(\d{1,19})(?!\d)')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,19})(?!\d)')
-#: The text of an integer, as some writers have numbers; not of thousands of digits, which Python refuses to convert.
+#: The text of an integer, as some writers have numbers; not of thousands of digits, which Python refuses to
+#: convert.
 _INTEGER = re.compile(r"([0-9]{1,19})(?:\.0*)?")
-#: How files are called by what writes them: most by "rank3"; SGLang "…-TP-3.trace…", "…-TP-3-DP-0…"; vLLM "worker_TP3"; the
-#: TensorBoard plugin "worker3" or else {host}_{pid}, whose hosts ("gpu-worker-3") have numbers that are no ranks.
+#: How files are called by what writes them: most by "rank3"; SGLang "…-TP-3.trace…", "…-TP-3-DP-0…"; vLLM
+#: "worker_TP3"; the TensorBoard plugin "worker3" or else {host}_{pid}, whose hosts ("gpu-worker-3") have
+#: numbers that are no ranks.
 _FILE_RANKS = (
     r"(?:(?<![A-Za-z])(?:[Rr]ank|RANK)|(?<=[a-z])Rank)[-_ ]?(\d+)",
     r"(?<![A-Za-z])TP-(\d+)(?=\.|-[A-Z])",

@@ -3,8 +3,9 @@
 Times are ns relative to the file's base, ids are 64-bit integers. The categories are those of Kineto's
 `libkineto/include/ActivityType.h` and of its versions of 2020 and 2021, in any case.
 
-Other writers have begin and end events: `B`/`E` nest on their thread; `b`/`e` nest among those of one id, scope and
-category; `S`/`F` pair by name as well (the "Trace Event Format" document of Google's catapult project).
+Other writers have begin and end events: `B`/`E` nest on their thread; `b`/`e` nest among those of one id,
+scope and category; `S`/`F` pair by name as well (the "Trace Event Format" document of Google's catapult
+project).
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ _GPU_KINDS = {
 
 #: Categories of what Kineto draws on a device though it is no work of one: the pid is the device's number.
 _ON_DEVICE = ("cuda_event", "cuda_profiler_range", "mtia_insight")
-#: Phases that become no frame: flows (correlation ids are exact where flows are not), samples, objects, clock syncs, links.
+#: Phases that become no frame: flows (correlation ids are exact where flows are not), samples, objects, clock
+#: syncs, links.
 UNUSED_PHASES = frozenset("stfPpNODvVcT()=")
 #: The pid of what lies on no host thread, as Kineto writes it for its own overhead.
 NOWHERE = -1
@@ -184,7 +186,8 @@ NAME, TIME, DURATION = (SPANS.names().index(name) for name in ("name", "ts", "du
 def pairing(event: Event, ph: str, category: str | None) -> str:
     """Return what the begins and ends of one asynchronous interval have in common.
 
-    An `id` and an `id2.global` are valid in the whole file, an `id2.local` in its process; a `scope` tells equal ids apart.
+    An `id` and an `id2.global` are valid in the whole file, an `id2.local` in its process; a `scope` tells
+    equal ids apart.
     """
     local = event.id2.get("local") if isinstance(event.id2, dict) else event.id2
     if event.id is not None:

@@ -1,9 +1,9 @@
 """The fast decoder: rows of a chunk's ordinary events, from the values that one compiled pass finds (:mod:`native`).
 
-An event is ordinary if it is an interval, an instant or a flow with plain numbers. The others (metadata, counters,
-begins and ends, ids as texts, collectives without arguments, odd numbers) are slow: the plain decoder reads them, so that
-only that one knows their rules. A chunk that is not valid JSON but for small faults, or has hardly any ordinary events,
-is refused as a whole. Both decoders give the same rows.
+An event is ordinary if it is an interval, an instant or a flow with plain numbers. The others (metadata,
+counters, begins and ends, ids as texts, collectives without arguments, odd numbers) are slow: the plain
+decoder reads them, so that only that one knows their rules. A chunk that is not valid JSON but for small
+faults, or has hardly any ordinary events, is refused as a whole. Both decoders give the same rows.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def meaning(text: str) -> str:
 class Scan:
     """One chunk on its way to columns; `slow` marks the events that are left to the plain decoder.
 
-    `host` and `device` are the numbers of the ordinary events that are no work of a GPU, and that are; reading their
-    values marks those as slow whose values are not plain.
+    `host` and `device` are the numbers of the ordinary events that are no work of a GPU, and that are;
+    reading their values marks those as slow whose values are not plain.
     """
 
     def __init__(self, chunk: Chunk) -> None:

@@ -73,9 +73,9 @@ def threads(found: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame
 def on_threads(spans: pl.DataFrame, called: pl.DataFrame, callers: pl.DataFrame) -> pl.DataFrame:
     """Return pid and tid of the host thread that each of `spans` lies on, and if it lies on one (hosted, bool).
 
-    Kineto draws a `cuda_sync` on the stream it waits for; the thread that waits is the one whose call has the same
-    correlation, else its own if that is one of the `callers` (pid, tid): a device and a process may have one number.
-    Overhead of the profiler (pid -1) and annotations projected to a GPU lie on no thread.
+    Kineto draws a `cuda_sync` on the stream it waits for; the thread that waits is the one whose call has the
+    same correlation, else its own if that is one of the `callers` (pid, tid): a device and a process may have
+    one number. Overhead of the profiler (pid -1) and annotations projected to a GPU lie on no thread.
     """
     nowhere = pl.col("category").eq("gpu_annotation") | pl.col("pid").eq(NOWHERE)
     processes = callers["pid"].unique()
@@ -146,8 +146,8 @@ def gpus(devices: pl.DataFrame, host: str | None, names: dict[int, str]) -> pl.D
 def gpu_ops(gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base: int) -> pl.DataFrame:
     """Return :data:`tracelib.schema.GPU_OPS` of `gpu` (:data:`events.GPU`), with the process that called each.
 
-    A file has the events of one process as a rule: where no call is recorded for a GPU op and just one process made
-    calls, it is that one.
+    A file has the events of one process as a rule: where no call is recorded for a GPU op and just one
+    process made calls, it is that one.
     """
     numbers = devices.drop("rank").with_columns(gpu=pl.int_range(devices.height, dtype=pl.Int32))
     keys = devices.drop("rank").columns

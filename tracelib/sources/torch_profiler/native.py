@@ -1,8 +1,8 @@
 """The compiled pass over a piece of a trace (`scan.c`), called through ctypes: no copy is made, Python's lock is let go.
 
-The library is made when tracelib is installed (`hatch_build.py`), and named after the source that it was made from, so
-that none of another version is ever loaded. Where there is none, because no C compiler was at hand, all events go to
-the plain decoder: the same rows, several times slower.
+The library is made when tracelib is installed (`hatch_build.py`), and named after the source that it was made
+from, so that none of another version is ever loaded. Where there is none, because no C compiler was at hand,
+all events go to the plain decoder: the same rows, several times slower.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     Kind = Literal["integer", "time", "string", "object"]
 
 FOLDER = Path(__file__).parent
-#: States of a value: what it should be; something else. 0 is none at all. Of an event: faults that can be mended.
+#: States of a value: what it should be; something else. 0 is none at all. Of an event: faults that can be
+#: mended.
 PLAIN, ODD, MENDED = 1, 2, 3
 KINDS: tuple[Kind, ...] = ("integer", "time", "string", "object")
 #: Spellings of a collective's args before October 2024: the plain decoder knows what they mean.

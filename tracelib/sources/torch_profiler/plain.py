@@ -34,11 +34,13 @@ from tracelib.sources.torch_profiler.events import (
 
 _Raw = msgspec.Raw
 LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63
-#: Instants that describe the recording itself, not the program: their pids and how their names begin; and the pids of its spans.
+#: Instants that describe the recording itself, not the program: their pids and how their names begin; and the
+#: pids of its spans.
 RECORDER_PIDS, RECORDER_NAMES = ("Spans", "Traces", ""), ("Iteration Start", "Record Window End")
 RECORDER_SPANS = ("Spans", "Traces")
 INSTANTS, MARKS = frozenset("iInR"), frozenset("BEbeSF")
-#: Texts that are ids of up to 64 bits; longer ones are names, and Python refuses to make numbers of very long ones.
+#: Texts that are ids of up to 64 bits; longer ones are names, and Python refuses to make numbers of very long
+#: ones.
 _ID = re.compile(r"-?[0-9]{1,20}")
 
 

@@ -161,8 +161,8 @@ def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Conte
 def read(path: Path) -> Trace:
     """Return the trace in the file at `path`: slices, gpu_ops, counters, threads, gpus, its source and its health.
 
-    Times are ns since the epoch where the file has a time base or counts from the epoch (clock "realtime"), else of
-    the file's own clock ("unknown").
+    Times are ns since the epoch where the file has a time base or counts from the epoch (clock "realtime"),
+    else of the file's own clock ("unknown").
 
     Raises
     ------

@@ -1,10 +1,10 @@
 """Reads a piece of a trace that is not valid JSON, losing as few events as possible.
 
-What is seen in the wild: lone backslashes of Windows paths (pytorch#98432, kineto#336), unescaped quotes and newlines in
-names (pytorch#113001; whole dictionaries, pytorch#146900), log lines between and in events, control characters
-(pytorch#130622), bytes that are no UTF-8 (pytorch#136180), NaN and Infinity, files cut short. The piece is halved at event
-boundaries until each part decodes or is a single event; a single event is repaired if it can be (:mod:`repairs`), and else
-counted as lost.
+What is seen in the wild: lone backslashes of Windows paths (pytorch#98432, kineto#336), unescaped quotes and
+newlines in names (pytorch#113001; whole dictionaries, pytorch#146900), log lines between and in events,
+control characters (pytorch#130622), bytes that are no UTF-8 (pytorch#136180), NaN and Infinity, files cut
+short. The piece is halved at event boundaries until each part decodes or is a single event; a single event is
+repaired if it can be (:mod:`repairs`), and else counted as lost.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelib import schema
-from tracelib.analyses.demand import demand
-from tracelib.analyses.scheduling import scheduling
+from tracelib.analyses.scheduling import demand, scheduling
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import Window
 from tracelib.trace import Trace

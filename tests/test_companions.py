@@ -11,7 +11,7 @@ import pytest
 import tracelib
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.results import analyse
-from tracelib.analyses.supply import Supply, cpu_max
+from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.findings import diagnose
 from tracelib.report import companions, manifest

@@ -5,7 +5,7 @@ import pytest
 
 from tests.charts.server import API, ENGINE, trace
 from tracelib import schema
-from tracelib.analyses.arrivals import waits_until
+from tracelib.analyses.upstream import waits_until
 
 
 def _slices(*rows):

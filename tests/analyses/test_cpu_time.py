@@ -11,8 +11,7 @@ import pytest
 
 from tracelib import load, schema
 from tracelib.analyses.cpu_time import cpu_time
-from tracelib.analyses.demand import demand
-from tracelib.analyses.scheduling import scheduling
+from tracelib.analyses.scheduling import demand, scheduling
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
 from tracelib.rules import load_rules

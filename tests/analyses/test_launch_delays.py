@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracelib import schema
-from tracelib.analyses.launch_delays import LAUNCH_DELAYS, launch_delays
+from tracelib.analyses.launches import LAUNCH_DELAYS, launch_delays
 
 COLUMNS = {
     "kind": schema.GPU_OP_KIND,

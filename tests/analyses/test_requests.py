@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from tests.findings.sheet import Sheet, ns
+from tracelib.analyses.ipc import worker_steps
 from tracelib.analyses.requests import BEFORE, NO_STEP, NO_STEPS, NOT_SENT, PARTS, request_log, requests
 from tracelib.analyses.results import analyse
-from tracelib.analyses.worker_steps import worker_steps
 
 TIMES = ("arrived", "tokenize_start", "tokenize_end", "scheduled", "first_token")
 LOG = {"id": pl.String, **dict.fromkeys((*TIMES, "prompt_tokens"), pl.Int64)}

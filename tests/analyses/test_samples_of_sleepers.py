@@ -4,7 +4,7 @@ import polars as pl
 
 from tests.analyses.scheduling_frames import IDLE, switch, trace, wakeup, window
 from tracelib import schema
-from tracelib.analyses.clock_stretches import clock_stretches
+from tracelib.analyses.cpu_time import sample_stretches
 from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.thread_states import thread_states
 from tracelib.rules import load_rules
@@ -32,6 +32,6 @@ def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
         over,
         load_rules(),
         thread_states(sampled, over),
-        clock_stretches(sampled, over, load_rules()),
+        sample_stretches(sampled, over, load_rules()),
     )
     assert told.select("thread", "ts_ns", "dur_ns", "cause").rows() == [(1, 900, 100, "gc")]

@@ -8,7 +8,7 @@ import pytest
 
 import tracelib
 from tests.conftest import ROOT
-from tracelib.analyses.step_tokens import step_tokens
+from tracelib.analyses.requests import step_tokens
 from tracelib.analyses.window import Window
 from tracelib.rules import load_rules
 from tracelib.schema import SLICES, THREADS

@@ -11,8 +11,8 @@ from tests.charts.test_charts import HOSTILE, OTHERS
 from tracelib import charts
 from tracelib.analyses.capacity import capacity, options
 from tracelib.analyses.comparison import comparison
-from tracelib.analyses.host_time import HOST_TIME, host_time
-from tracelib.analyses.step_tokens import STEP_TOKENS
+from tracelib.analyses.lost import HOST_TIME, host_time
+from tracelib.analyses.requests import STEP_TOKENS
 from tracelib.charts.moments import worst_moment
 from tracelib.report.instances import instances
 from tracelib.schema import FRAMES

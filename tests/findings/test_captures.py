@@ -59,8 +59,10 @@ def test_who_ran_instead_adds_up_to_the_shortage_and_is_mostly_the_tokenizers(ru
     """With two CPUs and six tokenizer threads; the names are the threads' own."""
     results, _ = run("starved")
     short = results.lost.filter(pl.col("cpu_state") == "runnable")
-    assert results.instead["dur_ns"].sum() == short["dur_ns"].sum()
-    names = results.instead.join(results.trace.threads.select(by="thread", name="name"), on="by", how="left")
+    assert results.cpu_contention["dur_ns"].sum() == short["dur_ns"].sum()
+    names = results.cpu_contention.join(
+        results.trace.threads.select(by="thread", name="name"), on="by", how="left"
+    )
     tokenizers = names.filter(pl.col("name") == "tokenizer")["dur_ns"].sum()
     assert tokenizers > 0.5 * short["dur_ns"].sum()
 

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from tests.findings.sheet import MS, Sheet
-from tracelib.analyses.cpus import server_cpus
-from tracelib.analyses.instead import instead
-from tracelib.analyses.spinning import SPINNING, polls
+from tracelib.analyses.capacity import server_cpus
+from tracelib.analyses.cpu_time import SPINNING, polls
+from tracelib.analyses.lost import cpu_contention
 from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.findings.finding import Abstained
 from tracelib.findings.rules.busy_wait import busy_wait
@@ -117,7 +117,9 @@ def test_the_same_cpu_number_of_another_host_is_another_cpu():
     states = pl.concat([results.thread_states, pl.DataFrame([row], schema=THREAD_STATES)]).sort(
         "thread", "ts_ns"
     )
-    told = instead(results.lost, states, results.host_activity, results.spinning, results.trace.threads)
+    told = cpu_contention(
+        results.lost, states, results.host_activity, results.spinning, results.trace.threads
+    )
     assert told["by"].unique().to_list() == [here]
     assert server_cpus(results)[0] == 1
     assert server_cpus(dataclasses.replace(results, thread_states=states))[0] == 2

@@ -1,4 +1,7 @@
-"""How many cores a server needs, by several estimates side by side, each with its origin (ATTRIBUTION.md, "Capacity")."""
+"""How many CPUs the server had and needs, by several estimates side by side, each with its origin.
+
+docs/numbers.md, "Capacity", defines them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.cpus import cpus_known
-from tracelib.analyses.demand import demand_at
-from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.scheduling import SERVER, demand_at, tells_shortage
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
-
-__all__ = ["CAPACITY", "capacity", "options"]
 
 CAPACITY = pl.Schema(
     {"estimate": pl.String(), "cores": pl.Float64(), "source": pl.String(), "why_not": pl.String()}
@@ -162,3 +161,29 @@ def options(results: Results, instances: pl.DataFrame) -> pl.DataFrame:
         shortage_per_hour=price * pl.lit(short, pl.Float64),
     )
     return told.select(*(name for name in told.columns if name not in ("date", "source")), "date", "source")
+
+
+def server_cpus(results: Results) -> tuple[int | None, int | None]:
+    """Return on how many CPUs the server's threads were seen to run, and how many the host has.
+
+    The first is what an affinity mask or a container's CPU set leaves; None without scheduler events. The second is the
+    host's count as recorded, which says nothing of either; None = not recorded. Of several hosts, all together.
+    """
+    server = results.trace.threads.filter(pl.col("role").is_in(SERVER)).select("thread", "host")
+    running = results.thread_states.filter(pl.col("state").cast(pl.String) == "running").drop_nulls("cpu")
+    ran = running.join(server, on="thread").select("host", "cpu").unique()
+    counted = (
+        results.trace.sources.drop_nulls("cpus").group_by("host").agg(pl.col("cpus").max()).drop_nulls("host")
+    )
+    named = int(counted["cpus"].sum()) if counted.height > 1 else None
+    host = named or max(results.trace.sources["cpus"].drop_nulls().to_list(), default=None)
+    return (ran.height or None), host
+
+
+def cpus_known(results: Results) -> tuple[int | None, str]:
+    """Return how many CPUs the server had, and how that is known: those it was seen to run on, else the host's count."""
+    seen, host = server_cpus(results)
+    if seen is None:
+        return host, "recorded"
+    of = f"of the host's {host} " if host else ""
+    return seen, f"{of}on which its threads were seen to run"

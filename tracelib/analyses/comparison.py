@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.cpus import cpus_known
+from tracelib.analyses.capacity import cpus_known
 from tracelib.analyses.gpu_states import USEFUL
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.analyses.results import Results
-
-__all__ = ["COMPARISON", "comparison"]
 
 COMPARISON = pl.Schema(
     {
@@ -54,7 +52,7 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
     `prompt tokens`: per second; `ttft p50`, `ttft p95`), `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this run; null where fewer than
     two stretches or requests make it), `unit` (String: share, 1/s, ns). A figure that a run cannot tell has no row.
 
-    Tokens are those of the steps of one worker, counted at the step's middle (:mod:`tracelib.analyses.step_tokens`): of the
+    Tokens are those of the steps of one worker, counted at the step's middle (:mod:`tracelib.analyses.requests`): of the
     lowest rank, which stands for all that share the model with it. An answer's first token comes out of its prompt's step
     and is no decode token. Where no step tells, prompt tokens are those of the request log, counted at the first token.
     """

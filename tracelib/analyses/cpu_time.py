@@ -1,4 +1,10 @@
-"""Ledger 3: what the CPUs were spent on, by role and cause, from CPU samples (ATTRIBUTION.md, "CPU time")."""
+"""Ledger 3: what the CPUs were spent on, by role and cause, from CPU samples (docs/numbers.md, "CPU time").
+
+Also what the same samples say of single threads: when one was on a CPU only to ask again (polling), and when one that a
+GPU waited for likely slept for the interpreter lock. CPython lets one thread of a process run Python at a time
+(Python/ceval_gil.c). A thread asleep inside framework or Python code while a sibling executes bytecode fits a wait for
+that lock; it may as well have slept for something else. So this is likely, never certain.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.classify import sample_causes, slice_causes, slices_named
+from tracelib.intervals import clip, fill, merge_equal, overlay, union
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.rules import Rules
     from tracelib.trace import Trace
-
-__all__ = ["CPU_TIME", "cpu_time"]
 
 CPU_TIME = pl.Schema(
     {
@@ -120,3 +125,129 @@ def _with_shares(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(
         share=share, ci_low=(middle - spread).clip(0, 1), ci_high=(middle + spread).clip(0, 1)
     )
+
+
+def sample_stretches(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
+    """Return the samples of time-based events as the stretches that they stand for.
+
+    One row per sample: the columns of `samples`, `role`, `cause`, `sub_cause`, `tier` as of
+    :func:`tracelib.classify.sample_causes`; `ts_ns`, `dur_ns` = the time since the thread's sample before it, one period at
+    most, cut to the window. Sorted by `thread`, `ts_ns`.
+    """
+    by_clock = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
+    told = sample_causes(trace.samples.filter(by_clock), trace.threads, trace.stacks, rules).sort(
+        "thread", "ts_ns"
+    )
+    before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
+    start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("period"))
+    stretches = told.with_columns(ts_ns=start, dur_ns=pl.col("ts_ns") - start)
+    return clip(stretches, window.start_ns, window.end_ns)
+
+
+SPINNING = pl.Schema({"thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": pl.String()})
+
+POLLS = pl.Schema(
+    {
+        "kind": pl.String(),
+        "count": pl.Int64(),
+        "p50_ns": pl.Int64(),
+        "p95_ns": pl.Int64(),
+        "max_ns": pl.Int64(),
+        "total_ns": pl.Int64(),
+    }
+)
+
+
+def spinning(
+    window: Window, activity: pl.DataFrame, thread_states: pl.DataFrame, stretches: pl.DataFrame
+) -> pl.DataFrame:
+    """Return when each thread polled.
+
+    Takes the frames `host_activity`, `thread_states` and `sample_stretches`. A thread polls while its innermost slice waits for another process
+    or for the device and the scheduler saw it on a CPU; elsewhere while its samples say so, one period at most each.
+
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `kind` (String: `poll` = another process's message,
+    `device_wait`, and from samples also `yield`, `openmp`, `nccl_proxy`). Sorted by `thread`, `ts_ns`.
+    """
+    by_slice = _on_cpu_while_waiting(activity, thread_states)
+    samples = stretches.filter(pl.col("cause") == "spin")
+    sampled = samples.select("thread", "ts_ns", "dur_ns", kind="sub_cause")
+    threads = sampled["thread"].drop_nulls().unique().to_list()
+    free = fill(by_slice, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("kind").is_null())
+    added = overlay(free.drop("kind"), sampled, "thread").filter(pl.col("kind").is_not_null())
+    rows = pl.concat([by_slice, added.select(by_slice.columns)]).sort("thread", "ts_ns")
+    return merge_equal(rows, ["thread", "kind"]).select(list(SPINNING)).match_to_schema(SPINNING)
+
+
+def polls(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return how long polls last on a CPU at a time.
+
+    Takes the frame `spinning`; a poll ends when its thread leaves the CPU or has what it waits for. Of kinds that only samples
+    show, a length is a number of sampling periods.
+
+    One row per kind: `kind` (String), `count`, `p50_ns`, `p95_ns`, `max_ns` (nearest rank), `total_ns` (Int64). Sorted by
+    `total_ns`, largest first.
+    """
+    length = pl.col("dur_ns")
+    summed = stretches.group_by("kind").agg(
+        count=pl.len(),
+        p50_ns=length.quantile(0.5, "nearest"),
+        p95_ns=length.quantile(0.95, "nearest"),
+        max_ns=length.max(),
+        total_ns=length.sum(),
+    )
+    told = summed.select(pl.col(name).cast(dtype) for name, dtype in POLLS.items())
+    return told.sort("total_ns", "kind", descending=[True, False])
+
+
+def _on_cpu_while_waiting(activity: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    waits, device = pl.col("waits_for").is_not_null(), pl.col("cause") == "sync"
+    waiting = activity.filter((waits | device) & (pl.col("seen_by") == "slice")).select(
+        "thread", "ts_ns", "dur_ns", kind=pl.when(waits).then(pl.lit("poll")).otherwise(pl.lit("device_wait"))
+    )
+    states = thread_states.select("thread", "ts_ns", "dur_ns", "state")
+    running = overlay(waiting, states, "thread").filter(pl.col("state") == "running")
+    return running.drop("state").sort("thread", "ts_ns")
+
+
+GIL_WAITS = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "thread": pl.Int32(),
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+    }
+)
+
+#: The interpreter itself, as the innermost frame's library.
+INTERPRETER = r"(^|/)(python[0-9.]*|libpython[0-9.]*\.so[.\d]*)$"
+
+
+def gil_waits(trace: Trace, lost: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return the lost GPU time that fits a wait for the interpreter lock.
+
+    Takes the frames `lost` and `sample_stretches`.
+
+    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one),
+    `cause`, `sub_cause` (String: of the lost time): those of cause `gil`, whose samples sit in the lock, and those of a
+    thread asleep in framework or Python code while a sibling's sample lies in the interpreter. Sorted by `gpu`, `ts_ns`.
+    """
+    process = trace.threads.select("thread", _process=pl.struct("host", "pid").rank("dense").cast(pl.Int32))
+    told = lost.filter(pl.col("cause") == "gil").select(list(GIL_WAITS))
+    asleep = lost.filter(
+        (pl.col("cpu_state") == "blocked")
+        & ((pl.col("sub_cause") == "dispatch") | (pl.col("cause") == "unattributed")).fill_null(value=False)
+    ).select(list(GIL_WAITS))
+    inside = trace.stacks.filter(
+        (pl.col("depth") == 0) & pl.col("library").cast(pl.String).str.contains(INTERPRETER)
+    )["stack"]
+    runs = stretches.filter(pl.col("stack").is_in(inside.implode()))
+    holds = union(runs.join(process, on="thread").select("_process", "ts_ns", "dur_ns"), "_process")
+    crossed = overlay(
+        asleep.join(process, on="thread", how="left", maintain_order="left"),
+        holds.with_columns(_held=pl.lit(value=True)),
+        "_process",
+    ).filter(pl.col("_held").is_not_null())
+    return pl.concat([told, crossed.select(list(GIL_WAITS))]).match_to_schema(GIL_WAITS).sort("gpu", "ts_ns")

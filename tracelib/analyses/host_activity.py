@@ -3,7 +3,7 @@
 A slice without a meaning of its own (an annotation that no rule knows) is looked through: the thread is then inside the
 nearest enclosing slice that has one. A slice that covers what is inside it (run-time compilation) leaves the inner ones
 their names only. Where no slice covers a thread, its CPU samples tell, each for the time since the sample before it, at
-most one sampling period; they also tell of slices that outlast their siblings (:mod:`tracelib.analyses.look_inside`).
+most one sampling period; they also tell of slices that outlast their siblings (:mod:`tracelib.analyses.long_slices`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.arrivals import waits_until
-from tracelib.analyses.demand import SERVER
-from tracelib.analyses.look_inside import LONG_NS, OUTLIER, look_inside
+from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
+from tracelib.analyses.scheduling import SERVER
+from tracelib.analyses.upstream import waits_until
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.rules import Rules
     from tracelib.trace import Trace
-
-__all__ = ["HOST_ACTIVITY", "host_activity"]
 
 HOST_ACTIVITY = pl.Schema(
     {
@@ -45,7 +43,7 @@ def host_activity(
 ) -> pl.DataFrame:
     """Return what each thread did over time.
 
-    Takes the frames `thread_states` and :func:`tracelib.analyses.clock_stretches.clock_stretches`.
+    Takes the frames `thread_states` and :func:`tracelib.analyses.cpu_time.sample_stretches`.
 
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name; null for a
     sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this thread waits for,
@@ -65,7 +63,7 @@ def host_activity(
     others = pl.concat([apart, under(line, beneath(hidden, sampled, "thread"), "thread")])
     told = _together(line, plain, strong, meanings, others)
     del slices, line, strong  # the largest frames of all
-    told = look_inside(told, sampled, stretches, _compilers(trace, sampled), thread_states)
+    told = refined_by_samples(told, sampled, stretches, _compilers(trace, sampled), thread_states)
     return told.match_to_schema(HOST_ACTIVITY)
 
 

@@ -1,4 +1,4 @@
-"""Messages between the server's processes, as their own ranges show them."""
+"""Messages between the server's processes, as their own ranges show them, and the workers' steps that they begin."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.classify import slice_causes, slices_named
+from tracelib.intervals import union
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.rules import Rules
     from tracelib.trace import Trace
-
-__all__ = ["IPC", "ipc"]
 
 IPC = pl.Schema(
     {
@@ -43,3 +42,67 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     )
     named = inside.join(trace.threads.select("thread", "role", "rank"), on="thread", how="left")
     return named.rename({"direction": "kind"}).select(list(IPC)).match_to_schema(IPC).sort("ts_ns", "thread")
+
+
+WORKER_STEPS = pl.Schema(
+    {"process": pl.Int64(), "sent_ns": pl.Int64(), "received_ns": pl.Int64(), "done_ns": pl.Int64()}
+)
+
+
+def worker_steps(ipc: pl.DataFrame, launches: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps that the workers took from the engine's queue, and that put work on a GPU.
+
+    Takes the frames `ipc` and `launches` of the analyses, and `threads` of the trace. A step begins where a worker's
+    dequeue ends and holds what the process launches until its next one.
+
+    One row per worker process and step: `process` (Int64: a number of the worker's process), `sent_ns` (Int64: begin of the
+    engine's enqueue; null = not exactly one began since the process's step before, or several engines send), `received_ns`
+    (Int64: end of the dequeue), `done_ns` (Int64: end of the last GPU operation that was launched in the step). Sorted by
+    `process`, `received_ns`.
+    """
+    processes = threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
+    ranges = ipc.join(processes, on="thread")
+    taken = union(_of(ranges, "worker", "dequeue"), "process")
+    received = taken.select("process", received_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    steps = _with_sent(received, union(_of(ranges, "engine", "enqueue"), "process"))
+    done = _done(launches.join(processes, left_on="call_thread", right_on="thread"), received)
+    joined = steps.join(done, on=["process", "received_ns"])
+    return joined.match_to_schema(WORKER_STEPS).sort("process", "received_ns")
+
+
+def _of(ranges: pl.DataFrame, role: str, kind: str) -> pl.DataFrame:
+    return ranges.filter((pl.col("role") == role) & (pl.col("kind") == kind))
+
+
+def _with_sent(received: pl.DataFrame, enqueues: pl.DataFrame) -> pl.DataFrame:
+    """Add when each step was sent: by the one message of the one engine that began since the process's step before."""
+    begun = enqueues.sort("ts_ns").select(sent_ns="ts_ns", number=pl.int_range(1, pl.len() + 1))
+    found = received.sort("received_ns").join_asof(
+        begun, left_on="received_ns", right_on="sent_ns", strategy="backward", coalesce=False
+    )
+    since = (
+        pl.col("number")
+        .fill_null(0)
+        .diff()
+        .over("process", order_by="received_ns")
+        .fill_null(pl.col("number"))
+    )
+    sure = (since == 1) & (enqueues["process"].n_unique() == 1)
+    return found.select("process", "received_ns", sent_ns=pl.when(sure).then("sent_ns"))
+
+
+def _done(launched: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
+    """Return when the last operation of each step ended: process, received_ns, done_ns."""
+    ops = launched.select("process", "call_ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns")).sort("call_ts_ns")
+    during = ops.join_asof(
+        received.sort("received_ns"),
+        left_on="call_ts_ns",
+        right_on="received_ns",
+        by="process",
+        strategy="backward",
+        check_sortedness=False,
+        coalesce=False,
+    )
+    return (
+        during.drop_nulls("received_ns").group_by("process", "received_ns").agg(done_ns=pl.col("end").max())
+    )

@@ -1,4 +1,4 @@
-"""Ledger 2: why each GPU did no useful work, for every nanosecond that it lost (ATTRIBUTION.md, "causes").
+"""Ledger 2: why each GPU did no useful work, for every nanosecond that it lost (docs/numbers.md, "causes").
 
 An idle gap is put to the thread that launched the operation which ends it: what that thread did until its launch call
 began, the call itself, and the device's own latency after it. While that thread waits for another process, the question
@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_states import USEFUL
-from tracelib.intervals import in_order, overlay
+from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelib.analyses.upstream import Upstream
-
-__all__ = ["CPU_STATE", "LOST_FRAME", "causes", "lost"]
 
 CPU_STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
@@ -187,3 +185,134 @@ def causes(
         .agg(ns=pl.col("dur_ns").sum())
         .sort("gpu", "ns", *by[1:], descending=[False, True, *[False] * (len(by) - 1)])
     )
+
+
+CPU_CONTENTION = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "thread": pl.Int32(),
+        "cause": pl.String(),
+        "by": pl.Int32(),
+        "by_role": pl.String(),
+        "doing": pl.String(),
+        "kind": pl.String(),
+    }
+)
+
+#: More CPUs than a machine has.
+CPUS = 2**16
+
+
+def cpu_contention(
+    lost: pl.DataFrame,
+    thread_states: pl.DataFrame,
+    activity: pl.DataFrame,
+    spinning: pl.DataFrame,
+    threads: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the lost GPU time whose blamed thread was runnable, with the thread that ran on its CPU and what that did.
+
+    Takes the frames of the analyses of those names, and `threads` of the trace.
+
+    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `cause` (String: of the
+    lost time), `by` (Int32: the thread that had the CPU; null = not known), `by_role` (String), `doing` (String: its cause;
+    `spin` if it polled; null = nothing recorded), `kind` (String: the sub-cause, or how it polled). Adds up to the runnable
+    part of `lost`. Sorted by `gpu`, `ts_ns`.
+    """
+    short = lost.filter(pl.col("cpu_state") == "runnable").select("gpu", "ts_ns", "dur_ns", "thread", "cause")
+    waits = (pl.col("state") == "runnable") & pl.col("thread").is_in(short["thread"].unique().implode())
+    waited = _with_place(thread_states.filter(waits), threads).select("thread", "ts_ns", "dur_ns", "_place")
+    ran = _with_place(thread_states.filter(pl.col("state") == "running"), threads)
+    known = overlay(overlay(short, waited, "thread"), _on_each_cpu(ran), "_place")
+    polls = _of(known, spinning.rename({"kind": "_polls"}))
+    works = _of(polls, activity.select("thread", "ts_ns", "dur_ns", _does="cause", _sub="sub_cause"))
+    polled = pl.col("_polls").is_not_null()
+    told = works.with_columns(
+        doing=pl.when(polled).then(pl.lit("spin")).otherwise(pl.col("_does").cast(pl.String)),
+        kind=pl.when(polled).then("_polls").otherwise(pl.col("_sub").cast(pl.String)),
+    ).join(threads.select(by="thread", by_role="role"), on="by", how="left", maintain_order="left")
+    return told.select(list(CPU_CONTENTION)).match_to_schema(CPU_CONTENTION).sort("gpu", "ts_ns")
+
+
+def _with_place(states: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Add `_place`, a number per CPU and host; null where the CPU is not known."""
+    host = pl.col("host").fill_null("").rank("dense").cast(pl.Int32)
+    placed = states.select("thread", "ts_ns", "dur_ns", "cpu").join(
+        threads.select("thread", _host=host), on="thread", how="left", maintain_order="left"
+    )
+    return placed.with_columns(_place=pl.col("_host") * CPUS + pl.col("cpu"))
+
+
+def _on_each_cpu(running: pl.DataFrame) -> pl.DataFrame:
+    """Return who ran on each CPU over time: _place, ts_ns, dur_ns, by."""
+    placed = running.filter(pl.col("_place").is_not_null())
+    at = innermost(placed, "_place")  # rebuilt stretches may overlap: the one that began last had the CPU
+    return at.select("_place", "ts_ns", "dur_ns", by=placed["thread"].gather(at["row"]))
+
+
+def _of(pieces: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
+    """Cut the pieces by what their thread `by` did."""
+    return overlay(pieces, timeline.rename({"thread": "by"}), "by")
+
+
+HOST_TIME = pl.Schema(
+    {
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+        "total_ns": pl.Int64(),
+        "union_ns": pl.Int64(),
+        "exposed_ns": pl.Int64(),
+        "count": pl.Int64(),
+    }
+)
+
+#: Rows that are looked at at a time.
+PART = 2**17
+
+
+def host_time(activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
+    """Return how much host time each cause took, and how much lost GPU time it exposed.
+
+    Takes the frames of `host_activity` and `lost`.
+
+    One row per cause and sub-cause: `cause`, `sub_cause` (String, null = none), `total_ns` (Int64, summed over threads),
+    `union_ns` (Int64, time in which at least one thread did it), `exposed_ns` (Int64, lost GPU time given to it, summed
+    over GPUs), `count` (Int64, stretches). Time in which a thread waits
+    for another process is nobody's work and not counted on the host's side: the frame `ipc` has it. Causes that only the GPU side knows (latency, imbalance, no_work) have null
+    host columns. Sorted by `exposed_ns`, largest first.
+    """
+    key = ["cause", "sub_cause"]
+    parts = each(lambda part: _worked(part, key), list(activity.iter_slices(PART)) or [activity])
+    total = pl.concat([summed for summed, _ in parts]).group_by(key).agg(pl.col("total_ns", "count").sum())
+    numbers = total.select(*key, _key=pl.int_range(pl.len(), dtype=pl.Int32))
+    named = pl.concat(
+        [
+            stretches.join(numbers, on=key, nulls_equal=True).select("_key", "ts_ns", "dur_ns")
+            for _, stretches in parts
+        ]
+    )
+    covered = union(named, "_key").group_by("_key").agg(union_ns=pl.col("dur_ns").sum())
+    total = (
+        total.join(numbers.join(covered, on="_key"), on=key, nulls_equal=True)
+        .drop("_key")
+        .with_columns(pl.col(key).cast(pl.String))
+    )
+    exposed = lost.group_by(key).agg(exposed_ns=pl.col("dur_ns").sum())
+    joined = total.join(exposed, on=key, how="full", nulls_equal=True, coalesce=True)
+    filled = (
+        joined.with_columns(pl.col("exposed_ns").fill_null(0))
+        .select(list(HOST_TIME))
+        .match_to_schema(HOST_TIME)
+    )
+    return filled.sort(
+        "exposed_ns", "total_ns", "cause", "sub_cause", descending=[True, True, False, False], nulls_last=True
+    )
+
+
+def _worked(activity: pl.DataFrame, key: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what was nobody's waiting, summed up, and as stretches: neighbours of one cause are one, which leaves far fewer."""
+    told = activity.filter(pl.col("cause").is_not_null() & pl.col("waits_for").is_null())
+    summed = told.group_by(key).agg(total_ns=pl.col("dur_ns").sum(), count=pl.len().cast(pl.Int64))
+    return summed, merge_equal(told, ["thread", *key])

@@ -1,8 +1,8 @@
-"""Ledger 4: where a request's time to first token went (ATTRIBUTION.md).
+"""Ledger 4: where a request's time to first token went, and how many tokens a step worked on (docs/numbers.md).
 
 Requests are told apart by a request log, or not at all: a trace without ids cannot say which tokenization belongs to
-which first token. The log says when a request was tokenized and when its first token came; which step of the workers gave
-that token follows from the steps' own times: the last one whose GPU work was done by then.
+which first token. The log says when a request was tokenized and when its first token came; which step of the workers
+gave that token follows from the steps' own times: the last one whose GPU work was done by then.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.intervals import overlay
+from tracelib.rules import TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelib.analyses.window import Window
-
-__all__ = ["PARTS", "REQUESTS", "REQUEST_LOG", "request_log", "requests"]
+    from tracelib.rules import Rules, StepRule
+    from tracelib.trace import Trace
 
 REQUEST_LOG = ("id", "arrived", "tokenize_start", "tokenize_end", "first_token")
 #: What a log may hold beside: when the engine took the request into its first step (vLLM's `scheduled_ts`), its input's length.
@@ -122,7 +123,7 @@ def requests(
     """Return the time to first token of each request that lies in the window, split into parts that add up to it.
 
     Takes a log on the aligned timeline (None = there is none) and the frames `gpu_states` and
-    :func:`tracelib.analyses.worker_steps.worker_steps`; of several GPUs the first stands for all, since they work in step.
+    :func:`tracelib.analyses.ipc.worker_steps`; of several GPUs the first stands for all, since they work in step.
 
     One row per request: `id` (String), `arrived_ns`, `tokenized_ns`, `first_token_ns`, `ttft_ns` (Int64), then the parts
     (Int64, ns; null = not known, its time is in `unknown_ns`):
@@ -258,3 +259,91 @@ def _part_of(state: pl.Expr) -> pl.Expr:
         .then(pl.lit("gpu_idle_ns"))
         .otherwise(pl.lit("gpu_collective_ns"))
     )
+
+
+REQUEST_CAUSES = pl.Schema({"row": pl.Int64(), "id": pl.String(), "cause": pl.String(), "ns": pl.Int64()})
+
+
+def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Return the causes of the GPU's idle and waiting time between each request's tokenization and its first token.
+
+    Takes the frames `requests` and `lost`; of several GPUs the first stands for all, as in `requests`. They cover all of that
+    time, on the way to the GPU and back too: per request they add up to what the GPU lost in it.
+
+    One row per request and cause: `row` (Int64: the request's row in `requests`), `id`, `cause` (String), `ns` (Int64, > 0).
+    Sorted by `row`, `cause`.
+    """
+    if requests.is_empty() or lost.is_empty():
+        return pl.DataFrame(schema=REQUEST_CAUSES)
+    first = lost["gpu"].min()
+    begin = pl.col("tokenized_ns")
+    waiting = requests.with_row_index("row").select(
+        pl.col("row").cast(pl.Int64),
+        "id",
+        ts_ns=begin,
+        dur_ns=pl.col("first_token_ns") - begin,
+        gpu=pl.lit(first, lost.schema["gpu"]),
+    )
+    held = lost.filter(
+        (pl.col("gpu") == first) & (pl.col("ts_ns") >= window.start_ns) & (pl.col("ts_ns") < window.end_ns)
+    )
+    cut = overlay(waiting, held.select("gpu", "ts_ns", "dur_ns", "cause"), "gpu").drop_nulls("cause")
+    summed = cut.group_by("row", "id", "cause").agg(ns=pl.col("dur_ns").sum())
+    return (
+        summed.with_columns(pl.col("cause").cast(pl.String))
+        .match_to_schema(REQUEST_CAUSES)
+        .sort("row", "cause")
+    )
+
+
+STEP_TOKENS = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "rank": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "prefill": pl.Int64(),
+        "decode": pl.Int64(),
+    }
+)
+
+
+def step_tokens(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
+    """Return the steps of the model of which most lies in the window, whole (not cut at its edges).
+
+    Every worker has rows of its own: ranks that share a model (tensor parallelism) do the same steps, so that their rows
+    must not be added up.
+
+    One row per range that a ``[[step]]`` of the rules names (the outermost of its thread, where two recorders each put one
+    around the same step): `thread` (Int32), `rank` (Int32, null = not known), `ts_ns`, `dur_ns` (Int64), `prefill`,
+    `decode` (Int64: tokens of prompts, tokens of answers; both null = the name does not tell). Sorted by `ts_ns`, `thread`.
+    """
+    slices = trace.slices.filter((pl.col("category") == "annotation") & (pl.col("dur_ns") > 0))
+    named = _named(slices.select("name").unique(), rules.steps)
+    found = slices.join(named, on="name").sort("thread", "ts_ns", "dur_ns", descending=[False, False, True])
+    ends = pl.col("ts_ns") + pl.col("dur_ns")
+    inside = (ends <= ends.cum_max().shift(1).over("thread")).fill_null(value=False)
+    middle = pl.col("ts_ns") + pl.col("dur_ns") // 2
+    kept = found.filter(~inside).filter((middle >= window.start_ns) & (middle < window.end_ns))
+    ranked = kept.join(trace.threads.select("thread", "rank"), on="thread", how="left")
+    return ranked.select(list(STEP_TOKENS)).match_to_schema(STEP_TOKENS).sort("ts_ns", "thread")
+
+
+def _named(names: pl.DataFrame, steps: tuple[StepRule, ...]) -> pl.DataFrame:
+    """Return those of `names` that the first rule to match calls a step, with what they tell."""
+    told, left = [], names.with_columns(text=pl.col("name").cast(pl.String))
+    for rule in steps:
+        matches = pl.col("text").str.contains(rule.name)
+        hits = left.filter(matches)
+        told.append(hits.select("name", **_tokens(rule.name)))
+        left = left.filter(~matches.fill_null(value=False))
+    empty = names.clear().with_columns(pl.lit(None, pl.Int64).alias(kind) for kind in TOKENS)
+    return pl.concat([empty, *told])
+
+
+def _tokens(pattern: str) -> dict[str, pl.Expr]:
+    """Return what a pattern's groups tell; 0 where only the other kind is told."""
+    held = [kind for kind in TOKENS if f"<{kind}>" in pattern]
+    groups = pl.col("text").str.extract_groups(pattern).struct
+    absent = pl.lit(0 if held else None, pl.Int64)
+    return {kind: groups.field(kind).cast(pl.Int64) if kind in held else absent for kind in TOKENS}

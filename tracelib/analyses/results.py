@@ -7,32 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.analyses.clock_stretches import clock_stretches
 from tracelib.analyses.collectives import collectives, in_window
-from tracelib.analyses.cpu_time import cpu_time
-from tracelib.analyses.demand import demand
-from tracelib.analyses.gil_waits import GIL_WAITS, gil_waits
+from tracelib.analyses.cpu_time import GIL_WAITS, SPINNING, cpu_time, gil_waits, sample_stretches, spinning
 from tracelib.analyses.gpu_states import gpu_states, gpu_time
 from tracelib.analyses.host_activity import host_activity
-from tracelib.analyses.host_time import host_time
-from tracelib.analyses.instead import INSTEAD, instead
-from tracelib.analyses.ipc import ipc
+from tracelib.analyses.ipc import ipc, worker_steps
 from tracelib.analyses.launches import launches
-from tracelib.analyses.lost import causes, lost
-from tracelib.analyses.on_timeline import on_timeline
-from tracelib.analyses.quota_use import QUOTA_USE, quota_use
-from tracelib.analyses.request_causes import REQUEST_CAUSES, request_causes
-from tracelib.analyses.requests import requests
-from tracelib.analyses.scheduling import scheduling
-from tracelib.analyses.spinning import SPINNING, spinning
-from tracelib.analyses.step_tokens import STEP_TOKENS, step_tokens
-from tracelib.analyses.supply import Supply
-from tracelib.analyses.thread_load import THREAD_LOAD, thread_load
+from tracelib.analyses.lost import CPU_CONTENTION, causes, cpu_contention, host_time, lost
+from tracelib.analyses.requests import REQUEST_CAUSES, STEP_TOKENS, request_causes, requests, step_tokens
+from tracelib.analyses.scheduling import THREAD_LOAD, demand, scheduling, thread_load
 from tracelib.analyses.thread_states import thread_states
+from tracelib.analyses.throttling import QUOTA_USE, Supply, quota_use
 from tracelib.analyses.upstream import Upstream
 from tracelib.analyses.utilisation_steps import UTILISATION_STEPS, utilisation_steps
-from tracelib.analyses.window import Window, window
-from tracelib.analyses.worker_steps import worker_steps
+from tracelib.analyses.window import Window, on_one_clock, window
 from tracelib.intervals import each
 from tracelib.rules import load_rules
 
@@ -42,8 +30,6 @@ if TYPE_CHECKING:
 
     from tracelib.rules import Rules
     from tracelib.trace import Trace
-
-__all__ = ["Results", "analyse"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +59,7 @@ class Results:
     ipc: pl.DataFrame
     requests: pl.DataFrame
     spinning: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPINNING))
-    instead: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INSTEAD))
+    cpu_contention: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CPU_CONTENTION))
     thread_load: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=THREAD_LOAD))
     quota_use: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=QUOTA_USE))
     utilisation_steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=UTILISATION_STEPS))
@@ -119,11 +105,11 @@ def analyse(
 
     """
     rules = load_rules(rules_path)
-    recorded, trace = trace, on_timeline(trace)
+    recorded, trace = trace, on_one_clock(trace)
     over = window(trace, window_seconds, window_of)
     (met, states, launched), (running, sampled), queues = _at_once(
         lambda: _gpu_side(trace, over),
-        lambda: (thread_states(trace, over), clock_stretches(trace, over, rules)),
+        lambda: (thread_states(trace, over), sample_stretches(trace, over, rules)),
         lambda: ipc(trace, over, rules),
     )
     activity = host_activity(trace, over, rules, running, sampled)
@@ -131,7 +117,7 @@ def analyse(
     polls = spinning(over, activity, running, sampled)
     asked = launched.clear() if requests_log is None else launched  # who asks when steps ended: requests only
     rest: dict[str, Callable[[], pl.DataFrame]] = {
-        "instead": lambda: instead(pieces, running, activity, polls, trace.threads),
+        "cpu_contention": lambda: cpu_contention(pieces, running, activity, polls, trace.threads),
         "host_time": lambda: host_time(activity, pieces),
         "cpu_time": lambda: cpu_time(trace, over, running, rules),
         "utilisation_steps": lambda: utilisation_steps(states, over),

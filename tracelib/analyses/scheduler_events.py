@@ -1,7 +1,11 @@
-"""Scheduler events, from the source that saw most at each time.
+"""Scheduler events: from the source that saw most at each time, and for each thread in order.
 
 perf and ftrace may record the same switches: taking both would count them twice, so each stretch of time is left to one
 source per machine, the one with most events in it. Where none records, chains of events are cut (`segment`).
+
+There may be tens of millions of events. They are sorted by thread as one integer each (thread, row, kind), which is
+several times as quick as sorting rows; the rows are then put together for a few threads at a time, in memory that is
+used again.
 """
 
 from __future__ import annotations
@@ -12,10 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracelib.intervals import key_by_key, whole_keys
+from tracelib.schema import IDLE
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tracelib.trace import Trace
 
-__all__ = ["acts", "chosen_events", "covers", "sampling"]
+    Ints = NDArray[np.int64]
 
 TIMED_EVENT = "^(?:cpu|task)-clock"
 
@@ -131,3 +140,121 @@ def sampling(trace: Trace) -> tuple[int, int, int] | None:
 def _usable_samples(trace: Trace) -> pl.DataFrame:
     untied = trace.sources.filter(pl.col("tied_by").fill_null("") == "untied")["source"]
     return trace.samples.filter(~pl.col("source").is_in(untied.implode()))
+
+
+#: Kinds of a thread's events, in the order in which those of one row stand: its segment begins, it leaves its CPU, comes
+#: to one, is woken, its segment ends.
+START, OUT, IN, WAKE, END = range(5)
+#: Bits of a key for the kind, and for the row above it; the thread has the rest.
+KIND, ROW = 3, 37
+EVERY_KIND = 2**KIND - 1
+#: No thread recorded: a number beside `schema.IDLE`.
+NONE = -2
+NEVER = np.iinfo(np.int64).min
+
+
+def event_keys(sched: pl.DataFrame) -> list[Ints]:
+    """Return the events of threads as integers in order of thread, row of `sched` and kind, some whole threads in each part."""
+    switch = (sched["event"] == "switch").to_numpy()
+    before, after = (sched[c].fill_null(NONE).to_numpy() for c in ("prev", "next"))
+    wakes = sched["event"].is_in(["wakeup", "waking", "wakeup_new"]).to_numpy()
+    kinds = ((OUT, before, switch), (IN, after, switch), (WAKE, after, wakes))
+    keys = np.concatenate(
+        [_packed(kind, thread, np.flatnonzero(of & (thread >= 0))) for kind, thread, of in kinds]
+    )
+    keys.sort()
+    thread = keys >> ROW + KIND
+    return [keys[a:b] for a, b in whole_keys(thread)]
+
+
+def _packed(kind: int, thread: NDArray[np.int32], rows: Ints) -> Ints:
+    return (thread[rows].astype(np.int64) << ROW | rows) << KIND | kind
+
+
+def with_neighbours(sched: pl.DataFrame) -> pl.DataFrame:
+    """Add to each switch what the switches before and after it on its CPU say.
+
+    Added: `left_broken`, `came_broken` (Boolean: the switch before tells of another thread than the one that left; the one
+    after, of another than came), `idle_since` (Int64: since when the CPU had been idle by the switch before; null = it was not).
+
+    A switch from nothing known to nothing known is a reader's mark that events of that CPU were lost before it: whoever
+    was there before it, and whoever is there after it, may have come and gone in between.
+    """
+    rows = np.flatnonzero((sched["event"] == "switch").to_numpy() & sched["cpu"].is_not_null().to_numpy())
+    rows = rows[key_by_key(sched["cpu"].gather(rows).to_numpy())]
+    few = sched.select(
+        pl.col("prev", "next").fill_null(NONE).gather(rows), pl.col("cpu", "segment", "ts_ns").gather(rows)
+    )
+    left, came, cpu, segment, ts = (few[c].to_numpy() for c in ("prev", "next", "cpu", "segment", "ts_ns"))
+    same = (cpu[1:] == cpu[:-1]) & (segment[1:] == segment[:-1])  # as the one before
+    mark = (left == NONE) & (came == NONE)
+    idle = same & (came[:-1] == IDLE)
+    other_left = mark[:-1] | ((came[:-1] >= 0) & (came[:-1] != left[1:]))
+    other_came = mark[1:] | ((left[1:] != NONE) & (left[1:] != came[:-1]))
+    left_broken, came_broken = np.zeros((2, sched.height), bool)
+    left_broken[rows[1:]], came_broken[rows[:-1]] = same & other_left, same & other_came
+    since = np.full(sched.height, NEVER)
+    since[rows[1:][idle]] = ts[:-1][idle]
+    return sched.with_columns(
+        left_broken=pl.Series(left_broken),
+        came_broken=pl.Series(came_broken),
+        idle_since=pl.Series(since).set(pl.Series(since == NEVER), None),
+    )
+
+
+def events_of(keys: Ints, rows: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFrame:
+    """Return the events of some whole threads, each between a row that begins its segment and one that ends it.
+
+    Takes a part of :func:`event_keys`, the frame of :func:`with_neighbours`, and of
+    :func:`tracelib.analyses.scheduler_events.covers`.
+
+    One row per event of a thread: `thread`, `segment` (Int32), `ts_ns` (Int64), `kind` (UInt8: START, OUT, IN, WAKE, END),
+    `cpu` (Int32), `ready`, `asleep` (Boolean: it left in state R; in one that a wake-up ends), `broken` (Boolean: the CPU's neighbouring switch
+    tells of another thread, so an event was lost), `idle_since` (Int64: of an OUT, since when the CPU had been idle by the
+    switch before it: the thread's coming was not recorded; null = it was), `to_idle` (Boolean: an OUT to an idle CPU),
+    `other` (Int32: the thread that came as this one left, or left as it came; null = none).
+
+    Wake-ups of a thread that runs, that is ready, or that was woken before, change nothing and are dropped.
+    """
+    keys = _with_edges(keys, rows["segment"])
+    told = rows.select(pl.all().gather((keys >> KIND) & (1 << ROW) - 1)).with_columns(
+        thread=pl.Series((keys >> KIND + ROW).astype(np.int32)),
+        kind=pl.Series((keys & EVERY_KIND).astype(np.uint8)),
+    )
+    spans = cover.group_by("segment").agg(pl.col("from_ns").min(), pl.col("until_ns").max()).sort("segment")
+    kind, state = pl.col("kind"), pl.col("prev_state")
+    left, came, edge = kind == OUT, kind == IN, kind.is_in([START, END])
+    other = pl.when(left).then("next").when(came).then("prev")
+    events = told.select(
+        "thread",
+        "segment",
+        "kind",
+        ts_ns=pl.when(kind == START)
+        .then(_of_segment(spans["from_ns"]))
+        .when(kind == END)
+        .then(_of_segment(spans["until_ns"]))
+        .otherwise("ts_ns"),
+        cpu=pl.when(~edge).then("cpu"),
+        ready=left & state.eq_missing("R"),
+        asleep=left & (~state.is_in(["R", "X", "Z"])).fill_null(value=False) & pl.col("wakes"),
+        broken=(left & pl.col("left_broken")) | (came & pl.col("came_broken")),
+        idle_since=pl.when(left).then("idle_since"),
+        to_idle=left & (pl.col("next") == IDLE).fill_null(value=False),
+        other=pl.when(other >= 0).then(other),
+    )
+    before = kind.shift(1)
+    off = (before == START) | ((before == OUT) & ~pl.col("ready").shift(1))
+    return events.filter((kind != WAKE) | off)
+
+
+def _of_segment(moments: pl.Series) -> pl.Expr:
+    return pl.lit(moments).gather(pl.col("segment"))
+
+
+def _with_edges(keys: Ints, segments: pl.Series) -> Ints:
+    """Put a START before the first event of each thread and segment, and an END after the last."""
+    thread, segment = keys >> KIND + ROW, segments.gather((keys >> KIND) & (1 << ROW) - 1).to_numpy()
+    new = np.flatnonzero((thread[1:] != thread[:-1]) | (segment[1:] != segment[:-1])) + 1
+    first, after = np.append(0, new), np.append(new, len(keys))
+    starts, ends = keys[first] & ~EVERY_KIND | START, keys[after - 1] & ~EVERY_KIND | END
+    return np.insert(keys, np.concatenate([after, first]), np.concatenate([ends, starts]))

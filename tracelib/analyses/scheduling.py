@@ -1,4 +1,4 @@
-"""Scheduler states summed up, per thread."""
+"""Scheduler states summed up: per thread, how much of it was polling, and how many threads wanted a CPU at a time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-if TYPE_CHECKING:
-    from tracelib.trace import Trace
+from tracelib.intervals import overlay
 
-__all__ = ["SCHEDULING", "scheduling", "tells_shortage"]
+if TYPE_CHECKING:
+    from tracelib.analyses.window import Window
+    from tracelib.trace import Trace
 
 _STATES = ("running", "runnable", "throttled", "blocked", "unknown")
 SCHEDULING = pl.Schema(
@@ -63,3 +64,84 @@ def tells_shortage(thread_states: pl.DataFrame) -> bool:
     """
     seen = thread_states["state"].unique().cast(pl.String).to_list()
     return not {"runnable", "throttled", "blocked"}.isdisjoint(seen)
+
+
+#: Roles whose threads make up the server.
+SERVER = ("api_server", "engine", "worker")
+DEMAND = pl.Schema({"ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "running": pl.Int32(), "runnable": pl.Int32()})
+
+
+def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return the number of running and of runnable (throttled included) threads over time.
+
+    Threads of the server's roles; all but the recorders' and the system's where no role is known.
+
+    One row per stretch: `ts_ns`, `dur_ns` (Int64), `running`, `runnable` (Int32). The rows cover the window without gap or
+    overlap. Sorted by `ts_ns`. Empty if scheduler events do not tell who waits for a CPU: running threads alone are no demand.
+    """
+    role = trace.threads.select("thread", "role")
+    known = role.filter(pl.col("role").is_in(SERVER))
+    counted = known if known.height else role.filter(pl.col("role").is_null())
+    rows = thread_states.filter(pl.col("thread").is_in(counted["thread"].implode())).select(
+        "ts_ns",
+        end=pl.col("ts_ns") + pl.col("dur_ns"),
+        running=(pl.col("state") == "running").cast(pl.Int32),
+        runnable=pl.col("state").is_in(["runnable", "throttled"]).cast(pl.Int32),
+    )
+    if rows.is_empty() or not tells_shortage(thread_states):
+        return pl.DataFrame(schema=DEMAND)
+    begins = rows.select("ts_ns", "running", "runnable")
+    ends = rows.select("end", -pl.col("running"), -pl.col("runnable")).rename({"end": "ts_ns"})
+    steps = pl.concat([begins, ends]).group_by("ts_ns").agg(pl.col("running", "runnable").sum()).sort("ts_ns")
+    line = steps.with_columns(
+        pl.col("running", "runnable").cum_sum(),
+        dur_ns=pl.col("ts_ns").shift(-1).fill_null(window.end_ns) - pl.col("ts_ns"),
+    )
+    return line.filter(pl.col("dur_ns") > 0).select(list(DEMAND)).match_to_schema(DEMAND).sort("ts_ns")
+
+
+def demand_at(demand: pl.DataFrame, q: float) -> int | None:
+    """Return the number of threads that wanted a CPU at most for the share `q` of the time; None where nobody can say."""
+    steps = demand.with_columns(n=pl.col("running") + pl.col("runnable")).sort("n")
+    reached = steps.filter(pl.col("dur_ns").cum_sum() >= q * int(steps["dur_ns"].sum()))
+    return int(reached["n"][0]) if reached.height else None
+
+
+THREAD_LOAD = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "running_ns": pl.Int64(),
+        "spinning_ns": pl.Int64(),
+        "working_ns": pl.Int64(),
+        "wanting_ns": pl.Int64(),
+    }
+)
+
+
+def thread_load(trace: Trace, thread_states: pl.DataFrame, spinning: pl.DataFrame) -> pl.DataFrame:
+    """Return how busy each thread of the server was.
+
+    Takes the frames `thread_states` and `spinning`.
+
+    One row per thread: `thread` (Int32), `running_ns` (Int64: on a CPU), `spinning_ns` (Int64: the part in which it polled),
+    `working_ns` (Int64: the rest), `wanting_ns` (Int64: runnable or throttled). Sorted by `working_ns`, largest first. A
+    thread that works nearly all the time is one that more CPUs cannot help: only less work, or more threads, can.
+    """
+    server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
+    own = thread_states.filter(pl.col("thread").is_in(server.implode())).select(
+        "thread", "ts_ns", "dur_ns", "state"
+    )
+    ran = own.filter(pl.col("state") == "running")
+    polled = overlay(ran, spinning, "thread").filter(pl.col("kind").is_not_null())
+    summed = own.group_by("thread").agg(
+        running_ns=pl.col("dur_ns").filter(pl.col("state") == "running").sum(),
+        wanting_ns=pl.col("dur_ns").filter(pl.col("state").is_in(["runnable", "throttled"])).sum(),
+    )
+    spun = polled.group_by("thread").agg(spinning_ns=pl.col("dur_ns").sum())
+    rows = summed.join(spun, on="thread", how="left").with_columns(pl.col("spinning_ns").fill_null(0))
+    worked = rows.with_columns(working_ns=pl.col("running_ns") - pl.col("spinning_ns"))
+    return (
+        worked.select(list(THREAD_LOAD))
+        .match_to_schema(THREAD_LOAD)
+        .sort("working_ns", "thread", descending=[True, False])
+    )

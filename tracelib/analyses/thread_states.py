@@ -21,16 +21,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.scheduler_events import acts, chosen_events, covers, sampling
-from tracelib.analyses.thread_events import END, IN, OUT, START, WAKE, event_keys, events_of, with_neighbours
+from tracelib.analyses.scheduler_events import (
+    END,
+    IN,
+    OUT,
+    START,
+    WAKE,
+    acts,
+    chosen_events,
+    covers,
+    event_keys,
+    events_of,
+    sampling,
+    with_neighbours,
+)
 from tracelib.analyses.throttling import throttled
 from tracelib.intervals import clip, each, fill, in_order
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
-
-__all__ = ["STATE", "THREAD_STATES", "thread_states"]
 
 STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
 THREAD_STATES = pl.Schema(

@@ -1,23 +1,34 @@
-"""CPU quotas, as they show in scheduler events (ATTRIBUTION.md, "Throttling").
+"""CPU quotas: as they show in scheduler events, how large they are, and what the kernel says of them.
 
 A thread that is ready leaves its CPU to idle, or is woken and finds its CPU idle, and yet comes back only when the
 quota's next period begins. Migrations and affinity changes look alike for a moment; so only gaps that end on one period
-grid count: on three of its points at least, and most of all such gaps.
+grid count: on three of its points at least, and most of all such gaps (docs/numbers.md, "Throttling").
+
+A cgroup may use `quota` of CPU time in each period and is stopped when it has. So in a period in which threads were
+stopped, what the server's threads ran is the quota, less what other processes of the cgroup used.
+
+Sources: the kernel's Documentation/scheduler/sched-bwc.rst, and Documentation/admin-guide/cgroup-v2.rst, "cpu.max" and
+"cpu.stat".
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+
+from tracelib.analyses.scheduling import SERVER
+from tracelib.intervals import overlay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["PERIODS_NS", "cpu_stat", "quota_periods", "throttled"]
+    from tracelib.analyses.window import Window
+    from tracelib.trace import Trace
 
 #: Periods that are tried, in this order: the kernel's default of cpu.max / cpu.cfs_period_us first, then longer before
 #: shorter ones, since a grid also lies on its own halves.
@@ -139,3 +150,132 @@ def _counters(text: str) -> dict[str, int]:
     if "throttled_time" in counters:
         counters["throttled_usec"] = counters.pop("throttled_time") // 1000
     return counters
+
+
+#: Periods with a stop that make an estimate of the quota's size.
+FEWEST_PERIODS = 5
+
+QUOTA_USE = pl.Schema(
+    {
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "ran_ns": pl.Int64(),
+        "unknown_ns": pl.Int64(),
+        "throttled_ns": pl.Int64(),
+        "cpus": pl.Float64(),
+    }
+)
+
+
+def quota_use(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return what the server used in each whole period of the quota in which it was stopped.
+
+    One row per period: `ts_ns`, `dur_ns` (Int64), `ran_ns` (Int64: CPU time of the server's threads in it), `unknown_ns`
+    (Int64: time of which the scheduler events do not tell whether they ran), `throttled_ns` (Int64, threads summed), `cpus`
+    (Float64: `ran_ns` / `dur_ns`, an estimate of the quota in CPUs). Sorted by `ts_ns`. Empty where no quota was seen.
+    """
+    stopped = thread_states.filter(pl.col("state") == "throttled")
+    found = grid((stopped["ts_ns"] + stopped["dur_ns"]).to_numpy())
+    if found is None:
+        return pl.DataFrame(schema=QUOTA_USE)
+    period, phase = found
+    first = window.start_ns + (phase - window.start_ns) % period
+    count = max(0, (window.end_ns - first) // period)
+    periods = pl.DataFrame(
+        {"ts_ns": [first + n * period for n in range(count)]}, schema={"ts_ns": pl.Int64}
+    ).with_columns(
+        dur_ns=pl.lit(period, pl.Int64), _one=pl.lit(0, pl.Int32), _n=pl.int_range(pl.len(), dtype=pl.Int32)
+    )
+    return _used(trace, periods, thread_states)
+
+
+def _used(trace: Trace, periods: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
+    own = thread_states.filter(pl.col("thread").is_in(server.implode())).select(
+        "ts_ns", "dur_ns", state=pl.col("state").cast(pl.String), _one=pl.lit(0, pl.Int32)
+    )
+    parts = overlay(own, periods.select("_one", "ts_ns", "dur_ns", "_n"), "_one")
+    spent = parts.group_by("_n").agg(
+        ran_ns=pl.col("dur_ns").filter(pl.col("state") == "running").sum(),
+        unknown_ns=pl.col("dur_ns").filter(pl.col("state") == "unknown").sum(),
+        throttled_ns=pl.col("dur_ns").filter(pl.col("state") == "throttled").sum(),
+    )
+    rows = periods.join(spent, on="_n").filter(pl.col("throttled_ns") > 0)
+    told = rows.with_columns(cpus=pl.col("ran_ns") / pl.col("dur_ns"))
+    return told.select(list(QUOTA_USE)).match_to_schema(QUOTA_USE).sort("ts_ns")
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What was said of the server's CPUs and requests; None and {} = nobody said.
+
+    `counters` is how `cpu.stat` grew (`usage_usec`, `nr_periods`, `nr_throttled`, `throttled_usec`, …); `since` says from
+    when on: "between two readings", or "since the cgroup was made". `quota_us` is None where there is no quota.
+    """
+
+    cpus: int | None = None
+    allowed_cpus: int | None = None
+    limited: bool | None = None  # whether a quota is set; None = cpu.max was not given
+    quota_us: int | None = None
+    period_us: int | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    since: str = ""
+    seconds: float | None = None  # between the two readings
+    mean_input_tokens: float | None = None
+    tokens_from: str = ""
+
+    @property
+    def quota_cpus(self) -> float | None:
+        """CPUs that the quota amounts to, as cpu.max says; None without one."""
+        return self.quota_us / self.period_us if self.quota_us and self.period_us else None
+
+    @property
+    def throttled_share(self) -> float | None:
+        """Share of the periods in which the quota ran out."""
+        periods = self.counters.get("nr_periods")
+        return self.counters["nr_throttled"] / periods if periods else None
+
+    @property
+    def cpus_used(self) -> float | None:
+        """CPUs that the cgroup used on average between the two readings; None where their distance was not noted."""
+        usage = self.counters.get("usage_usec")
+        return usage / 1e6 / self.seconds if usage is not None and self.seconds else None
+
+    def quota_bounds(self) -> tuple[float, float] | None:
+        """Return between how many CPUs the quota must lie by the counters alone, None where they do not tell.
+
+        A period in which it ran out used all of it, and none used more (but for bursts): it is at least the CPU time over
+        all periods, at most that over the periods that ran out. The period is cpu.max's, else the kernel's default.
+        """
+        usage, periods, out = (
+            self.counters.get(name) for name in ("usage_usec", "nr_periods", "nr_throttled")
+        )
+        if not usage or not periods or not out or self.counters.get("burst_usec"):
+            return None
+        period = self.period_us or PERIODS_NS[0] // 1000
+        return usage / (periods * period), usage / (out * period)
+
+    def cores(self) -> float | None:
+        """Return how many CPUs the server could use at most: the least of quota, allowed CPUs and CPUs of the host."""
+        said = [value for value in (self.quota_cpus, self.allowed_cpus, self.cpus) if value]
+        return min(map(float, said), default=None)
+
+
+def cpu_max(text: str) -> tuple[int | None, int]:
+    """Return quota (None = none) and period in us of the text of a cgroup's `cpu.max`.
+
+    Raises
+    ------
+    ValueError
+        It has another form.
+
+    Examples
+    --------
+    >>> cpu_max("200000 100000"), cpu_max("max 100000")
+    ((200000, 100000), (None, 100000))
+
+    """
+    quota, period = text.split()
+    if int(period) <= 0 or (quota != "max" and int(quota) <= 0):
+        raise ValueError("quota and period must be positive")
+    return None if quota == "max" else int(quota), int(period)

@@ -1,9 +1,12 @@
-"""Who is to blame while a thread waits for another process: follow the wait upstream (ATTRIBUTION.md, Ledger 2).
+"""Who is to blame while a thread waits for another process: follow the wait upstream (docs/numbers.md, Ledger 2).
 
-A worker's dequeue leads to the engine, the engine's wait for requests to the API server, the engine's wait for outputs to
-the workers. At each step the question is what that process does *at the same moment*: if one of its threads tokenizes,
-the cause is tokenization; else whatever else it works on; if it waits too, the question goes on. Where everybody waits
-and the API server has nothing to do, there was no work. Nothing recorded at all proves nothing.
+A worker's dequeue leads to the engine, the engine's wait for requests to the API server, the engine's wait for outputs
+to the workers. At each step the question is what that process does *at the same moment*: if one of its threads
+tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the question goes on. Where
+everybody waits and the API server has nothing to do, there was no work. Nothing recorded at all proves nothing.
+
+A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a request) is
+told from work by the scheduler, or, without its events, by what ends a wait: the process upstream is done with something.
 """
 
 from __future__ import annotations
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelib.trace import Trace
-
-__all__ = ["NOT_RECORDED", "UPSTREAM", "Upstream"]
 
 #: Whose work a role waits for when it waits for "upstream".
 UPSTREAM = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
@@ -247,3 +248,42 @@ def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
         out.append(cut.filter(pl.col("cause").is_not_null()).drop("_key"))
         whole = cut.filter(pl.col("cause").is_null()).select("_key", "ts_ns", "dur_ns")
     return pl.concat(out).select(layers[0].columns).sort("ts_ns")
+
+
+def waits_until(maybe: pl.DataFrame, trace: Trace) -> pl.Series:
+    """Return until when each slice of `maybe` may have waited: the last moment in it at which the role that it waits for ended something.
+
+    Takes `thread`, `may_wait_for` (a role, or "upstream" = the one before the thread's own), `whole_ts`, `whole_ns` (the
+    slice's begin and length). One Int64 a row, in ns: the slice's begin if nothing came (it did not wait); its end if no
+    slice of that role was recorded at all (nobody can say).
+    """
+    roles = trace.threads.select("thread", "role")
+    own = maybe.select("thread", "may_wait_for", "whole_ts", until=pl.col("whole_ts") + pl.col("whole_ns"))
+    own = own.with_row_index("_row").join(roles, on="thread", how="left")
+    upstream = pl.col("role").replace_strict(UPSTREAM, default=None, return_dtype=pl.String)
+    asked = pl.col("may_wait_for").cast(pl.String)
+    asked = pl.when(asked == "upstream").then(upstream).otherwise(asked)
+    ends = _ends(trace, own.select(asked.alias("asked")).to_series().unique())
+    found = (
+        own.with_columns(asked=asked)
+        .sort("until")
+        .join_asof(
+            ends,
+            left_on="until",
+            right_on="came",
+            by="asked",
+            strategy="backward",
+            check_sortedness=False,
+            coalesce=False,
+        )
+    )
+    recorded = pl.col("asked").is_in(ends["asked"].unique().implode()).fill_null(value=False)
+    last = pl.max_horizontal("whole_ts", "came")
+    return found.sort("_row").select(pl.when(recorded).then(last).otherwise("until")).to_series()
+
+
+def _ends(trace: Trace, asked: pl.Series) -> pl.DataFrame:
+    """Return when the threads of each role in `asked` ended a slice: asked, came; sorted by `came`."""
+    whose = trace.threads.filter(pl.col("role").is_in(asked.implode())).select("thread", asked="role")
+    ends = trace.slices.select("thread", came=pl.col("ts_ns") + pl.col("dur_ns")).join(whose, on="thread")
+    return ends.select("asked", "came").sort("came")

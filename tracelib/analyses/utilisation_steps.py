@@ -12,8 +12,6 @@ from tracelib.intervals import merge_equal, overlay
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
 
-__all__ = ["UTILISATION_STEPS", "utilisation_steps"]
-
 UTILISATION_STEPS = pl.Schema(
     {"gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "level": pl.Enum(["burst", "starved"])}
 )

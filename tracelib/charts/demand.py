@@ -8,8 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.analyses.cpus import cpus_known
-from tracelib.analyses.demand import demand_at
+from tracelib.analyses.capacity import cpus_known
+from tracelib.analyses.scheduling import demand_at
 from tracelib.charts.bins import edges
 from tracelib.charts.sentences import demand_sentence
 from tracelib.charts.theme import CPU_STATES, finished, share

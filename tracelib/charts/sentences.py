@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.cpus import cpus_known
-from tracelib.analyses.demand import demand_at
-from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.capacity import cpus_known
+from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.charts.names import cause_label, gpu_names, launch_threads, role_name, thread_names
 from tracelib.charts.theme import count, duration, look, share
 from tracelib.findings.finding import quantile

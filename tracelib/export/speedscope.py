@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.analyses.demand import SERVER
+from tracelib.analyses.scheduling import SERVER
 from tracelib.export.nesting import strokes
 from tracelib.export.tracks import Track, tracks
 

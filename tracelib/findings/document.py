@@ -10,12 +10,10 @@ import polars as pl
 
 from tracelib import __version__
 from tracelib.analyses.capacity import capacity
-from tracelib.analyses.demand import demand_at
-from tracelib.analyses.launch_delays import launch_delays
-from tracelib.analyses.launches import graph_coverage
+from tracelib.analyses.cpu_time import polls
+from tracelib.analyses.launches import graph_coverage, launch_delays
 from tracelib.analyses.requests import PARTS
-from tracelib.analyses.scheduling import tells_shortage
-from tracelib.analyses.spinning import polls
+from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.findings.finding import Abstained, Finding, quantile
 from tracelib.findings.order import ordered, place, reservation
 from tracelib.findings.rules import RULES

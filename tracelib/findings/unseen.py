@@ -89,7 +89,7 @@ def _no_switches(results: Results) -> str:
 
 
 def _unnamed_instead(results: Results) -> str:
-    share = exposed_share(results, results.instead.filter(pl.col("doing").is_null()))
+    share = exposed_share(results, results.cpu_contention.filter(pl.col("doing").is_null()))
     if results.trace.samples.height or share < WORTH_SAYING:
         return ""
     return f"for {percent(share)} of the time a GPU waited for a thread whose CPU another one had; without CPU samples nothing says what that did"

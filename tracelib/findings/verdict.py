@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.cpus import server_cpus
-from tracelib.analyses.demand import SERVER
+from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.gpu_states import USEFUL
-from tracelib.analyses.quota_use import FEWEST_PERIODS
-from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.scheduling import SERVER, tells_shortage
+from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import mean
 

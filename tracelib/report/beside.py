@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelib.analyses.requests import request_log
-from tracelib.analyses.supply import Supply, cpu_max
+from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.analyses.throttling import cpu_stat as growth
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.manifest import Manifest, manifest_of

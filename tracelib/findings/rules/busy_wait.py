@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.spinning import polls
+from tracelib.analyses.cpu_time import polls
 from tracelib.findings.finding import Evidence, Finding, exposed, exposed_share, percent, spent, thread_name
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def busy_wait(results: Results) -> Finding | None:
     another one polled on its CPU; and of the time in which a quota had stopped it, the share of the server's CPU time that
     polling had used up.
     """
-    taken = results.instead.filter(pl.col("doing") == "spin")
+    taken = results.cpu_contention.filter(pl.col("doing") == "spin")
     stopped = exposed(results, pl.col("cpu_state") == "throttled")
     load = results.thread_load
     ran, spun = (int(load[column].sum()) for column in ("running_ns", "spinning_ns"))

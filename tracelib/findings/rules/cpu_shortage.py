@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.cpus import server_cpus
-from tracelib.analyses.demand import demand_at
-from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.capacity import server_cpus
+from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.findings.finding import (
     Abstained,
     Finding,
@@ -94,8 +93,8 @@ def _confined(results: Results) -> str:
 
 def _instead(results: Results) -> str:
     """Name who ran on the wanted CPUs meanwhile, and what that was, where the scheduler events say so."""
-    rows = results.instead.filter(pl.col("by").is_not_null())
-    total = spent(results.instead)
+    rows = results.cpu_contention.filter(pl.col("by").is_not_null())
+    total = spent(results.cpu_contention)
     names = results.trace.threads.select(by="thread", name=pl.coalesce("name", "role", "process"))
     named = rows.join(names, on="by", how="left").with_columns(
         does=pl.when(pl.col("doing") == "spin")

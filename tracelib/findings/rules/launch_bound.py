@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.launches import graph_coverage
-from tracelib.analyses.unexplained import unexplained
+from tracelib.analyses.long_slices import lost_in_long_slices
 from tracelib.findings.finding import Finding, cost_of, exposed, exposed_share, mean, shortage_note, spent
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _WORDS = {
 
 def _hidden(results: Results, total: int) -> str:
     """Say how much of it may be something else: time in ops that outlast their siblings, of which there are no samples."""
-    part = spent(unexplained(results.trace, results.host_activity, results.lost)) / total
+    part = spent(lost_in_long_slices(results.trace, results.host_activity, results.lost)) / total
     if part < HIDDEN:
         return ""
     return (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.quota_use import FEWEST_PERIODS
 from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.findings.finding import Abstained, Evidence, Finding, exposed, exposed_share, thread_name
 from tracelib.findings.verdict import quota_words
 

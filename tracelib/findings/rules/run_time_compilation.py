@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.unexplained import unexplained
+from tracelib.analyses.long_slices import lost_in_long_slices
 from tracelib.findings.finding import (
     Abstained,
     Finding,
@@ -61,7 +61,7 @@ def run_time_compilation(results: Results) -> Finding | Abstained | None:
 
 def _unseen(results: Results) -> Abstained | None:
     """Abstain where ops outlast their siblings by far and no sample says what they did."""
-    share = exposed_share(results, unexplained(results.trace, results.host_activity, results.lost))
+    share = exposed_share(results, lost_in_long_slices(results.trace, results.host_activity, results.lost))
     if share < WORTH_SAYING:
         return None
     return Abstained(

@@ -47,7 +47,9 @@ def tokenization_exposed(results: Results) -> Finding | None:
 
 def _in_the_way(results: Results) -> str:
     """Say that tokenization which no GPU waited for cost something all the same: it had the CPU that others wanted."""
-    taken = results.instead.filter((pl.col("doing") == "tokenization") & (pl.col("cause") != "tokenization"))
+    taken = results.cpu_contention.filter(
+        (pl.col("doing") == "tokenization") & (pl.col("cause") != "tokenization")
+    )
     share = exposed_share(results, taken)
     return (
         f", but for {percent(share)} of the time it had the CPU of a thread that one did wait for"

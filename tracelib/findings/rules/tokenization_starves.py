@@ -22,7 +22,9 @@ def tokenization_starves(results: Results) -> Finding | None:
     Tokenization that the GPUs wait for is another finding; this one is of tokenization that nobody waits for at that
     moment and that still takes the CPU away. Without scheduler events there is nothing to see (`cpu_shortage` abstains).
     """
-    lost = results.instead.filter((pl.col("doing") == "tokenization") & (pl.col("cause") != "tokenization"))
+    lost = results.cpu_contention.filter(
+        (pl.col("doing") == "tokenization") & (pl.col("cause") != "tokenization")
+    )
     share = exposed_share(results, lost)
     if share < WORTH_SAYING:
         return None

@@ -1,18 +1,22 @@
-"""What went on inside a framework slice that lasted far longer than its siblings: its samples tell.
+"""Framework slices that last far longer than their siblings, and what their samples say went on inside.
 
-An attention op of 400 ms whose samples sit in a run-time compiler is compilation, not dispatch; so is one that sleeps while
-a compiler that it started as a process of its own (ptxas, cicc) runs. Only what names a cost of its own replaces the
-slice's meaning; a sample in the framework or the interpreter says no more than the slice did. But where nearly all that is
-named inside a stretch is one such cost, the rest of it is too: a compiler written in Python leaves samples without names.
+An attention op of 400 ms whose samples sit in a run-time compiler is compilation, not dispatch; so is one that sleeps
+while a compiler that it started as a process of its own (ptxas, cicc) runs. Only what names a cost of its own replaces
+the slice's meaning; a sample in the framework or the interpreter says no more than the slice did. But where nearly all
+that is named inside a stretch is one such cost, the rest of it is too: a compiler written in Python leaves samples
+without names.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.intervals import in_order, overlay, union
 
-__all__ = ["LONG_NS", "OUTLIER", "look_inside", "outlasting"]
+if TYPE_CHECKING:
+    from tracelib.trace import Trace
 
 #: A slice lasts far longer than its siblings from this many times the median of its name on, and from `LONG_NS`.
 OUTLIER = 10
@@ -44,7 +48,7 @@ def outlasting(activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
     return rows.select(pl.col("at").is_in(found.implode())).to_series()
 
 
-def look_inside(
+def refined_by_samples(
     activity: pl.DataFrame,
     sampled: pl.DataFrame,
     stretches: pl.DataFrame,
@@ -55,7 +59,7 @@ def look_inside(
 
     `activity` and `sampled` have the columns of :data:`tracelib.analyses.host_activity.HOST_ACTIVITY`, one from slices (and
     from samples where there are none), one from samples; `stretches` is the frame of
-    :func:`tracelib.analyses.clock_stretches.clock_stretches`; `compilers` (`ts_ns`, `dur_ns`) is when a run-time compiler ran as
+    :func:`tracelib.analyses.cpu_time.sample_stretches`; `compilers` (`ts_ns`, `dur_ns`) is when a run-time compiler ran as
     a process of its own.
 
     One row per stretch, as in `activity`, whose time it covers to the nanosecond; a replaced one has `seen_by` = sample.
@@ -163,3 +167,22 @@ def _replaced(cut: pl.DataFrame) -> pl.DataFrame:
         sub_cause=pl.when(told).then("_sub").otherwise("sub_cause"),
         seen_by=pl.when(told).then(pl.lit("sample").cast(pl.Categorical)).otherwise("seen_by"),
     ).drop("_cause", "_sub")
+
+
+def lost_in_long_slices(trace: Trace, activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
+    """Return the lost GPU time that run-time compilation, loading or a missing CPU may hide behind the name of an op.
+
+    Takes the frames `host_activity` and `lost`. One row per piece: those of `lost` whose thread was in a slice far longer than
+    its siblings (:mod:`tracelib.analyses.long_slices`), sorted by `ts_ns`. Empty where there are CPU samples: they were asked.
+    """
+    if trace.samples.height:
+        return lost.clear()
+    opened = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(OPEN)
+    told = activity.filter(outlasting(activity, opened & pl.col("waits_for").is_null()))
+    long = told.select("thread", "ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")).sort("ts_ns")
+    inside = (
+        lost.filter(opened)
+        .sort("ts_ns")
+        .join_asof(long, on="ts_ns", by="thread", strategy="backward", check_sortedness=False)
+    )
+    return inside.filter(pl.col("ts_ns") < pl.col("until")).drop("until")

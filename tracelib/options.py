@@ -1,0 +1,432 @@
+"""What a person may say about a run: each parameter once, with its type, default and help.
+
+The commands' flags (`tracelib.cli.flags`), the keys of run.toml that stand in for a flag (`tracelib.manifest`), the
+first cell of each notebook, the arguments of :func:`tracelib.load` and :func:`tracelib.companions.companions` (tests
+compare both), and the parameters that a report names all come from the fields of :class:`Options`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin, get_type_hints
+
+from tracelib.errors import BadParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+RUN_NOTEBOOKS = (
+    "root_cause",
+    "explore",
+    "tokenization",
+    "kernel_launch",
+    "ipc",
+    "collectives",
+    "cpu_scheduling",
+    "requests",
+    "capacity",
+)
+ALL_NOTEBOOKS = (*RUN_NOTEBOOKS, "compare")
+WITH_REQUESTS = ("root_cause", "tokenization", "requests")
+#: The commands that read traces themselves.
+READING = ("report", "inspect", "export")
+KINDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list of texts",
+    dict: "a dict",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One parameter: a field of :class:`Options`."""
+
+    help: str
+    more: str = ""  # what --help adds to it
+    off: str = ""  # what the flag does that switches a bool off
+    metavar: str = ""
+    names_files: bool = False
+    keys: tuple[str, ...] = ()  # of run.toml, which say the same
+    commands: tuple[str, ...] = ("report",)  # that take it
+    notebooks: tuple[str, ...] = RUN_NOTEBOOKS
+    name: str = ""
+    kind: type = str
+    items: type | None = None  # of a list, or of a dict's values
+    default: Any = None
+
+    def cell_line(self) -> str:
+        """Return the line of a notebook's first cell, in the form that `papermill --help-notebook` reads."""
+        value = str(self.default) if self.kind is bool else json.dumps(self.default)
+        return f"{self.name}: {self.kind.__name__} = {value}  # {self.help}"
+
+    def checked(self, value: Any) -> Any:
+        """Return `value` in the option's type; None stands for the default, one text for a list of one.
+
+        Raises
+        ------
+        BadParameter
+            It is of another type.
+
+        """
+        if value is None:
+            return self.default
+        if self.kind is list and isinstance(value, (str, os.PathLike)):
+            value = [value] if value else []
+        if self.kind is list and isinstance(value, (list, tuple)):
+            return [os.fspath(item) for item in value]
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        fits = isinstance(value, (int, float) if self.kind is float else self.kind)
+        if not fits or (isinstance(value, bool) and self.kind is not bool):
+            raise BadParameter(self.name, value, [KINDS[self.kind]])
+        return value
+
+    def is_silent(self, value: Any) -> bool:
+        """Return whether `value` says nothing: an empty text or collection, or a number of 0."""
+        return self.kind is not bool and not value
+
+
+class Parameters:
+    """What :class:`Options` and :class:`ComparedRuns` have in common."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the parameters among `values`, such as a notebook's `globals()`; what is not there is the default.
+
+        Raises
+        ------
+        BadParameter
+            A value has the wrong type.
+
+        """
+        taken = options(cls)
+        return cls(**{name: each.checked(values[name]) for name, each in taken.items() if name in values})
+
+
+@dataclass(frozen=True)
+class Options(Parameters):
+    """The parameters of one run; "" and empty collections stand for "not said"."""
+
+    traces: Annotated[
+        list[str],
+        Option(
+            "trace files, or folders: every trace below them",
+            metavar="TRACE",
+            names_files=True,
+            commands=READING,
+        ),
+    ] = field(default_factory=lambda: ["sample_traces/starved"])
+    title: Annotated[
+        str,
+        Option(
+            "of the report (default: the names of the traces)",
+            keys=("title",),
+            commands=("report", "record"),
+            notebooks=("root_cause",),
+        ),
+    ] = ""
+    ticket: Annotated[
+        str,
+        Option(
+            "the incident's id, shown in the report and in the ticket's comment",
+            metavar="ID",
+            keys=("ticket",),
+            commands=("report", "record"),
+            notebooks=("root_cause",),
+        ),
+    ] = ""
+    window: Annotated[
+        str,
+        Option(
+            "FROM:TO in seconds after the first common GPU operation (default: everything)",
+            metavar="FROM:TO",
+            commands=("report", "export", "batch"),
+            notebooks=ALL_NOTEBOOKS,
+        ),
+    ] = ""
+    window_of: Annotated[
+        str,
+        Option(
+            "from the first to the last annotation of this name or pattern, such as step[DECODE*",
+            metavar="PATTERN",
+        ),
+    ] = ""
+    offsets: Annotated[
+        dict[str, int],
+        Option(
+            "file name or pattern -> ns to add to its clock, where nothing else ties it",
+            metavar="FILE=NS",
+            keys=("offsets",),
+            commands=READING,
+        ),
+    ] = field(default_factory=dict)
+    roles: Annotated[
+        dict[str, str],
+        Option(
+            "name (or pattern) of threads or processes -> api_server, engine or worker",
+            metavar="PATTERN=ROLE",
+            keys=("roles",),
+            commands=(*READING, "batch", "record"),
+            notebooks=ALL_NOTEBOOKS,
+        ),
+    ] = field(default_factory=dict)
+    ftrace_clock: Annotated[
+        str,
+        Option(
+            "the clock that ftrace used (mono, boot, ...): its text does not say",
+            metavar="CLOCK",
+            keys=("clocks.ftrace",),
+            commands=READING,
+            notebooks=ALL_NOTEBOOKS,
+        ),
+    ] = ""
+    pid_map: Annotated[
+        str,
+        Option(
+            "a file of INSIDE OUTSIDE lines: ids in a container's traces, and the host's",
+            more="or what grep NSpid /proc/[0-9]*/task/*/status prints on the host",
+            metavar="FILE",
+            names_files=True,
+            commands=READING,
+        ),
+    ] = ""
+    requests: Annotated[
+        str,
+        Option(
+            "a log of JSON lines: id, arrived, tokenize_start, tokenize_end, first_token in ns",
+            metavar="FILE",
+            names_files=True,
+            keys=("requests.file",),
+            notebooks=WITH_REQUESTS,
+        ),
+    ] = ""
+    requests_offset: Annotated[
+        int,
+        Option(
+            "ns to add to the request log's times to get wall time",
+            metavar="NS",
+            keys=("requests.offset_ns",),
+            notebooks=WITH_REQUESTS,
+        ),
+    ] = 0
+    requests_clock: Annotated[
+        str,
+        Option(
+            "or the clock of the request log: realtime (the default), monotonic, ...",
+            more="any clock that a trace or run.toml ties to wall time",
+            metavar="CLOCK",
+            keys=("requests.clock",),
+            notebooks=(*WITH_REQUESTS, "compare"),
+        ),
+    ] = ""
+    cpu_stat: Annotated[
+        list[str],
+        Option(
+            "the cgroup's cpu.stat before and after the run (or cpu.stat.before, .after in a folder)",
+            more="give it twice",
+            metavar="FILE",
+            names_files=True,
+            keys=("quota.cpu_stat_before", "quota.cpu_stat_after"),
+            notebooks=("root_cause", "cpu_scheduling", "capacity"),
+        ),
+    ] = field(default_factory=list)
+    mean_input_tokens: Annotated[
+        float,
+        Option(
+            "mean length of a request's input, where no request log counts it",
+            metavar="N",
+            keys=("requests.mean_input_tokens",),
+            notebooks=("root_cause", "capacity"),
+        ),
+    ] = 0.0
+    prices: Annotated[
+        str,
+        Option(
+            "a TOML file of instances with price, date and source (default: tracelib's own)",
+            names_files=True,
+            commands=(),
+            notebooks=("capacity",),
+        ),
+    ] = ""
+    rules: Annotated[
+        str,
+        Option(
+            "a TOML file with rules of your own, which come before tracelib's",
+            metavar="FILE",
+            names_files=True,
+            notebooks=ALL_NOTEBOOKS,
+        ),
+    ] = ""
+    redact: Annotated[
+        bool,
+        Option(
+            "remove home directories, host and user names, addresses, keys and prompts",
+            off="keep names, paths, addresses and keys as recorded",
+            commands=("report", "export", "batch"),
+            notebooks=ALL_NOTEBOOKS,
+        ),
+    ] = True
+    cpu_bound: Annotated[
+        float,
+        Option(
+            "the share of the window that host causes must exceed for the verdict cpu_bound",
+            metavar="SHARE",
+            notebooks=("root_cause",),
+        ),
+    ] = 0.15
+
+    def arguments_of(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Return the parameters that `function` takes by these names."""
+        return {
+            name: getattr(self, name) for name in inspect.signature(function).parameters if name in OPTIONS
+        }
+
+    def with_files(self, named: Callable[[str], str]) -> Self:
+        """Return the same parameters with each file called `named(file)`."""
+        changed: dict[str, Any] = {}
+        for name, each in OPTIONS.items():
+            value = getattr(self, name)
+            if each.names_files and value:
+                changed[name] = [named(path) for path in value] if each.kind is list else named(value)
+        return replace(self, **changed)
+
+    def taken_by(self, who: str) -> dict[str, Any]:
+        """Return the parameters that a command or a notebook of this name takes."""
+        taken = {name: each for name, each in OPTIONS.items() if who in each.commands + each.notebooks}
+        return {name: getattr(self, name) for name in taken}
+
+    def shown(self) -> dict[str, Any]:
+        """Return the parameters as a report names them: files by their base name, as paths are a machine's own."""
+        values = self.with_files(lambda path: Path(path).name).taken_by("root_cause")
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in ("title", "ticket") and not OPTIONS[name].is_silent(value)
+        }
+
+
+@dataclass(frozen=True)
+class ComparedRuns(Parameters):
+    """The parameters of compare.ipynb that have a value for each run; it takes the others from :class:`Options`."""
+
+    runs: Annotated[dict[str, Any], Option("label -> a run's files", commands=(), notebooks=("compare",))] = (
+        field(default_factory=lambda: {"2 CPUs": "sample_traces/starved", "16 CPUs": "sample_traces/healthy"})
+    )
+    cores: Annotated[
+        dict[str, int],
+        Option(
+            "label -> how many cores it had, where no scheduler events tell",
+            commands=(),
+            notebooks=("compare",),
+        ),
+    ] = field(default_factory=dict)
+    requests: Annotated[
+        dict[str, str],
+        Option(
+            "label -> its request log (JSON lines, as the other notebooks take it)",
+            commands=(),
+            notebooks=("compare",),
+        ),
+    ] = field(default_factory=dict)
+    requests_offsets: Annotated[
+        dict[str, int],
+        Option(
+            "label -> ns to add to its request log's times to get wall time",
+            commands=(),
+            notebooks=("compare",),
+        ),
+    ] = field(default_factory=dict)
+
+    def by_run(self, shared: Options) -> dict[str, Options]:
+        """Return the parameters of each run by label; `shared` has what is the same for all.
+
+        Raises
+        ------
+        BadParameter
+            A request log or its offset is given for a run that there is not.
+
+        """
+        for label in (*self.requests, *self.requests_offsets):
+            if label not in self.runs:
+                raise BadParameter("run", label, self.runs)
+        return {
+            label: replace(
+                shared,
+                traces=OPTIONS["traces"].checked(traces),
+                requests=self.requests.get(label, ""),
+                requests_offset=self.requests_offsets.get(label, 0),
+            )
+            for label, traces in self.runs.items()
+        }
+
+
+def compared(values: Mapping[str, Any]) -> dict[str, Options]:
+    """Return the parameters of each run among the values of compare.ipynb, such as its `globals()`, by label."""
+    shared = {
+        name: value
+        for name, value in values.items()
+        if "compare" in getattr(OPTIONS.get(name), "notebooks", ())
+    }
+    return ComparedRuns.of(values).by_run(Options.of(shared))
+
+
+@cache
+def options(of: type) -> dict[str, Option]:
+    """Return the options of a dataclass by name."""
+    hints, defaults = get_type_hints(of, include_extras=True), of()
+    types = {each.name: get_args(hints[each.name]) for each in fields(of)}
+    return {
+        name: replace(
+            each,
+            name=name,
+            kind=get_origin(kind) or kind,
+            items=(get_args(kind) or (None,))[-1],
+            default=getattr(defaults, name),
+        )
+        for name, (kind, each) in types.items()
+    }
+
+
+#: The parameters of one run by name.
+OPTIONS = options(Options)
+
+
+def cell_of(notebook: str) -> list[str]:
+    """Return the lines of a notebook's first cell."""
+    every = (*options(ComparedRuns).values(), *OPTIONS.values())
+    return [each.cell_line() for each in every if notebook in each.notebooks]
+
+
+def seconds(window: str) -> tuple[float, float] | None:
+    """Return `FROM:TO` as two numbers of seconds; None for an empty text.
+
+    Raises
+    ------
+    BadParameter
+        The text has another form, or TO does not come after FROM.
+
+    """
+    if not window:
+        return None
+    try:
+        low, high = (float(part) for part in window.split(":"))
+    except ValueError:
+        raise BadParameter("window", window, ["FROM:TO in seconds, such as 0.5:2"]) from None
+    if not low < high:
+        raise BadParameter("window", window, ["FROM:TO with FROM before TO"])
+    return low, high
+
+
+def name_of(traces: str | Sequence[str]) -> str:
+    """Return a report's title for want of a better one: the names of the files and folders."""
+    paths = [traces] if isinstance(traces, str) else list(traces)
+    names = [Path(path).resolve().name for path in paths]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

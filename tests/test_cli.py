@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,13 @@ from tests.conftest import ROOT
 from tests.report import trivial
 from tests.report.example import findings
 from tracelib import cli, report
+from tracelib.cli.flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, flag, options_of
+from tracelib.cli.report import default_folder
+from tracelib.options import OPTIONS, Options
 from tracelib.report import pipeline
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import parameter_names
+from tracelib.sources import progress
 from tracelib.sources.torch_profiler import native
 
 SAMPLE = str(ROOT / "sample_traces" / "starved")
@@ -42,10 +47,8 @@ def run(*arguments, cwd=ROOT):
 def test_bad_input_is_one_clear_line_and_status_2(arguments, tmp_path):
     extra = ("-o", str(tmp_path / "r")) if arguments[0] == "report" else ()
     done = run(*arguments, *extra)
-    assert done.returncode == cli.USAGE_ERROR
-    lines = [
-        line for line in done.stderr.splitlines() if not line.startswith(("tracelib: reading", "reading "))
-    ]
+    assert done.returncode == USAGE_ERROR
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("tracelib: reading")]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("tracelib: ")
     assert "Traceback" not in done.stderr
@@ -86,7 +89,7 @@ def test_notebooks_are_listed_and_copied_but_never_over_a_file(capsys, tmp_path)
     target = tmp_path / "mine.ipynb"
     assert cli.main(["notebooks", "copy", "root_cause", str(target)]) == 0
     assert json.loads(target.read_text())["nbformat"] == 4
-    assert cli.main(["notebooks", "copy", "root_cause", str(target)]) == cli.USAGE_ERROR
+    assert cli.main(["notebooks", "copy", "root_cause", str(target)]) == USAGE_ERROR
 
 
 def test_version(capsys):
@@ -103,7 +106,7 @@ def test_who_reads_only_the_first_lines_is_told_nothing_else():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "Broken pipe" not in done.stderr
     assert "Traceback" not in done.stderr
-    assert int(done.stdout.splitlines()[-1]) in (0, cli.BROKEN_PIPE)
+    assert int(done.stdout.splitlines()[-1]) in (0, BROKEN_PIPE)
 
 
 def notebook_that(tmp_path, monkeypatch, *cells):
@@ -123,7 +126,7 @@ def test_a_part_that_fails_is_status_3_and_keeps_the_findings(tmp_path, monkeypa
     out = notebook_that(
         tmp_path, monkeypatch, carrying(), "raise RuntimeError('/home/' + 'al' + 'ice/x <b>')"
     )
-    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.PART_FAILED
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == PART_FAILED
     assert "a part failed: cell 4: RuntimeError" in capsys.readouterr().err
     assert json.loads((out / "findings.json").read_text()) == findings()
     page = (out / "report.html").read_text()
@@ -136,7 +139,7 @@ def test_a_part_that_fails_is_status_3_and_keeps_the_findings(tmp_path, monkeypa
 
 def test_a_run_that_fails_before_any_finding_is_status_3_and_says_so(tmp_path, monkeypatch):
     out = notebook_that(tmp_path, monkeypatch, "1 / 0")
-    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.PART_FAILED
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == PART_FAILED
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "root_cause.ipynb", "summary.md"]
     assert "ZeroDivisionError" in (out / "summary.md").read_text()
 
@@ -146,7 +149,7 @@ def test_an_error_in_the_traces_names_the_file_as_it_was_typed_and_writes_nothin
 ):
     raising = "from pathlib import Path; from tracelib.errors import BadTrace; raise BadTrace(Path(traces[0]), 'perf', 'line 3', 'cut')"
     out = notebook_that(tmp_path, monkeypatch, raising)
-    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.USAGE_ERROR
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == USAGE_ERROR
     assert (
         capsys.readouterr().err.splitlines()[-1]
         == f"tracelib: {SAMPLE}: not readable as perf at line 3: cut."
@@ -158,7 +161,7 @@ def test_findings_that_contradict_themselves_are_not_written(tmp_path, monkeypat
     document = findings()
     document["devices"][0]["lost_ns"] += 1
     out = notebook_that(tmp_path, monkeypatch, carrying(devices=document["devices"]))
-    assert cli.main(["report", SAMPLE, "-o", str(out)]) == cli.USAGE_ERROR
+    assert cli.main(["report", SAMPLE, "-o", str(out)]) == USAGE_ERROR
     assert "contradict themselves" in capsys.readouterr().err
     assert not out.exists()
 
@@ -177,7 +180,7 @@ def test_a_picture_that_is_not_drawn_is_told_of(tmp_path, monkeypatch, capsys):
     assert "overview.png" not in capsys.readouterr().err
     monkeypatch.setattr(pipeline, "can_draw", lambda: False)
     assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
-    assert "no overview.png beside it: that takes the package resvg-py" in capsys.readouterr().err
+    assert "no overview.png: it takes the package resvg-py" in capsys.readouterr().err
 
 
 def test_terminal_escapes_in_names_are_neutralised(tmp_path, monkeypatch, capsys):
@@ -212,11 +215,60 @@ def test_ctrl_c_stops_it_clean(tmp_path):
 
 
 def test_inspect_shows_a_person_how_far_a_file_has_been_read(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "SHOWN_EVERY_S", 0)
+    monkeypatch.setattr(progress, "PATIENCE_S", 0)
+    monkeypatch.setattr(progress, "EVERY_S", 0)
     monkeypatch.setenv("TRACELIB_CACHE", "off")
     perf = f"{SAMPLE}/perf.txt.gz"
     assert cli.main(["inspect", perf]) == 0
     assert "%" not in capsys.readouterr().err  # not into a log
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert cli.main(["inspect", perf]) == 0
-    assert "100% of perf.txt.gz" in capsys.readouterr().err
+    assert "100% read: perf.txt.gz" in capsys.readouterr().err
+
+
+def test_flags_are_read_as_the_options_that_they_set():
+    flags = [
+        "--offset",
+        "a=b=5",
+        "--offset",
+        "c=-1",
+        "--role",
+        "x=y=engine",
+        "--cpu-stat",
+        "f",
+        "--no-redact",
+    ]
+    read = options_of(cli._parser().parse_args(["report", "run", "--requests-offset", "7", *flags]))
+    assert read == Options(
+        traces=["run"],
+        offsets={"a=b": 5, "c": -1},
+        roles={"x=y": "engine"},
+        cpu_stat=["f"],
+        redact=False,
+        requests_offset=7,
+    )
+
+
+@pytest.mark.parametrize("command", ["report", "inspect", "export", "batch", "record"])
+def test_each_option_of_a_command_is_a_flag_with_its_help(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for each in OPTIONS.values():
+        if command in each.commands:
+            assert (each.off or each.help) in shown, each.name
+            assert each.name == "traces" or flag(each) in shown, each.name
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("INC-42", "INC-42"),
+        ("../../etc", "etc"),
+        ("a b/c;$(x)", "a-b-c-x"),
+        ("..", "report"),
+        ("\u202e", "report"),
+    ],
+)
+def test_the_default_folder_stays_below_reports(name, folder):
+    assert default_folder(name) == Path("reports") / folder

@@ -12,9 +12,10 @@ import tracelib
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.results import analyse
 from tracelib.analyses.throttling import Supply, cpu_max
+from tracelib.companions import companions
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.findings import diagnose
-from tracelib.report import companions, manifest
+from tracelib.report import asked
 from tracelib.report.sections import per_role_table
 from tracelib.report.validate import validate
 
@@ -147,7 +148,7 @@ def test_the_manifest_names_the_log_its_clock_and_the_title(throttled, tmp_path)
         f"[clocks]\nrealtime_ns = {meta['realtime_ns']}\nmonotonic_ns = {meta['monotonic_ns']}\n"
     )
     found = companions([tmp_path], run)
-    said = manifest([tmp_path])
+    said = asked({"traces": [str(tmp_path)]})
     assert (said.title, said.ticket) == ("throttled on purpose", "OPS-1")
     assert found.supply.quota_cpus == 2.0
     first = json.loads((folder / "requests.jsonl").read_text().split("\n")[0])

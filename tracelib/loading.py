@@ -73,7 +73,7 @@ def load(
     """
     several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
     said = manifest_of(several)
-    pids = said.pids if pid_map is None else read_pid_map(Path(pid_map))
+    pids = read_pid_map(Path(pid_map)) if pid_map else said.pids
     files, others = trace_files(several)
     traces, failures = _read(files, progress, user_cache(cache))
     if not traces:

@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin, get_type_hints
 
@@ -231,7 +230,6 @@ class Options(Parameters):
         list[str],
         Option(
             "the cgroup's cpu.stat before and after the run (or cpu.stat.before, .after in a folder)",
-            more="give it twice",
             metavar="FILE",
             names_files=True,
             keys=("quota.cpu_stat_before", "quota.cpu_stat_after"),
@@ -288,6 +286,11 @@ class Options(Parameters):
         return {
             name: getattr(self, name) for name in inspect.signature(function).parameters if name in OPTIONS
         }
+
+    def files(self) -> list[str]:
+        """Return the files that the parameters name."""
+        values = [getattr(self, name) for name, each in OPTIONS.items() if each.names_files]
+        return [path for value in values for path in ([value] if isinstance(value, str) else value) if path]
 
     def with_files(self, named: Callable[[str], str]) -> Self:
         """Return the same parameters with each file called `named(file)`."""
@@ -378,7 +381,6 @@ def compared(values: Mapping[str, Any]) -> dict[str, Options]:
     return ComparedRuns.of(values).by_run(Options.of(shared))
 
 
-@cache
 def options(of: type) -> dict[str, Option]:
     """Return the options of a dataclass by name."""
     hints, defaults = get_type_hints(of, include_extras=True), of()

@@ -14,6 +14,7 @@ import pytest
 
 from tests.record import busy
 from tracelib import cli
+from tracelib.cli import flags
 from tracelib.record.check import check
 
 SPIN = "while True: pass"
@@ -85,7 +86,7 @@ def test_the_command_line_tells_it_in_words_json_and_status(capsys):
 
 def test_a_process_that_ends_meanwhile_leaves_nothing_to_tell(capsys):
     with busy.processes("import time; time.sleep(0.5)") as pids:
-        assert cli.main(["check", "--seconds", "2", "--pid", str(pids[0])]) == cli.PART_FAILED
+        assert cli.main(["check", "--seconds", "2", "--pid", str(pids[0])]) == flags.PART_FAILED
     assert capsys.readouterr().out.startswith("not_measured: No thread was left")
 
 
@@ -93,7 +94,7 @@ def test_a_process_that_ends_meanwhile_leaves_nothing_to_tell(capsys):
     "flags", [("--pid", "4194305"), ("--seconds", "0"), ("--seconds", "nan"), ("--fail-on", "cpu-shortage")]
 )
 def test_bad_flags_are_one_line_and_status_2(flags, capsys):
-    assert cli.main(["check", *flags]) == cli.USAGE_ERROR
+    assert cli.main(["check", *flags]) == flags.USAGE_ERROR
     assert capsys.readouterr().err.startswith("tracelib: ")
 
 

@@ -4,14 +4,14 @@ import ast
 import json
 import tomllib
 from importlib import import_module
-from inspect import signature
 
 import pytest
+from papermill import inspect_notebook
 
 from tests.conftest import ROOT
 from tracelib.errors import BadParameter
+from tracelib.options import OPTIONS, ComparedRuns, cell_of, options
 from tracelib.report.notebooks import PAPERMILL, located, notebook, notebooks
-from tracelib.report.opening import opened
 from tracelib.report.run import parameter_names
 
 NAMES = sorted(notebooks())
@@ -44,25 +44,31 @@ def test_entry_points_name_what_exists():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_first_comes_a_cell_of_parameters_each_explained(name):
+def test_the_first_cell_is_what_the_options_say(name):
     first = cells(name)[0]
     assert first["metadata"]["tags"] == ["parameters"]
-    lines = "".join(first["source"]).splitlines()
-    assert all("#" in line and ":" in line.split("=")[0] for line in lines), "name: type = default  # help"
-    assert parameter_names(notebook(name)) == [line.split(":")[0] for line in lines]
+    assert "".join(first["source"]).splitlines() == cell_of(name)
+    assert max(map(len, cell_of(name))) <= 110
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_papermill_s_help_shows_each_parameter_with_its_type_default_and_help(name):
+    told = inspect_notebook(str(notebook(name)))
+    assert list(told) == parameter_names(notebook(name))
+    for parameter, row in told.items():
+        line = f"{parameter}: {row['inferred_type_name']} = {row['default']}  # {row['help']}"
+        assert line in cell_of(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_parameter_says_reaches_what_opens_the_run(name):
-    """Each is handed on; what all runs need to be read at all is a parameter of every notebook."""
+    """The options are taken from the notebook's globals; a parameter that is not one is used by its name."""
     calls = "\n".join("".join(cell["source"]) for cell in cells(name)[1:])
     used = {node.id for node in ast.walk(ast.parse(calls)) if isinstance(node, ast.Name)}
-    asked = set(parameter_names(notebook(name)))
-    assert asked <= used
-    common = {"window", "roles", "ftrace_clock", "rules", "redact"}
-    assert (common if name == "compare" else common | {"traces", "window_of", "offsets", "pid_map"}) <= asked
-    if name == "root_cause":
-        assert set(signature(opened).parameters) <= asked
+    assert calls.count("globals()") == 1
+    assert ("report.asked(globals())" if name != "compare" else "compared(globals())") in calls
+    read = {*OPTIONS, *options(ComparedRuns)} - {"prices", "cores", "cpu_bound"}
+    assert set(parameter_names(notebook(name))) - read <= used
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from tracelib.report.inputs import given
+from tracelib.options import Options
 from tracelib.report.redact import Redactor, trace
 from tracelib.schema import empty
 from tracelib.trace import Trace
@@ -182,11 +182,17 @@ def test_parameters_and_titles_are_redacted_as_a_document():
         "schema": "tracelib.findings/1",
         "tool": {"name": "tracelib"},
         "title": "gpu17 is slow",
-        "parameters": given(rules="/home/alice/r.toml", roles={"alice@corp.example.com": "worker"}),
+        "parameters": Options(rules="/home/alice/r.toml", roles={"alice@corp.example.com": "worker"}).shown(),
     }
     assert redactor.document(document) == {
         "schema": "tracelib.findings/1",
         "tool": {"name": "tracelib"},
         "title": "host-1 is slow",
-        "parameters": {"rules": "r.toml", "roles": {"[email]": "worker"}},
+        "parameters": {
+            "traces": ["starved"],
+            "roles": {"[email]": "worker"},
+            "rules": "r.toml",
+            "redact": True,
+            "cpu_bound": 0.15,
+        },
     }

@@ -9,21 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracelib.report.beside import companions
-    from tracelib.report.inputs import given, name_of
+    from tracelib.companions import companions
     from tracelib.report.instances import instances
     from tracelib.report.notebooks import located
-    from tracelib.report.opening import heading, manifest, opened, opened_runs
+    from tracelib.report.opening import asked, heading, opened, opened_runs
     from tracelib.report.pipeline import record, record_picture, removed, write_report
 
 __all__ = [
+    "asked",
     "companions",
-    "given",
     "heading",
     "instances",
     "located",
-    "manifest",
-    "name_of",
     "opened",
     "opened_runs",
     "record",
@@ -33,19 +30,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "companions": ("beside", "companions"),
-    "given": ("inputs", "given"),
-    "instances": ("instances", "instances"),
-    "heading": ("opening", "heading"),
-    "manifest": ("opening", "manifest"),
-    "opened": ("opening", "opened"),
-    "opened_runs": ("opening", "opened_runs"),
-    "located": ("notebooks", "located"),
-    "name_of": ("inputs", "name_of"),
-    "record": ("pipeline", "record"),
-    "record_picture": ("pipeline", "record_picture"),
-    "removed": ("pipeline", "removed"),
-    "write_report": ("pipeline", "write_report"),
+    "asked": ("tracelib.report.opening", "asked"),
+    "companions": ("tracelib.companions", "companions"),
+    "instances": ("tracelib.report.instances", "instances"),
+    "heading": ("tracelib.report.opening", "heading"),
+    "opened": ("tracelib.report.opening", "opened"),
+    "opened_runs": ("tracelib.report.opening", "opened_runs"),
+    "located": ("tracelib.report.notebooks", "located"),
+    "record": ("tracelib.report.pipeline", "record"),
+    "record_picture": ("tracelib.report.pipeline", "record_picture"),
+    "removed": ("tracelib.report.pipeline", "removed"),
+    "write_report": ("tracelib.report.pipeline", "write_report"),
 }
 
 
@@ -53,4 +48,4 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'tracelib.report' has no attribute {name!r}")
     module, attribute = _HOME[name]
-    return getattr(importlib.import_module(f"tracelib.report.{module}"), attribute)
+    return getattr(importlib.import_module(module), attribute)

@@ -10,7 +10,7 @@ import json
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,6 +27,8 @@ from tracelib.sources.files import sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tracelib.options import Options
 
 __all__ = ["SCHEMA", "Entry", "batch", "entry_of", "expanded", "names"]
 
@@ -105,7 +107,7 @@ def names(runs: Sequence[Path]) -> list[str]:
 def batch(
     runs: Sequence[Path],
     output: Path,
-    parameters: Mapping[str, Any],
+    options: Options,
     *,
     jobs: int = 1,
     timeout_s: int = 900,
@@ -114,8 +116,7 @@ def batch(
 ) -> list[Entry]:
     """Write a report of each run to `output`/NAME and the index beside them; return the entries, worst first.
 
-    `parameters` are those of the root-cause notebook but `traces`; `afresh` = do again what was done before; `done` is
-    called with each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
+    `options` hold for every run but for `traces`; `afresh` = do again what was done before; `done` is called with each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
 
     Raises
     ------
@@ -129,12 +130,13 @@ def batch(
         raise TraceError(
             f"{output}: cannot write there: {error.strerror}. Choose another folder with -o."
         ) from None
+    parameters = options.taken_by("batch")
     known = {} if afresh else _before(output, parameters)
     entries: list[Entry] = []
     # Processes, not threads: running a notebook sets the environment and the filters of warnings.
     with ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn")) as pool:
         waiting = {
-            pool.submit(_one, run, name, output, dict(parameters), timeout_s, resume=name in known): name
+            pool.submit(_one, run, name, output, options, timeout_s, resume=name in known): name
             for run, name in zip(runs, names(runs), strict=True)
         }
         for future in as_completed(waiting):
@@ -153,19 +155,14 @@ def _outcome(future: Any, name: str) -> Entry:
     return entry
 
 
-def _one(
-    run: Path, name: str, output: Path, parameters: dict[str, Any], timeout_s: int, *, resume: bool
-) -> Entry:
+def _one(run: Path, name: str, output: Path, options: Options, timeout_s: int, *, resume: bool) -> Entry:
     """Return the run's entry; its own process calls this, so nothing may escape but the entry."""
     folder = output / name
     try:
         if resume and _same_files(folder, run):
             findings = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
             return entry_of(name, findings, resumed=True)
-        redacted = bool(parameters.get("redact", True))
-        report = write_report(
-            folder, {**parameters, "traces": [str(run)]}, timeout_s=timeout_s, redacted=redacted
-        )
+        report = write_report(folder, replace(options, traces=[str(run)]), timeout_s=timeout_s)
     except (TraceError, OSError) as error:
         return Entry(name, error=str(error))
     failure = "" if report.failure is None else report.failure.one_line()

@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.analyses.results import analyse
-from tracelib.errors import BadParameter
+from tracelib.companions import companions
 from tracelib.loading import load
-from tracelib.manifest import Manifest, manifest_of
+from tracelib.manifest import manifest_of
+from tracelib.options import Options, name_of, seconds
 from tracelib.report import redact as redaction
-from tracelib.report.beside import companions
-from tracelib.report.inputs import seconds
 from tracelib.report.notebooks import located
 from tracelib.report.sections.chart import picture
 from tracelib.report.sections.html import Section, esc
 from tracelib.report.text import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from tracelib.analyses.results import Results
     from tracelib.trace import Trace
 
-__all__ = ["heading", "manifest", "opened", "opened_runs", "shown"]
+
+def asked(values: Mapping[str, Any]) -> Options:
+    """Return the parameters among a notebook's `globals()`; the title and the ticket may come from run.toml.
+
+    Raises
+    ------
+    BadTrace, BadParameter
+        A parameter has the wrong type; or as :func:`tracelib.manifest.manifest_of`.
+
+    """
+    options = Options.of(values)
+    manifest = manifest_of(located(options.traces))
+    title = options.title or manifest.title or name_of(options.traces)
+    return replace(options, title=title, ticket=options.ticket or manifest.ticket)
 
 
-def opened(
-    traces: str | Sequence[str],
-    *,
-    window: str = "",
-    window_of: str = "",
-    offsets: Mapping[str, int] | None = None,
-    roles: Mapping[str, str] | None = None,
-    ftrace_clock: str = "",
-    pid_map: str = "",
-    requests: str = "",
-    requests_offset: int = 0,
-    requests_clock: str = "",
-    cpu_stat: Sequence[str] = (),
-    mean_input_tokens: float = 0,
-    rules: str = "",
-    redact: bool = True,
-) -> tuple[Results, redaction.Redactor | None]:
+def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
     """Return the results of one run, and the redactor that cleaned its names (None if `redact` is off).
 
-    The parameters are those of the notebooks' first cell. "" and empty collections stand for "not given"; what the folders
-    hold beside the traces (:func:`tracelib.report.companions`) fills in.
+    What the folders hold next to the traces (:func:`tracelib.companions.companions`) fills in what `options` leave open.
 
     Raises
     ------
@@ -55,76 +49,31 @@ def opened(
         A file cannot be read, or a parameter has a value that is not allowed; its subclass says which.
 
     """
-    paths = located(traces)
-    run = load(
-        paths, offsets=offsets, roles=roles, ftrace_clock=ftrace_clock or None, pid_map=_file(pid_map) or None
-    )
-    run, redactor = redaction.trace(run) if redact else (run, None)
-    beside = companions(
-        paths,
-        run,
-        requests=_file(requests),
-        requests_offset=requests_offset,
-        requests_clock=requests_clock,
-        cpu_stat=located(cpu_stat),
-        mean_input_tokens=mean_input_tokens,
-    )
+    options = options.with_files(lambda path: str(located(path)[0]))
+    run = load(options.traces, **options.arguments_of(load))
+    run, redactor = redaction.trace(run) if options.redact else (run, None)
+    near = companions(run=run, **options.arguments_of(companions))
     results = analyse(
         run,
-        window_seconds=seconds(window),
-        window_of=window_of or None,
-        rules_path=located(rules)[0] if rules else None,
-        requests_log=beside.requests,
-        supply=beside.supply,
+        window_seconds=seconds(options.window),
+        window_of=options.window_of or None,
+        rules_path=Path(options.rules) if options.rules else None,
+        requests_log=near.requests,
+        supply=near.supply,
     )
     return results, redactor
 
 
-def _file(name: str) -> Path | str:
-    return located(name)[0] if name else ""
-
-
-def opened_runs(
-    runs: Mapping[str, str | Sequence[str]],
-    requests: Mapping[str, str] | None = None,
-    requests_offsets: Mapping[str, int] | None = None,
-    **parameters: Any,
-) -> dict[str, Results]:
-    """Return the results of several runs by label.
-
-    `requests` and `requests_offsets` have a run's request log and its offset to wall time, by label; `parameters` are those
-    of :func:`opened` and hold for all runs.
+def opened_runs(runs: Mapping[str, Options]) -> dict[str, Results]:
+    """Return the results of several runs by label, each with its own parameters (:func:`tracelib.options.compared`).
 
     Raises
     ------
-    BadParameter
-        `requests` or `requests_offsets` names a run that there is not.
     TraceError
         As :func:`opened`.
 
     """
-    logs, offsets = dict(requests or {}), dict(requests_offsets or {})
-    for label in (*logs, *offsets):
-        if label not in runs:
-            raise BadParameter("run", label, runs)
-    return {
-        label: opened(
-            traces, requests=logs.get(label, ""), requests_offset=offsets.get(label, 0), **parameters
-        )[0]
-        for label, traces in runs.items()
-    }
-
-
-def manifest(traces: str | Sequence[str]) -> Manifest:
-    """Return what the `run.toml` among `traces` says, with `traces` as a notebook's parameter; all empty without one.
-
-    Raises
-    ------
-    BadTrace, BadParameter
-        As :func:`tracelib.manifest.manifest_of`.
-
-    """
-    return manifest_of(located(traces))
+    return {label: opened(options)[0] for label, options in runs.items()}
 
 
 def heading(title: str, results: Results | Mapping[str, Results]) -> Section:

@@ -12,13 +12,14 @@ import copy
 import hashlib
 import importlib.util
 import json
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import TraceError
 from tracelib.report import bundle, ipynb, redact, ticket
 from tracelib.report.exporter import TraceReport
-from tracelib.report.inputs import portable
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook
 from tracelib.report.sections.html import Section, esc
@@ -26,16 +27,14 @@ from tracelib.report.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from tracelib.analyses.results import Results
+    from tracelib.options import Options
 
 __all__ = ["OUTCOME", "Report", "can_draw", "record", "record_picture", "removed", "write_report"]
 
 #: Under this type a report notebook carries its findings and its picture, for whoever renders it.
 OUTCOME = "application/vnd.tracelib.outcome+json"
-#: Parameters that name files.
-PATHS = ("traces", "requests", "rules", "cpu_stat", "pid_map")
 
 
 @dataclass(frozen=True)
@@ -86,10 +85,8 @@ def record_picture(results: Results) -> Outcome:
     return Outcome({"overview_png": base64.b64encode(overview_png(results)).decode("ascii")})
 
 
-def write_report(
-    folder: Path, parameters: Mapping[str, Any], *, timeout_s: int = DEFAULT_TIMEOUT_S, redacted: bool = True
-) -> Report:
-    """Run the root-cause notebook with `parameters` and write its report to `folder`.
+def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIMEOUT_S) -> Report:
+    """Run the root-cause notebook with `options` and write its report to `folder`.
 
     Raises
     ------
@@ -98,19 +95,21 @@ def write_report(
 
     """
     with bundle.folder(folder) as made:
-        moved, names = _portable(parameters, made)
+        moved = options.with_files(lambda path: portable(path, made))
         try:
             ran = run_notebook(
                 notebook("root_cause"),
                 made / "root_cause.ipynb",
-                moved,
+                moved.taken_by("root_cause"),
                 working_directory=made,
                 timeout_s=timeout_s,
             )
         except TraceError as error:
-            raise TraceError(_as_typed(str(error), names)) from error
+            raise TraceError(
+                _as_typed(str(error), dict(zip(moved.files(), options.files(), strict=True)))
+            ) from error
         outcome = _outcome(ran.notebook)
-        redactor = redact.Redactor() if redacted else None
+        redactor = redact.Redactor() if options.redact else None
         failure = _clean_failure(ran.failure, redactor)
         node = _tidy(ran.notebook, folder, redactor)
         ipynb.write(node, made / "root_cause.ipynb")
@@ -126,18 +125,18 @@ def _clean_failure(failure: Failure | None, redactor: redact.Redactor | None) ->
     return replace(failure, message=redactor.text(failure.message))
 
 
-def _portable(parameters: Mapping[str, Any], made: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the parameters with files named from the folder, and those names -> as the user typed them."""
-    moved = dict(parameters)
-    names: dict[str, str] = {}
-    for name in PATHS:
-        typed = moved.get(name)
-        if typed:
-            several = [typed] if isinstance(typed, str) else list(typed)
-            new = [portable(path, made) for path in several]
-            names.update(zip(new, several, strict=True))
-            moved[name] = new[0] if isinstance(typed, str) else new
-    return moved, names
+def portable(path: str, folder: Path) -> str:
+    """Return `path` as a notebook in `folder` can name it without telling where on this machine it lies.
+
+    Relative to `folder`; below `~` if that is where the file lies and the folder does not. Symbolic links on the way are
+    resolved, because `..` would follow them; the file's own name stays.
+    """
+    absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 (resolve() would rename a linked file)
+    real = absolute.parent.resolve() / absolute.name
+    start, home = folder.resolve(), Path.home().resolve()
+    if home != Path("/") and real.is_relative_to(home) and not start.is_relative_to(home):
+        return str(Path("~") / real.relative_to(home))
+    return os.path.relpath(real, start)
 
 
 def _as_typed(message: str, names: Mapping[str, str]) -> str:

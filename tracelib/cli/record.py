@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
-from tracelib.cli_flags import PART_FAILED, listed, one_line, pair
+from tracelib.cli.flags import PART_FAILED, add_options, listed, options_of
 from tracelib.errors import BadParameter
+from tracelib.words import plain
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
-    Command = Callable[[str, str, str], argparse.ArgumentParser]
-
-__all__ = ["add_recording"]
+    from tracelib.cli.flags import Command
+    from tracelib.options import Options
 
 _RECORD_HELP = """\
 Record traces that answer the question: perf and ftrace (one clock, nothing thinned out), the kernel's counters, GPU samples, and
@@ -49,14 +48,13 @@ exit status: 0 no state named by --fail-on (default: throttled,cpu_shortage); 1 
 3 this machine does not tell. States: throttled, cpu_shortage, idle, thread_saturated, enough_cpu, not_measured."""
 
 
-def add_recording(command: Command) -> None:
-    """Add the commands by `command(name, summary, text)`."""
-    _add_record(command)
-    _add_check(command)
+def add_commands(command: Command) -> None:
+    """Add record and check."""
+    _add_record(command("record", "record traces that answer the question", _RECORD_HELP))
+    _add_check(command("check", "say whether CPUs are short, now, without tracing", _CHECK_HELP))
 
 
-def _add_record(command_of: Command) -> None:
-    command = command_of("record", "record traces that answer the question", _RECORD_HELP)
+def _add_record(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--recipe", default="generic", metavar="NAME", help="vllm, sglang, trtllm, torch or generic (default)"
     )
@@ -101,15 +99,7 @@ def _add_record(command_of: Command) -> None:
     command.add_argument(
         "--requests-clock", default="realtime", metavar="CLOCK", help="of that log (default realtime)"
     )
-    command.add_argument(
-        "--role",
-        action="append",
-        default=[],
-        metavar="PATTERN=ROLE",
-        help="as in tracelib report; kept in run.toml",
-    )
-    command.add_argument("--title", default="", help="kept in run.toml")
-    command.add_argument("--ticket", default="", metavar="ID", help="kept in run.toml")
+    add_options(command, "record", "kept in run.toml")
     command.add_argument("--go", action="store_true", help="record (otherwise: say what would be done)")
     command.add_argument(
         "--finish", action="store_true", help="save and clear away what killed recorders have left in --out"
@@ -117,57 +107,55 @@ def _add_record(command_of: Command) -> None:
     command.set_defaults(run=_record)
 
 
-def _record(options: argparse.Namespace) -> int:
+def _record(flags: argparse.Namespace) -> int:
     from tracelib.record import machine, plan, recipes, recorder
     from tracelib.record.proc import descendants, existing, threads
 
-    if options.finish:
-        return recorder.finish(recorder.unfinished(options.out))
-    chosen = recipes.recipe(options.recipe)
-    named = options.pid or ([] if options.command else recipes.processes_of(chosen, threads().values()))
+    if flags.finish:
+        return recorder.finish(recorder.unfinished(flags.out))
+    chosen = recipes.recipe(flags.recipe)
+    named = flags.pid or ([] if flags.command else recipes.processes_of(chosen, threads().values()))
     pids = [*existing(named), *sorted(set(descendants(named)) - set(named))]
     found = machine.machine(pids)
-    print("\n".join(["this machine", *map(one_line, machine.lines(found))]))
+    print("\n".join(["this machine", *map(plain, machine.lines(found))]))
     made = plan.plan(
         found,
-        folder=options.out,
-        seconds=options.seconds,
-        recipe_name=options.recipe,
+        folder=flags.out,
+        seconds=flags.seconds,
+        recipe_name=flags.recipe,
         pids=pids,
-        command=options.command,
-        server=options.server,
-        server_traces=options.server_traces,
-        without=listed(options.without, "--without", plan.STEPS),
-        about=_about(options),
+        command=flags.command,
+        server=flags.server,
+        server_traces=flags.server_traces,
+        without=listed(flags.without, "--without", plan.STEPS),
+        about=_about(options_of(flags)),
         recorder=f"tracelib {__version__}",
     )
-    print("\n".join(["", *map(one_line, plan.lines(made))]))
-    if chosen.processes and not (pids or options.command or options.server):
-        _no_server(options, chosen.processes)
-    if not options.go:
+    print("\n".join(["", *map(plain, plan.lines(made))]))
+    if chosen.processes and not (pids or flags.command or flags.server):
+        _no_server(flags, chosen.processes)
+    if not flags.go:
         print("\nNothing was recorded: add --go.")
         return 0
     return recorder.record(made)
 
 
-def _no_server(options: argparse.Namespace, processes: str) -> None:
+def _no_server(flags: argparse.Namespace, processes: str) -> None:
     """Say before the recording, not after it, that there is nobody to record."""
     missing = f"a recipe whose server runs here (no process is named {processes}, as this one's)"
-    if options.go:
+    if flags.go:
         raise BadParameter(
-            "--recipe", options.recipe, [missing, "--pid, --command or --server beside it", "generic"]
+            "--recipe", flags.recipe, [missing, "--pid, --command or --server beside it", "generic"]
         )
-    print(f"\n--recipe {options.recipe}: no process is named {processes}; start the server, or give --pid.")
+    print(f"\n--recipe {flags.recipe}: no process is named {processes}; start the server, or give --pid.")
 
 
-def _about(options: argparse.Namespace) -> dict[str, Any]:
+def _about(options: Options) -> dict[str, Any]:
     log = {"file": options.requests, "clock": options.requests_clock} if options.requests else {}
-    roles = dict(pair(text, "--role") for text in options.role)
-    return {"title": options.title, "ticket": options.ticket, "roles": roles, "requests": log}
+    return {"title": options.title, "ticket": options.ticket, "roles": options.roles, "requests": log}
 
 
-def _add_check(command_of: Command) -> None:
-    command = command_of("check", "say whether CPUs are short, now, without tracing", _CHECK_HELP)
+def _add_check(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--seconds", type=float, default=10.0, metavar="S", help="how long to watch (default 10)"
     )
@@ -192,18 +180,18 @@ def _add_check(command_of: Command) -> None:
     command.set_defaults(run=_check)
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(flags: argparse.Namespace) -> int:
     from tracelib.record.check import check
     from tracelib.record.verdict import STATES, lines
 
-    failing = listed(options.fail_on, "--fail-on", STATES)
-    if not 0 < options.seconds <= 3600:
-        raise BadParameter("--seconds", options.seconds, ["more than 0, at most 3600"])
-    verdict = check(seconds=options.seconds, pids=options.pid, shortage=options.shortage)
-    if options.json:
+    failing = listed(flags.fail_on, "--fail-on", STATES)
+    if not 0 < flags.seconds <= 3600:
+        raise BadParameter("--seconds", flags.seconds, ["more than 0, at most 3600"])
+    verdict = check(seconds=flags.seconds, pids=flags.pid, shortage=flags.shortage)
+    if flags.json:
         print(json.dumps(verdict.as_json()))
     else:
-        print("\n".join(map(one_line, lines(verdict))))
+        print("\n".join(map(plain, lines(verdict))))
     if verdict.state == "not_measured":
         return PART_FAILED
     return int(verdict.state in failing)

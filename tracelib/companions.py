@@ -1,4 +1,4 @@
-"""What lies beside the traces and belongs to the run: its manifest, its request log, its cgroup's counters."""
+"""What lies next to the traces and belongs to the run: its manifest, its request log, its cgroup's counters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelib.trace import Trace
-
-__all__ = ["Companions", "companions"]
 
 BEFORE, AFTER, MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
 
@@ -42,7 +40,7 @@ def companions(
     cpu_stat: Sequence[str | Path] = (),
     mean_input_tokens: float = 0,
 ) -> Companions:
-    """Return what is given, and what the folders among `traces` hold beside the traces.
+    """Return what is given, and what the folders among `traces` hold next to the traces.
 
     Parameters
     ----------

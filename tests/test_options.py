@@ -1,0 +1,81 @@
+"""Parameters stand once: what is written out elsewhere says the same; their values are read as people type them."""
+
+import inspect
+import os
+from pathlib import Path
+
+import pytest
+
+from tracelib.companions import companions
+from tracelib.errors import BadParameter
+from tracelib.loading import load
+from tracelib.options import ALL_NOTEBOOKS, OPTIONS, Options, compared, name_of, seconds
+from tracelib.report.notebooks import notebooks
+
+#: Parameters that are about the loading or the loaded, not about the run.
+OWN = {load: {"paths", "host", "progress", "cache"}, companions: {"run"}}
+
+
+@pytest.mark.parametrize("function", OWN, ids=lambda function: function.__name__)
+def test_functions_for_users_take_the_options_by_their_names(function):
+    arguments = inspect.signature(function).parameters
+    assert set(arguments) - OWN[function] <= set(OPTIONS)
+    for name in set(arguments) - OWN[function] - {"traces"}:
+        default = arguments[name].default
+        assert default == OPTIONS[name].default or (not default and not OPTIONS[name].default), name
+        assert name in function.__doc__
+
+
+def test_each_option_of_a_report_reaches_the_run():
+    """What neither `load` nor `companions` takes is read by name where a run is opened."""
+    by_name = {"title", "ticket", "window", "window_of", "rules", "redact", "cpu_bound"}
+    taken = {*Options().arguments_of(load), *Options().arguments_of(companions), *by_name}
+    assert set(Options().taken_by("report")) == taken
+
+
+def test_notebooks_of_an_option_exist():
+    assert set(ALL_NOTEBOOKS) == set(notebooks())
+
+
+def test_values_are_of_the_option_s_type():
+    options = Options.of(
+        {"traces": "run1", "cpu_stat": (Path("a"), "b"), "roles": None, "x": 1, "cpu_bound": 1}
+    )
+    assert options == Options(traces=["run1"], cpu_stat=["a", "b"], cpu_bound=1)
+    for name, value in (("requests", os), ("window", 3), ("redact", "no"), ("requests_offset", 1.5)):
+        with pytest.raises(BadParameter, match=f"{name}=.*Allowed: (a text|true or false|a whole number)"):
+            Options.of({name: value})
+
+
+def test_files_are_renamed_wherever_they_stand():
+    options = Options(traces=["a", "b"], pid_map="c", window="1:2")
+    assert options.files() == ["a", "b", "c"]
+    assert options.with_files(str.upper) == Options(traces=["A", "B"], pid_map="C", window="1:2")
+
+
+def test_a_report_names_files_and_not_paths_and_only_what_was_said():
+    options = Options(traces=["/data/a", "b"], rules="/etc/rules.toml", title="x", redact=False)
+    shown = {"traces": ["a", "b"], "rules": "rules.toml", "redact": False, "cpu_bound": 0.15}
+    assert options.shown() == shown
+
+
+def test_runs_are_compared_each_with_its_own_log():
+    values = {"runs": {"2": "a", "16": ["b", "c"]}, "requests": {"2": "log"}, "requests_offsets": {"2": 5}}
+    runs = compared({**values, "window": "1:2", "cores": {}, "title": "no option of compare"})
+    assert runs["2"] == Options(traces=["a"], requests="log", requests_offset=5, window="1:2")
+    assert runs["16"] == Options(traces=["b", "c"], window="1:2")
+    with pytest.raises(BadParameter, match=r"3.*2, 16"):
+        compared({**values, "requests": {"3": "log"}})
+
+
+def test_windows():
+    assert seconds("") is None
+    assert seconds("0.5:2") == (0.5, 2.0)
+    for text in ("2", "2:1", "a:b", "1:2:3", "1:1"):
+        with pytest.raises(BadParameter):
+            seconds(text)
+
+
+def test_names():
+    assert name_of("/data/run-7") == "run-7"
+    assert name_of(["/d/a", "/d/b", "/d/c", "/d/d", "/d/e"]) == "a, b, c and 2 more"

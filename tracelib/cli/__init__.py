@@ -1,0 +1,92 @@
+"""The command line: each command declares its flags and calls one function.
+
+exit status: 0 done; 1 a verdict or state that `--fail-on` names; 2 the input cannot be used; 3 a part failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tracelib import __version__
+from tracelib.cli import record, report, share
+from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR
+from tracelib.errors import TraceError
+from tracelib.words import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status; an error is one line on stderr and status 2."""
+    flags = _parser().parse_args(arguments)
+    if getattr(flags, "no_cache", False):
+        os.environ["TRACELIB_CACHE"] = "off"  # the report's notebook runs in a process of its own
+    try:
+        status: int = flags.run(flags)
+    except BrokenPipeError:  # whoever reads the output has seen enough (| head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (TraceError, OSError) as error:
+        if flags.debug:
+            raise
+        print(f"tracelib: {plain(error)}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        # asyncio would report the dead kernel of the notebook's unfinished task when the process ends.
+        logging.getLogger("asyncio").disabled = True
+        print("tracelib: stopped; nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    return status
+
+
+class _Version(argparse.Action):
+    """Prints the version, and whether the compiled pass is there; only this flag asks for that."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from tracelib.sources.torch_profiler.native import available
+
+        slow = "without the compiled pass, several times slower: reinstall where there is a C compiler (cc)"
+        how = "by the compiled pass" if available() else slow
+        print(f"tracelib {__version__}\nPyTorch traces are read {how}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tracelib",
+        description=(
+            "Why is a multi-GPU LLM server slow while its GPUs are not busy? Answers from the traces you have."
+        ),
+        epilog="tracelib COMMAND --help teaches each command with examples.",
+    )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the version, and how PyTorch traces are read"
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str, text: str) -> argparse.ArgumentParser:
+        return _command(commands, name, summary, text)
+
+    for topic in (report, record, share):
+        topic.add_commands(command)
+    return parser
+
+
+def _command(commands: Any, name: str, summary: str, text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+    )
+    return command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

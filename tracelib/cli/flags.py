@@ -1,0 +1,103 @@
+"""What the commands share: exit statuses, the flags made of `tracelib.options`, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracelib.errors import BadParameter
+from tracelib.options import OPTIONS, Options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelib.options import Option
+
+#: Makes a command of its name, a summary and the text of its help.
+Command = Callable[[str, str, str], argparse.ArgumentParser]
+
+USAGE_ERROR = 2
+PART_FAILED = 3
+INTERRUPTED = 130
+#: What a shell returns for a program that wrote into a closed pipe (128 + SIGPIPE).
+BROKEN_PIPE = 141
+
+
+def add_options(command: argparse.ArgumentParser, name: str, note: str = "") -> None:
+    """Add the flags of the options that the command `name` takes; `note` follows each one's help."""
+    for each in OPTIONS.values():
+        if name in each.commands:
+            _add(command, each, note)
+    if name in OPTIONS["traces"].commands:
+        command.add_argument(
+            "--no-cache",
+            action="store_true",
+            help="read the files again, and keep nothing of them for the next time",
+        )
+
+
+def _add(command: argparse.ArgumentParser, each: Option, note: str) -> None:
+    default = f" (default {each.default:g})" if each.kind in (int, float) and each.default else ""
+    again = "can be repeated" if each.kind in (list, dict) else ""
+    text = "; ".join(filter(None, [each.help, each.more, again, note])) + default
+    how: dict[str, Any] = {
+        "dest": each.name,
+        "metavar": each.metavar or None,
+        "help": text.replace("%", "%%"),
+    }
+    if each.name == "traces":
+        command.add_argument("traces", nargs="+", metavar=each.metavar, help=text)
+    elif each.kind is bool:
+        command.add_argument(flag(each), dest=each.name, action="store_false", help=each.off)
+    elif each.kind in (list, dict):
+        command.add_argument(flag(each), action="append", default=[], **how)
+    else:
+        command.add_argument(flag(each), type=each.kind, default=each.default, **how)
+
+
+def flag(each: Option) -> str:
+    """Return the flag that sets an option: an entry of a dict is given at a time, a switch is turned off."""
+    name = each.name.removesuffix("s") if each.kind is dict else each.name
+    return f"--{'no-' if each.kind is bool else ''}{name.replace('_', '-')}"
+
+
+def options_of(flags: argparse.Namespace) -> Options:
+    """Return the options that the flags give.
+
+    Raises
+    ------
+    BadParameter
+        A flag's value has another form than its help shows.
+
+    """
+    return Options.of(
+        {name: _value(OPTIONS[name], value) for name, value in vars(flags).items() if name in OPTIONS}
+    )
+
+
+def _value(each: Option, value: Any) -> Any:
+    if each.kind is not dict or each.items is None:
+        return value
+    pairs = (_pair(text, each) for text in value)
+    try:
+        return {name: each.items(text) for name, text in pairs}
+    except ValueError:
+        form = f"{each.metavar} with {each.metavar.rpartition('=')[2]} a whole number"
+        raise BadParameter(flag(each), " ".join(value), [form]) from None
+
+
+def _pair(text: str, each: Option) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    if not (name and equals and value):
+        raise BadParameter(flag(each), text, [each.metavar])
+    return name, value
+
+
+def listed(text: str, name: str, allowed: Sequence[str]) -> list[str]:
+    """Return the comma-separated words of the flag `name`, all of which must be allowed."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in allowed:
+            raise BadParameter(name, word, allowed)
+    return words

@@ -1,58 +1,76 @@
-"""Which GPU kernels are collectives, told by their names: for traces that say nothing else about them.
+"""Which GPU kernels are collectives, told by their names, and over how many ranks each runs where the name says so.
 
 NCCL and RCCL name a kernel after its collective: ``ncclDevKernel_AllReduce_Sum_bf16_RING_LL`` since NCCL 2.19,
 ``ncclKernel_AllReduce_RING_LL_Sum_float`` before, ``ncclAllReduceRingLLKernel_sum_f16`` before 2.11 (nccl,
 src/device/generate.py). Serving engines replace small ones by kernels of their own, which wait for their peers in just
-the same way: vLLM's and SGLang's ``cross_device_reduce_1stage``, PyTorch's symmetric memory, TensorRT-LLM's and
-FlashInfer's fused all-reduces, DeepEP's dispatch and combine.
+the same way. Names as of late 2026, from the sources of: vLLM, SGLang and AITER (``cross_device_reduce_1stage``,
+``quickreduce::allreduce_prototype_twoshot``), TensorRT-LLM and FlashInfer (``oneShotAllReduceKernel``,
+``allreduce_fusion_kernel_oneshot_lamport``, ``trtllm_mnnvl_allreduce::rmsNormLamport``, ``moeA2ADispatchKernel``),
+PyTorch's symmetric memory (``multimem_one_shot_all_reduce_kernel``), MSCCL++ (``mscclpp::…::allreduceAllPairs``),
+NVSHMEM, DeepEP and Transformer Engine's userbuffers.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 
 import polars as pl
 
-__all__ = ["collective_of", "collectives_by_name"]
-
-_NCCL = re.compile(
-    r"\b(?:nccl|rccl|msccl)(?:Symk?)?(?:Dev)?(?:Kernel)?_?"
-    r"(?P<what>AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|Send|Recv|AllTo+All|AlltoAll|Gather|Scatter)",
-    re.IGNORECASE,
-)
-_NCCL_OTHER = re.compile(r"\b(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel|\bmscclKernel")
-_COLLECTIVES = {
+#: A collective's name in small letters without separators -> as :data:`tracelib.schema.GPU_OPS` has it. The longer first.
+COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "sendrecv": "send_recv",
-    "send": "send",
-    "recv": "recv",
     "alltoall": "all_to_all",
+    "tooall": "all_to_all",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
     "gather": "gather",
     "scatter": "scatter",
+    "reduce": "reduce",
+    "send": "send",
+    "recv": "recv",
 }
-#: Kernels of others than NCCL, in the order in which they are tried.
+#: A collective of NCCL whose name does not say which (RCCL's ``ncclDevKernel_Generic``).
+OTHER = "other"
+#: NCCL and what was made after it: rccl, msccl, pccl, hccl, …
+_NCCL = re.compile(r"\b[a-z]{1,3}ccl(?:Symk?)?(?:Dev)?(?:Kernel)?_?(?P<what>[A-Za-z]+)")
+_NCCL_KERNEL = re.compile(r"\b[a-z]{1,3}ccl(?:Symk?)?(?:Dev)?Kernel")
+#: Kernels that Inductor made of several operators: their names list the operators, an all-reduce's output among them.
+_INDUCTOR = re.compile(r"^triton_(?:poi|red|per|tem|for|spl|mm|bmm|unk)_")
+#: What makes ready or cleans up on one rank alone.
+_LOCAL = re.compile(
+    r"prepare|preprocess|sanitize|initiali[sz]e|(?<!and)init(?:_|$)|clear_|layout", re.IGNORECASE
+)
+#: Names without a collective's own word, of a part of it; the whole name is searched. First match wins.
 _OTHERS = (
+    (re.compile(r"cross_device_reduce|rmsNormLamport|lamport_style", re.IGNORECASE), "all_reduce"),
+    (re.compile(r"\bdeep_ep::(?!\w*layout)|moe_?a2a|moe_?comm::|\bpplx\w*::", re.IGNORECASE), "all_to_all"),
+    (re.compile(r"userbuffers\w*_r[rw]_rs|userbuffers\w*_rs(?:_|\b)", re.IGNORECASE), "reduce_scatter"),
+    (re.compile(r"userbuffers\w*_ag(?:_|\b)", re.IGNORECASE), "all_gather"),
+    (re.compile(r"userbuffers_\w*sum", re.IGNORECASE), "all_reduce"),
     (
-        re.compile(
-            r"cross_device_reduce_\dstage|(?:one|two)_?shot_?all_?reduce|multimem_all_?reduce|lamport",
-            re.IGNORECASE,
-        ),
-        "all_reduce",
+        re.compile(r"userbuffers_(?:push|pull)|symmetric_memory::\w*(?:put|wait)_signal", re.IGNORECASE),
+        "send_recv",
     ),
-    (
-        re.compile(r"\ball_?reduce_(?:fusion|rms|kernel)|all_?reduce_fusion_kernel", re.IGNORECASE),
-        "all_reduce",
-    ),
-    (re.compile(r"multimem_all_?gather", re.IGNORECASE), "all_gather"),
-    (re.compile(r"multimem_reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
-    (re.compile(r"deep_ep::\w+::(?:dispatch|combine)|moe_?all_?to_?all", re.IGNORECASE), "all_to_all"),
+    (re.compile(r"symmetric_memory::\w*barrier|nvshmem\w*(?:barrier|sync)", re.IGNORECASE), "barrier"),
+    (re.compile(r"nvshmem\w*fcollect", re.IGNORECASE), "all_gather"),
+    (re.compile(r"\bnvshmem[ix]*_\w*(?:put|get|rma|signal|wait)", re.IGNORECASE), "send_recv"),
+    (re.compile(r"\bmscclpp::\w*executionKernel|\bmscclpp::", re.IGNORECASE), OTHER),
+)
+#: Words that make any kernel a collective, whoever wrote it: no kernel of one GPU alone has them in its own name.
+_GENERIC = ("allreduce", "allgather", "reducescatter", "alltoall")
+#: How many ranks take part, as a template's argument.
+_RANKS = (
+    re.compile(r"cross_device_reduce_\w+<[^,<>]+,\s*(?:\(int\))?(\d+)"),
+    re.compile(r"(?:one|two)ShotAllReduceKernel<[^,<>]+,\s*(?:\(int\))?(\d+)"),
+    re.compile(r"(?:one|two)shotAllreduce\w*<\(unsigned char\)(\d+)"),
+    re.compile(r"allreduce_fusion_kernel_\w+<[^,<>]+,[^,<>]+,\s*(?:\(int\))?(\d+)"),
 )
 
 
+@functools.cache
 def collective_of(kernel: str) -> str | None:
     """Return the collective that the kernel called `kernel` runs: all_reduce, send_recv, …; None if it runs none.
 
@@ -66,24 +84,70 @@ def collective_of(kernel: str) -> str | None:
     'all_reduce'
     >>> collective_of("void at::native::reduce_kernel<512, 1>(float)") is None
     True
+    >>> collective_of("triton_poi_fused_add_all_reduce_bitwise_and_0") is None
+    True
     """
-    named = _NCCL.search(kernel)
-    if named:
-        return _COLLECTIVES[named["what"].lower().replace("tooall", "toall")]
-    if _NCCL_OTHER.search(kernel):
-        return "other"
-    return next((collective for pattern, collective in _OTHERS if pattern.search(kernel)), None)
+    nccl = _NCCL.search(kernel)
+    if nccl and (of_nccl := _named(nccl["what"], tuple(COLLECTIVES))):
+        return of_nccl
+    if _NCCL_KERNEL.search(kernel):
+        return OTHER
+    name = _own_name(kernel)
+    if _INDUCTOR.match(name) or _LOCAL.search(name.rpartition("::")[2]):
+        return None
+    return _named(name, _GENERIC) or next((what for pattern, what in _OTHERS if pattern.search(name)), None)
 
 
-def collectives_by_name(names: pl.Series) -> pl.Series:
-    """Return the collective of each kernel in `names` (Categorical or String) as Categorical, null for none.
+def _own_name(kernel: str) -> str:
+    """Return a kernel's name without return type, template arguments and parameters.
 
-    Each distinct name is looked at once.
+    >>> _own_name("void flashinfer::oneShot<(a::B)1, c>(d::E<f>)"), _own_name("_ZN5aiter26cross_device_reduceEv")
+    ('flashinfer::oneShot', '_ZN5aiter26cross_device_reduceEv')
     """
+    plain = kernel.replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", plain, maxsplit=1)[0].strip().rpartition(" ")[2]
+
+
+def _named(name: str, words: tuple[str, ...]) -> str | None:
+    letters = name.lower().replace("_", "")
+    return next((COLLECTIVES[word] for word in words if word in letters), None)
+
+
+@functools.cache
+def group_size_of(kernel: str) -> int | None:
+    """Return over how many ranks the collective called `kernel` runs, None where its name does not tell.
+
+    >>> group_size_of("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*)")
+    2
+    >>> group_size_of("void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)4, float>(x)")
+    4
+    >>> group_size_of("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)") is None
+    True
+    """
+    size = next((int(told[1]) for pattern in _RANKS if (told := pattern.search(kernel))), None)
+    return size if size is not None and size > 1 else None
+
+
+def collectives_by_name(names: pl.Series) -> pl.DataFrame:
+    """Return the collective of each kernel in `names` (Categorical or String), one row per kernel in their order.
+
+    `collective` (Categorical, null = none), `group_size` (Int32, null = the name does not tell). Each distinct name is
+    looked at once.
+    """
+    schema = {"name": pl.Categorical(), "collective": pl.Categorical(), "group_size": pl.Int32()}
     distinct = names.drop_nulls().unique().cast(pl.String)
-    found = {name: collective for name in distinct if (collective := collective_of(name)) is not None}
-    if not found:
-        return pl.Series(names.name, [None], dtype=pl.Categorical()).new_from_index(0, len(names))
-    table = pl.DataFrame({"name": list(found), "collective": list(found.values())}).cast(pl.Categorical())
-    rows = names.cast(pl.Categorical()).alias("name").to_frame()
-    return rows.join(table, on="name", how="left", maintain_order="left")["collective"].alias(names.name)
+    rows = [
+        (name, what, group_size_of(name)) for name in distinct if (what := collective_of(name)) is not None
+    ]
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    kernels = names.cast(pl.Categorical()).alias("name").to_frame()
+    return kernels.join(table, on="name", how="left", maintain_order="left").drop("name")
+
+
+def family_of(kernel: str) -> str:
+    """Return what kernels of one implementation have in common on all ranks: the name without its arguments.
+
+    >>> family_of("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*)")
+    'vllm::cross_device_reduce_1stage'
+    """
+    return _own_name(kernel)

@@ -66,7 +66,7 @@ def gpu_ops(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:
     """Return what ran on the GPUs, before its process and GPU got their numbers.
 
     One row per operation: `globalPid`, `deviceId`, `stream`, `ts_ns`, `end_ns` Int64, `name` Categorical, `kind`,
-    `correlation`, `graph`, `bytes` Int64, `collective` Categorical, as :data:`tracelib.schema.GPU_OPS` has them; `graph`
+    `correlation`, `graph`, `bytes` Int64, `collective` Categorical, `group_size` Int32, as :data:`tracelib.schema.GPU_OPS` has them; `graph`
     only tells what the row itself knows.
     """
     memory = enumeration(database, "ENUM_CUDA_MEM_KIND", _MEMORY)
@@ -76,6 +76,10 @@ def gpu_ops(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:
 def _kind(database: Tables, kind: str, texts: pl.DataFrame, memory: dict[int, str]) -> pl.DataFrame:
     rows = database.read(GPU_TABLES[kind], dict.fromkeys(_COLUMNS[kind], pl.Int64))
     name = _names(rows, kind, texts, memory)
+    kernels = (
+        name if kind == "kernel" else pl.Series("name", [None], pl.Categorical()).new_from_index(0, len(name))
+    )
+    collectives = collectives_by_name(kernels)
     return rows.select(
         "globalPid",
         "deviceId",
@@ -87,7 +91,8 @@ def _kind(database: Tables, kind: str, texts: pl.DataFrame, memory: dict[int, st
         correlation=pl.when(pl.col("correlationId") != 0).then("correlationId"),
         graph=_graph(),
         bytes=pl.col("bytes") if "bytes" in rows.columns else pl.lit(None, pl.Int64),
-        collective=collectives_by_name(name) if kind == "kernel" else pl.lit(None, pl.Categorical()),
+        collective=collectives["collective"],
+        group_size=collectives["group_size"],
     )
 
 

@@ -45,7 +45,7 @@ def with_messages(
 ) -> pl.DataFrame:
     """Return `operations` (:func:`tracelib.sources.nsys.gpu_ops.gpu_ops`) with what NCCL says of its collectives.
 
-    Adds `group` (Categorical: the communicator's number, the same on all its ranks), `group_size` (Int32), and fills `bytes`.
+    Adds `group` (Categorical: the communicator's number, the same on all its ranks), and fills `group_size` and `bytes`.
     A collective belongs to the innermost NCCL range in which the call that launched it began, on that call's thread; those
     that were launched by a group or a graph began in no such range: null.
     """
@@ -69,8 +69,8 @@ def with_messages(
     return rows.with_columns(
         pl.when(is_collective).then(pl.coalesce("bytes", "message")).otherwise("bytes").alias("bytes"),
         pl.when(is_collective).then("group").alias("group"),
-        pl.when(is_collective).then("group_size").alias("group_size"),
-    ).drop("key", "message")
+        pl.when(is_collective).then(pl.coalesce("ranks", "group_size")).alias("group_size"),
+    ).drop("key", "message", "ranks")
 
 
 def _fields(database: Tables) -> pl.DataFrame:
@@ -121,13 +121,13 @@ def _number(offset: int, dtype: type[pl.DataType]) -> pl.Expr:
 
 
 def _of_launches(known: pl.DataFrame, collectives: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
-    """Return what NCCL says of each launch: `key` (process), `correlation`, `message` Int64, `group`, `group_size`."""
+    """Return what NCCL says of each launch: `key` (process), `correlation`, `message` Int64, `group`, `ranks` (Int32)."""
     launches = host.filter(pl.col("correlation").is_in(collectives["correlation"].unique().implode()))
     calls = launches.select("globalTid", "correlation", start="ts_ns").drop_nulls().sort("start")
     ranges = known.filter(pl.col("message").is_not_null() & pl.col("communicator").is_not_null()).sort(
         "start"
     )
-    sizes = known.select("communicator", group_size=pl.col("ranks").cast(pl.Int32, strict=False))
+    sizes = known.select("communicator", pl.col("ranks").cast(pl.Int32, strict=False))
     sizes = sizes.drop_nulls().unique("communicator", keep="first", maintain_order=True)
     inside = calls.join_asof(
         ranges.select("globalTid", "start", "end", "communicator", "message"),
@@ -139,7 +139,7 @@ def _of_launches(known: pl.DataFrame, collectives: pl.DataFrame, host: pl.DataFr
     named = inside.join(sizes, on="communicator", how="left", maintain_order="left")
     return named.select(
         "correlation",
-        "group_size",
+        "ranks",
         key=process("globalTid"),
         message=pl.col("message").cast(pl.Int64, strict=False),
         group=pl.col("communicator").cast(pl.String).cast(pl.Categorical()),

@@ -71,6 +71,7 @@ class Assembly:
             pl.concat(frames.hosts(self._placed(part)) for part in spans), found.batch, found.document.host
         )
         self.devices = frames.devices((self._timed(part) for part in gpu), self.rank, ranks)
+        self.group_size = None if ranks is not None else found.document.group_size
         self.odd: Counter[str] = Counter()
         self.span: list[int] = []  # first and last moments of the parts
 
@@ -106,7 +107,7 @@ class Assembly:
         timed = self._timed(gpu)
         if lost := gpu.height - timed.height:
             self.found.batch.remarks["GPU work at time 0: left out"] += lost
-        made = frames.gpu_ops(timed, self.devices, self.called, self.base)
+        made = frames.gpu_ops(timed, self.devices, self.called, self.base, self.group_size)
         self._note(made)
         return made
 

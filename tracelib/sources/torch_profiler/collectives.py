@@ -13,27 +13,23 @@ import functools
 import re
 from typing import Any
 
-from tracelib.sources.collective_names import collective_of
+import polars as pl
 
-__all__ = ["IS_COLLECTIVE", "Collective", "canonical", "of_args", "of_name"]
+from tracelib.sources.collective_names import COLLECTIVES, OTHER, collectives_by_name
 
 #: collective, group, group_size, sequence, elements
 Collective = tuple[str | None, str | None, int | None, int | None, int | None]
 
 NONE: Collective = (None, None, None, None, None)
-#: A kernel whose name matches moves data between GPUs.
-IS_COLLECTIVE = r"^(?:nccl|rccl)\w*Kernel"
-_COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
+#: Arguments of a collective's kernel, of which each proves that it is one.
+MESSAGES = ("In msg nelems", "Out msg nelems", "In msg size", "Out msg size")
+KEYS = frozenset({"Collective name", "Group size", *MESSAGES})
+#: Spellings of PyTorch's beyond :data:`COLLECTIVES`.
+_SPELLINGS = {
     "allgatherv": "all_gather",
-    "reducescatter": "reduce_scatter",
     "reducescatterv": "reduce_scatter",
-    "broadcast": "broadcast",
     "bcast": "broadcast",
-    "alltoall": "all_to_all",
     "alltoallv": "all_to_all",
-    "sendrecv": "send_recv",
 }
 #: What PyTorch appends to say in which form a collective was asked for ("_allgather_base", "allgather_into_tensor_coalesced").
 _FORM = re.compile(r"(?:coalesced|tensor|into|base|oop|sparse|pivot|single)+$")
@@ -47,20 +43,9 @@ def canonical(name: str) -> str:
     ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')
     """
     plain = _FORM.sub("", re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2]))
-    return _COLLECTIVES.get(plain, plain or "unknown")
-
-
-@functools.cache
-def of_name(kernel: str) -> Collective:
-    """Return the collective that a kernel's name tells of; all None if it is none.
-
-    >>> of_name("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")[0]
-    'all_reduce'
-    >>> of_name("ncclAllReduceRingLLKernel_sum_f32(ncclColl)")[0], of_name("ncclDevKernel_Generic_1(x)")[0], of_name("gemm")[0]
-    ('all_reduce', 'unknown', None)
-    """
-    found = collective_of(kernel) if kernel.startswith(("nccl", "rccl")) else None
-    return ("unknown" if found == "other" else found, None, None, None, None)
+    if plain in {"", "unknown"}:
+        return OTHER
+    return _SPELLINGS.get(plain) or COLLECTIVES.get(plain, plain)
 
 
 def _integer(value: Any) -> int | None:
@@ -71,30 +56,47 @@ def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 
-def of_args(args: dict[str, Any], kernel: str) -> Collective:
-    """Return the collective that a kernel's arguments describe, and its name where they do not; all None if it is none.
+def of_args(args: dict[str, Any]) -> Collective:
+    """Return the collective that a kernel's arguments describe, as far as they do; all None if they are of none.
 
-    `elements` is the larger of the two message sizes.
+    `elements` is the larger of the two message sizes. What the arguments leave open the kernel's name may tell
+    (:func:`named`).
 
-    >>> of_args({"In msg nelems": 8, "Out msg nelems": 16, "Group size": 2}, "ncclDevKernel_AllGather_RING_LL(x)")
+    >>> of_args({"Collective name": "allgather", "In msg nelems": 8, "Out msg nelems": 16, "Group size": 2})
     ('all_gather', None, 2, None, 16)
     """
-    told = args.get("Collective name")
-    collective = canonical(str(told)) if told is not None else None
-    if collective in (None, "unknown"):
-        collective = of_name(kernel)[0] or collective
-    if collective is None:
+    if KEYS.isdisjoint(args):
         return NONE
+    told = args.get("Collective name")
     group = args.get("Process Group Name", args.get("Process Group ID"))
-    sizes = [
-        size
-        for way in ("In msg nelems", "Out msg nelems", "In msg size", "Out msg size")
-        if (size := _count(args.get(way))) is not None
-    ]
+    sizes = [size for way in MESSAGES if (size := _count(args.get(way))) is not None]
     return (
-        collective,
+        None if told is None else canonical(str(told)),
         str(group) if isinstance(group, (str, int)) and group != "" else None,
         _integer(args.get("Group size")),
         _count(args.get("Seq")),
         max(sizes, default=None),
+    )
+
+
+def named(gpu: pl.DataFrame, group_size: int | None) -> pl.DataFrame:
+    """Return the columns `collective`, `group`, `group_size`, `sequence` and `elements` of `gpu`, completed by the kernels' names.
+
+    The arguments go before the name, but for those that do not say which collective it is. `group_size` is that of the
+    process's only group, if it has only one: kernels in a graph and those of others than NCCL name no group.
+    """
+    by_name = collectives_by_name(gpu["name"])
+    kernels = gpu["kind"] == "kernel"
+    collective = pl.select(
+        pl.coalesce(
+            pl.when(gpu["collective"].cast(pl.String) != OTHER).then(gpu["collective"]),
+            pl.when(kernels).then(by_name["collective"]),
+            gpu["collective"],
+        ).alias("collective")
+    ).to_series()
+    size = pl.coalesce("group_size", by_name["group_size"], pl.lit(group_size, pl.Int32))
+    rest = [pl.col("group"), size.alias("group_size"), pl.col("sequence"), pl.col("elements")]
+    is_one = pl.lit(collective.is_not_null())
+    return gpu.with_columns(pl.col("group_size").cast(pl.Int32)).select(
+        collective, *(pl.when(is_one).then(column) for column in rest)
     )

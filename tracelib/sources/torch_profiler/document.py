@@ -73,6 +73,21 @@ class Document:
         return name if isinstance(name, str) and name else None
 
     @property
+    def group_size(self) -> int | None:
+        """How many ranks talk to each other, if all process groups of more than one rank have the same size."""
+        groups = self.fields.get("distributedInfo")
+        listed = groups.get("pg_config") if isinstance(groups, dict) else None
+        sizes = (
+            {g.get("pg_size") for g in listed if isinstance(g, dict)} if isinstance(listed, list) else set()
+        )
+        several = {
+            size
+            for size in sizes or {self.integer("distributedInfo", "world_size")}
+            if type(size) is int and size > 1
+        }
+        return several.pop() if len(several) == 1 else None
+
+    @property
     def recorder(self) -> str | None:
         """What recorded the trace, with the versions it tells: "torch (CUPTI 130001, CUDA 13.0)"."""
         parts = []

@@ -19,7 +19,7 @@ import polars as pl
 
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 from tracelib.sources.torch_profiler import plain
-from tracelib.sources.torch_profiler.collectives import canonical
+from tracelib.sources.torch_profiler.collectives import KEYS, canonical
 from tracelib.sources.torch_profiler.events import (
     NO_COUNTERS,
     NO_GPU,
@@ -127,10 +127,9 @@ class Scan:
         return [meaning(text) for text in self.found.strings(np.flatnonzero(occurs))], code
 
     def _nameless_collectives(self, rows: Integers) -> None:
-        """Mark events that are collectives by name alone: what the name says is the plain decoder's business."""
-        found, code = self._texts(self.event("name"), rows)
-        named = np.array([*(name.startswith(("nccl", "rccl")) for name in found), False])[code]
-        self.slow[rows[named & (self.args("Collective name").states[rows] == 0)]] = True
+        """Mark events with arguments of a collective that do not name it: they are the plain decoder's business."""
+        described = np.any([self.args(name).states[rows] != 0 for name in KEYS], axis=0)
+        self.slow[rows[described & (self.args("Collective name").states[rows] == 0)]] = True
 
     def of_categories(self, chosen: Callable[[str | None], bool]) -> Flags:
         """Return which events have one of the `chosen` categories."""
@@ -251,8 +250,6 @@ def _collectives(scan: Scan) -> dict[str, Values]:
     if not among.any():
         return {}
     called, collective = scan.strings("Collective name", rows, among)
-    unsaid = np.array([*(canonical(name) == "unknown" for name in called), False])
-    scan.slow[rows[unsaid[collective]]] = True  # the kernel's name may tell
     groups, group = scan.strings("Process Group Name", rows, among)
     size, sized = scan.optional("Group size", rows, among)
     scan.slow[rows[(size >= LARGEST_GROUP) | (scan.older(rows) & among)]] = True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
+from tracelib.sources.torch_profiler.collectives import named
 from tracelib.sources.torch_profiler.events import NOWHERE
 
 if TYPE_CHECKING:
@@ -143,11 +144,13 @@ def gpus(devices: pl.DataFrame, host: str | None, names: dict[int, str]) -> pl.D
     return pl.DataFrame(rows, schema=GPUS, orient="row")
 
 
-def gpu_ops(gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base: int) -> pl.DataFrame:
+def gpu_ops(
+    gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base: int, group_size: int | None = None
+) -> pl.DataFrame:
     """Return :data:`tracelib.schema.GPU_OPS` of `gpu` (:data:`events.GPU`), with the process that called each.
 
-    A file has the events of one process as a rule: where no call is recorded for a GPU op and just one
-    process made calls, it is that one.
+    `group_size` is that of the process's only group, if it has only one. A file has the events of one process as
+    a rule: where no call is recorded for a GPU op and just one process made calls, it is that one.
     """
     numbers = devices.drop("rank").with_columns(gpu=pl.int_range(devices.height, dtype=pl.Int32))
     keys = devices.drop("rank").columns
@@ -169,11 +172,7 @@ def gpu_ops(gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base
         pl.coalesce("caller", only).alias("pid"),
         graph.alias("graph"),
         "bytes",
-        "collective",
-        "group",
-        pl.col("group_size").cast(pl.Int32),
-        "sequence",
-        "elements",
+        *named(with_calls, group_size),
     ).match_to_schema(GPU_OPS)
 
 

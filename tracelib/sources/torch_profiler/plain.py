@@ -200,7 +200,6 @@ class _Rows:
         if stream is None:
             stream = _integer(event.tid.rpartition(" ")[2] if isinstance(event.tid, str) else event.tid)
         name = _text(event.name)
-        comm = of_args(args, name or "")
         return (
             kind,
             name,
@@ -212,7 +211,7 @@ class _Rows:
             _integer(args.get("correlation")) or None,
             _integer(args.get("graph id")),
             _integer(args.get("bytes")),
-            *comm,
+            *of_args(args),
         )
 
     def instant(self, event: Event, category: str | None) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracelib.sources.collective_names import family_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -50,13 +52,13 @@ def collectives(trace: Trace, window: Window) -> pl.DataFrame:
     (Categorical, null = not recorded), `collective` (Categorical), `gpu` (Int32), `ts_ns`, `dur_ns` (Int64, of the
     kernel), `last_start_ns` (Int64, the latest start over the ranks), `straggler` (Int32, the GPU that started last),
     `skew_ns` (Int64, latest - earliest start), `wait_ns` (Int64, latest start - own start, cut at own end), `matched`
-    (Boolean, all ranks of the group found). Sorted by `ts_ns`, `gpu`.
+    (Boolean, all ranks of the group found; null stands in the four columns before where they were not). Sorted by `ts_ns`, `gpu`.
     """
     ops = trace.gpu_ops.filter(pl.col("collective").is_not_null()).select(
-        "gpu", "group", "group_size", "collective", "sequence", "elements", "ts_ns", "dur_ns"
+        "gpu", "name", "group", "group_size", "collective", "sequence", "elements", "ts_ns", "dur_ns"
     )
-    groups = ops.partition_by("group", "group_size", maintain_order=True) if ops.height else []
-    paired = [_pair(group).with_columns(_group=pl.lit(number)) for number, group in enumerate(groups)]
+    paired = [_pair(group) for group in _groups(ops)]
+    paired = [rows.with_columns(_group=pl.lit(number)) for number, rows in enumerate(paired)]
     if not paired:
         return pl.DataFrame(schema=COLLECTIVES)
     rows = pl.concat(paired)
@@ -65,6 +67,20 @@ def collectives(trace: Trace, window: Window) -> pl.DataFrame:
     end = pl.col("ts_ns") + pl.col("dur_ns")
     inside = rows.filter((pl.col("ts_ns") < window.end_ns) & (end > window.start_ns))
     return inside.select(list(COLLECTIVES)).match_to_schema(COLLECTIVES).sort("ts_ns", "gpu")
+
+
+def missing_ranks(trace: Trace) -> tuple[int, list[int]]:
+    """Return how many ranks of the least complete group were not recorded, and their numbers where those can be told."""
+    ops = trace.gpu_ops.filter(pl.col("collective").is_not_null() & pl.col("group_size").is_not_null())
+    groups = ops.group_by("group", "group_size").agg(recorded=pl.col("gpu").n_unique())
+    lacking = groups.select("group_size", lack=pl.col("group_size") - pl.col("recorded")).sort(
+        "lack", "group_size"
+    )
+    if lacking.is_empty() or lacking["lack"][-1] <= 0:
+        return 0, []
+    size, lack = lacking.row(-1)
+    absent = sorted(set(range(size)) - set(trace.gpus["rank"].drop_nulls()))
+    return lack, absent if len(absent) == lack else []
 
 
 def in_window(rows: pl.DataFrame, window: Window) -> pl.DataFrame:
@@ -80,32 +96,79 @@ def in_window(rows: pl.DataFrame, window: Window) -> pl.DataFrame:
     )
 
 
+def _groups(ops: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the operations of each group whose order can be compared between ranks.
+
+    Those that name no group are told apart by their implementation: NCCL's in a graph are numbered apart from an
+    engine's own. Ranks of one name that never meet are of several groups, as replicas of one server have them.
+    """
+    if ops.is_empty():
+        return []
+    families = ops["name"].unique().cast(pl.String)
+    family = (
+        pl.col("name").cast(pl.String).replace_strict(families, families.map_elements(family_of, pl.String))
+    )
+    rows = ops.with_columns(_family=pl.when(pl.col("group").is_null()).then(family))
+    named = rows.partition_by("group", "group_size", "_family", maintain_order=True)
+    return [part for group in named for part in _meeting(group.drop("name", "_family"))]
+
+
+def _meeting(group: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the group's operations apart by ranks that meet, if it names more ranks than its size, or no group at all."""
+    gpus = group["gpu"].unique().sort().to_list()
+    size = group["group_size"][0] or len(gpus)
+    if len(gpus) <= 2 or (len(gpus) <= size and group["group"][0] is not None):
+        return [group]
+    ordered = _ordered(group)
+    parts = []
+    while gpus:
+        first, *others = gpus
+        shares = {gpu: _alignment(ordered, first, gpu)[1] for gpu in others}
+        near = sorted((gpu for gpu in others if shares[gpu] >= BELIEVABLE), key=lambda gpu: -shares[gpu])
+        members = [first, *near[: size - 1]]
+        parts.append(group.filter(pl.col("gpu").is_in(members)))
+        gpus = [gpu for gpu in gpus if gpu not in members]
+    return parts
+
+
+def _ordered(group: pl.DataFrame) -> pl.DataFrame:
+    """Return the group's barriers with `_k`, their number on each rank."""
+    barriers = group.filter(~pl.col("collective").cast(pl.String).is_in(PEER_TO_PEER)).sort("gpu", "ts_ns")
+    return barriers.with_columns(_k=pl.int_range(pl.len(), dtype=pl.Int64).over("gpu"))
+
+
 def _pair(group: pl.DataFrame) -> pl.DataFrame:
-    """Add `_k`, the number of the event within the group; null where it cannot be told."""
+    """Add `_k`, the number of the event within the group; null where it cannot be told.
+
+    A group of which a member was not recorded is not paired: the one that is missing may be the one all wait for.
+    """
     ranks = group["gpu"].unique().sort().to_list()
     size = group["group_size"][0] or len(ranks)
-    if len(ranks) < 2 or len(ranks) > size:
-        return group.with_columns(_k=pl.lit(None, pl.Int64))
-    barrier = ~pl.col("collective").cast(pl.String).is_in(PEER_TO_PEER)
-    alone = group.filter(~barrier).with_columns(_k=pl.lit(None, pl.Int64))
-    ordered = group.filter(barrier).sort("gpu", "ts_ns")
+    if len(ranks) < 2 or len(ranks) != size:
+        return group.drop("name", strict=False).with_columns(_k=pl.lit(None, pl.Int64))
+    peers = group.filter(pl.col("collective").cast(pl.String).is_in(PEER_TO_PEER))
+    ordered = _ordered(group)
     if ordered["sequence"].null_count() == 0:
         numbered = ordered.with_columns(_k=pl.col("sequence"))
     else:
-        numbered = ordered.with_columns(_k=pl.int_range(pl.len(), dtype=pl.Int64).over("gpu"))
-        numbered = pl.concat([_shifted(numbered, ranks[0], rank) for rank in ranks])
-    return pl.concat([_only_barriers(numbered, len(ranks)), alone])
+        numbered = pl.concat(
+            ordered.filter(pl.col("gpu") == rank).with_columns(
+                _k=pl.col("_k") + (_alignment(ordered, ranks[0], rank)[0] if rank != ranks[0] else 0)
+            )
+            for rank in ranks
+        )
+    return pl.concat([_only_barriers(numbered, len(ranks)), peers.with_columns(_k=pl.lit(None, pl.Int64))])
 
 
-def _shifted(ordered: pl.DataFrame, reference: int, rank: int) -> pl.DataFrame:
-    """Return the rank's rows with `_k` counted as on the reference rank."""
+def _alignment(ordered: pl.DataFrame, reference: int, rank: int) -> tuple[int, float]:
+    """Return what to add to the rank's numbers to count as the reference does, and the share of events that then fit."""
     base, other = (ordered.filter(pl.col("gpu") == r) for r in (reference, rank))
-    if rank == reference or base.is_empty() or other.is_empty():
-        return other
+    if base.is_empty() or other.is_empty():
+        return 0, 0.0
     (a, sizes_a), (b, sizes_b) = (
         (_spans(rows), rows["elements"].fill_null(0).to_numpy()) for rows in (base, other)
     )
-    best, score = 0, -1.0
+    best, fitting, share = 0, 0, 0.0
     for shift in _candidates(a, b):
         first, last = max(0, shift), min(len(a), len(b) + shift)
         x, y = a[first:last], b[first - shift : last - shift]
@@ -114,9 +177,9 @@ def _shifted(ordered: pl.DataFrame, reference: int, rank: int) -> pl.DataFrame:
             & (y[:, 0] < x[:, 1])
             & (sizes_a[first:last] == sizes_b[first - shift : last - shift])
         )
-        if len(fits) and fits.mean() * len(fits) > score:
-            best, score = shift, float(fits.mean() * len(fits))
-    return other.with_columns(_k=pl.col("_k") + best)
+        if len(fits) and fits.mean() * fits.sum() > share * fitting:
+            best, fitting, share = shift, int(fits.sum()), float(fits.mean())
+    return best, share
 
 
 def _spans(rows: pl.DataFrame) -> NDArray[np.int64]:
@@ -164,5 +227,5 @@ def _with_arrivals(rows: pl.DataFrame) -> pl.DataFrame:
     )
     late = pl.col("last_start_ns") - pl.col("ts_ns")
     return rows.join(event, on="event", how="left", maintain_order="left").with_columns(
-        wait_ns=pl.min_horizontal(late, pl.col("dur_ns")), matched=known
+        wait_ns=pl.when(known).then(pl.min_horizontal(late, pl.col("dur_ns"))), matched=known
     )

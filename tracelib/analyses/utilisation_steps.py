@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_states import LOST, USEFUL
 from tracelib.intervals import merge_equal, overlay
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ UTILISATION_STEPS = pl.Schema(
 BINS = 100
 #: No bin is shorter than this: gaps between single kernels are no staircase.
 SHORTEST_NS = 10_000_000
-#: Shares of useful time in a bin; what lies between is neither, and joins the stretch before it.
+#: Share of useful time in a burst's bin, and of what is not lost in a starved one's; what lies between is neither, and joins the stretch before it.
 BURST, STARVED = 0.6, 0.2
 
 
@@ -43,12 +43,13 @@ def utilisation_steps(gpu_states: pl.DataFrame, window: Window, bins: int = BINS
         .sort("gpu", "ts_ns")
     )
     cut = overlay(whole, gpu_states.select("gpu", "ts_ns", "dur_ns", "state"), "gpu")
-    useful = pl.col("dur_ns").filter(pl.col("state").is_in(USEFUL)).sum()
-    part = cut.group_by("gpu", "_bin").agg(share=useful / pl.col("dur_ns").sum())
+    useful, lost = (pl.col("dur_ns").filter(pl.col("state").is_in(of)).sum() for of in (USEFUL, LOST))
+    total = pl.col("dur_ns").sum()
+    part = cut.group_by("gpu", "_bin").agg(useful=useful / total, lost=lost / total)
     level = (
-        pl.when(pl.col("share") >= BURST)
+        pl.when(pl.col("useful") >= BURST)
         .then(pl.lit("burst"))
-        .when(pl.col("share") <= STARVED)
+        .when(pl.col("lost") >= 1 - STARVED)
         .then(pl.lit("starved"))
     )
     told = (

@@ -174,7 +174,7 @@ def states_sentence(results: Results) -> str:
     name = gpu_names(results).get(row["gpu"], "the GPU")
     head = f"The GPU of {name} looked busy for {share(row['busy'])} of the window and did useful work for {share(row['useful'])}"
     if row["doubtful"]:
-        return f"{head}; {share(row['doubtful'])} in collectives cannot be split, because one rank alone was recorded."
+        return f"{head}; {share(row['doubtful'])} in collectives, where waiting cannot be told from transfer: not all of their ranks were recorded or matched."
     return f"{head}; {duration(row['spin_ns'])} went into spinning for late ranks."
 
 

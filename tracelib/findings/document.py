@@ -191,7 +191,6 @@ def _devices(results: Results) -> list[dict[str, Any]]:
         )
         apart = time.pop("collective")
         window = results.window.duration_ns
-        known = apart == 0
         useful = time["compute"] + time["copy"] + time["collective_transfer"]
         out.append(
             {
@@ -200,7 +199,7 @@ def _devices(results: Results) -> list[dict[str, Any]]:
                 "device": gpu["device"],
                 "gpu_time_ns": {**time, "collective": apart},
                 "busy_share": (window - time["idle"]) / window,
-                "useful_share": useful / window if known else None,
+                "useful_share": useful / window,
                 "lost_ns": time["idle"] + time["collective_wait"],
                 "causes": _rows(results.causes.filter(pl.col("gpu") == gpu["gpu"]).drop("gpu")),
             }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.capacity import server_cpus
+from tracelib.analyses.collectives import missing_ranks
 from tracelib.analyses.gpu_states import USEFUL
 from tracelib.analyses.scheduling import SERVER, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
@@ -86,6 +87,7 @@ class Shares:
     no_work: float
     busy: float
     useful: float
+    collective: float  # neither useful nor lost: in collectives whose waiting cannot be told from transfer
     starved: float  # the part of `host` in which the blamed thread wanted a CPU and all were taken
     throttled: float  # the part of `host` in which a quota kept it off an idle CPU
     cpu_known: (
@@ -110,7 +112,7 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     share = shares(results)
     state = _state(share, limits)
     confidence, why = _confidence(results, share)
-    return Verdict(state, _sentence(state, share, results), confidence, why)
+    return Verdict(state, _sentence(state, share, results, limits), confidence, why)
 
 
 def _asleep(results: Results) -> str:
@@ -123,6 +125,8 @@ def _asleep(results: Results) -> str:
 
 
 def _state(share: Shares, limits: Thresholds) -> str:
+    if _untold(share, limits):
+        return "insufficient"
     if share.host + share.unattributed + share.no_work < limits.not_cpu_bound:
         return "not_cpu_bound"
     if share.unattributed > limits.insufficient * share.lost:
@@ -132,6 +136,11 @@ def _state(share: Shares, limits: Thresholds) -> str:
     if share.host > limits.cpu_bound and share.unattributed < max(share.causes.values(), default=0.0):
         return "cpu_bound"
     return "not_cpu_bound" if share.host < limits.not_cpu_bound else "mixed"
+
+
+def _untold(share: Shares, limits: Thresholds) -> bool:
+    """Return whether too much of the busy time is in collectives whose waiting cannot be told."""
+    return share.collective > limits.insufficient * share.busy
 
 
 def shares(results: Results) -> Shares:
@@ -152,7 +161,8 @@ def shares(results: Results) -> Shares:
         unattributed=_median(results, pieces.filter(pl.col("cause") == "unattributed")),
         no_work=_median(results, pieces.filter(pl.col("cause") == "no_work")),
         busy=_median(results, time.filter(pl.col("state") != "idle")),
-        useful=_median(results, time.filter(pl.col("state").is_in([*USEFUL, "collective"]))),
+        useful=_median(results, time.filter(pl.col("state").is_in(USEFUL))),
+        collective=_median(results, time.filter(pl.col("state") == "collective")),
         starved=_median(results, host.filter(state == "runnable")),
         throttled=_median(results, host.filter(state == "throttled")),
         cpu_known=int(known["dur_ns"].sum()) / total if total and told else 0.0,
@@ -180,20 +190,30 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _sentence(state: str, share: Shares, results: Results) -> str:
+def _sentence(state: str, share: Shares, results: Results, limits: Thresholds) -> str:
     largest = sorted(share.named.items(), key=lambda item: (-item[1], item[0]))
     named = ", ".join(f"{words} {_percent(part)}" for words, part in largest[:3] if part >= 0.005)
-    host = f"host work held the GPUs up for {_percent(share.host)} of the time" + (
+    missing, _ = missing_ranks(results.trace)
+    least = "at least " if missing else ""
+    host = f"host work held the GPUs up for {least}{_percent(share.host)} of the time" + (
         f" ({named})" if named else ""
     )
     starved = _shortage(share, results)
-    used = f"the GPUs did useful work {_percent(share.useful)} of the time"
+    apart = f"{_percent(share.collective)} of the time they ran collectives in which waiting cannot be told from transfer"
+    doubtful = share.collective >= 0.005
+    used = f"the GPUs did useful work {'at least ' if doubtful else ''}{_percent(share.useful)} of the time"
+    used += f", and for {apart}" if doubtful else ""
+    unknown = (
+        f"{_percent(share.unattributed)} of the time the GPUs were idle for a reason that no source recorded"
+    )
+    if _untold(share, limits):
+        unknown = f"the GPUs were busy, but for {apart}"
     return {
         "cpu_bound": f"The CPU side is the limit: {host}{starved}.",
         "mixed": f"The CPU side is part of it, not all: {host}{starved}; {used}.",
         "not_cpu_bound": f"The CPU side is not the limit: {host}; {used}.",
         "no_load": f"There was no work for {_percent(share.no_work)} of the time: no request waited anywhere; {host}.",
-        "insufficient": f"These files cannot tell: {_percent(share.unattributed)} of the time the GPUs were idle for a reason that no source recorded; {host}.",
+        "insufficient": f"These files cannot tell: {unknown}; {host}.",
     }[state]
 
 
@@ -244,12 +264,26 @@ def _damage(results: Results) -> list[str]:
     )
 
 
+def _missing(results: Results) -> list[str]:
+    """Return what to say of ranks that take part in collectives and were not recorded."""
+    missing, ranks = missing_ranks(results.trace)
+    if not missing:
+        return []
+    who = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks[:8]))}{' and more' if len(ranks) > 8 else ''}"
+    named = f"{missing} more rank{'' if missing == 1 else 's'} of its group" if not ranks else who
+    was, them = ("was", "it") if missing == 1 else ("were", "them")
+    return [
+        f"{named} {was} not recorded: whether the others waited for {them} cannot be told; record every rank at once"
+    ]
+
+
 def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]:
     """Return how sure the verdict is, and why, weakest point first."""
     why = _damage(results)
     unknown = share.unattributed / share.lost if share.lost else 0.0
     launched = mean(results.launches["call_ts_ns"].is_not_null())
     untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
+    why += _missing(results)
     damaged = bool(why)
     weak = unknown > 0.2 or launched < 0.5
     if unknown > 0.02:

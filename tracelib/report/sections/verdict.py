@@ -80,11 +80,15 @@ def _gpu(findings: Findings) -> Figure:
     busy = numbers.median_of([device["busy_share"] for device in devices])
     if busy is None:
         return "GPU doing useful work", "not known", "no GPU operation was recorded"
-    if useful is None:
+    apart = numbers.median_of(
+        [d["gpu_time_ns"]["collective"] / findings["window"]["duration_ns"] for d in devices]
+    )
+    if apart is not None and apart >= 0.005:
+        doubt = f"{share(apart)} more in collectives, where waiting cannot be told from transfer"
         return (
-            "GPU busy",
-            share(busy),
-            "as monitoring shows it; useful work cannot be told from waiting in collectives",
+            "GPU doing useful work",
+            f"at least {share(useful)}",
+            f"{doubt}; monitoring shows {share(busy)} busy",
         )
     seen = (
         f"monitoring shows {share(busy)} busy: it counts waiting for a late rank"

@@ -39,14 +39,61 @@ def test_collective_of(kernel, collective):
     assert collective_of(kernel) == collective
 
 
+@pytest.mark.parametrize(
+    ("kernel", "collective"),
+    [
+        ("void sglang::cross_device_reduce_2stage<half, 4>(sglang::RankData*)", "all_reduce"),
+        ("_ZN5aiter26cross_device_reduce_2stageIDF16bLi8ELb0EEEv", "all_reduce"),
+        (
+            "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half, 8>>>(x)",
+            "all_reduce",
+        ),
+        (
+            "void tensorrt_llm::kernels::oneShotAllReduceKernel<__nv_bfloat16, 4, true, false>(P)",
+            "all_reduce",
+        ),
+        ("void tensorrt_llm::kernels::lowPrecisionTwoShotAllReduceKernel<half, 8>(P)", "all_reduce"),
+        ("flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport<__nv_bfloat16>(x)", "all_reduce"),
+        ("void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<BlockPolicy, 8>(x)", "all_to_all"),
+        ("void tensorrt_llm::kernels::moe_comm::moeA2ACombineKernel<BlockPolicy>(x)", "all_to_all"),
+        ("void mscclpp::collective::allreduceAllPairs<(mscclpp::ReduceOp)0, __half>(x)", "all_reduce"),
+        ("void mscclpp::executionKernel<LL16Packet, true>(x)", "other"),
+        ("void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<float, 16>(x)", "all_reduce"),
+        ("void c10d::symmetric_memory::multimem_all_gather_kernel<16>(x)", "all_gather"),
+        ("void nvshmemi_barrier_on_stream_kernel_threadgroup(int)", "barrier"),
+        ("nvshmemi_proxy_rma_entrypoint_blocking(void*)", "send_recv"),
+        ("void userbuffers_fp16_sum_inplace_gpu_rr_rs<8>(int)", "reduce_scatter"),
+        ("pcclKernel_twoShotAllReduceKernel(x)", "all_reduce"),
+        ("void deep_ep::internode_ll::combine<true, 9, 7168>(x)", "all_to_all"),
+        ("one_shot_all_reduce_kernel_optimized", "all_reduce"),
+        # what computes on one GPU alone
+        ("triton_poi_fused_add_all_reduce_bitwise_and_bitwise_not_0", None),
+        ("triton_red_fused_all_gather_rms_norm_3", None),
+        ("void fmha::softmax<fmha::Allreduce<8>>(fmha::AllReduceParams)", None),
+        ("void tensorrt_llm::kernels::lamport_initialize_kernel<float>(x)", None),
+        ("void tensorrt_llm::kernels::lowPrecisionPreprocessKernel<half>(x)", None),
+        ("moeA2APrepareDispatchKernel(int*)", None),
+        ("void deep_ep::layout::get_dispatch_layout<256>(x)", None),
+        ("void cub::DeviceReduceKernel<float>(x)", None),
+        ("void at::native::index_put_with_scatter_gather_kernel<4>(x)", None),
+        ("void at::native::_scatter_gather_elementwise_kernel<128, 8>(x)", None),
+    ],
+)
+def test_kernels_that_wait_for_peers_without_nccl_s_name(kernel, collective):
+    assert collective_of(kernel) == collective
+
+
 @pytest.mark.parametrize("dtype", [pl.String(), pl.Categorical()])
 def test_collectives_by_name_keep_the_order(dtype):
     names = pl.Series("name", ["a", "ncclDevKernel_AllReduce_x", None, "a", "ncclDevKernel_SendRecv"], dtype)
     found = collectives_by_name(names)
-    assert found.dtype == pl.Categorical()
-    assert found.to_list() == [None, "all_reduce", None, None, "send_recv"]
+    assert found["collective"].dtype == pl.Categorical()
+    assert found["collective"].to_list() == [None, "all_reduce", None, None, "send_recv"]
 
 
 def test_no_names_at_all():
-    assert collectives_by_name(pl.Series("name", [], pl.Categorical())).to_list() == []
-    assert collectives_by_name(pl.Series("name", ["a", None], pl.Categorical())).to_list() == [None, None]
+    assert collectives_by_name(pl.Series("name", [], pl.Categorical()))["collective"].to_list() == []
+    assert collectives_by_name(pl.Series("name", ["a", None], pl.Categorical()))["collective"].to_list() == [
+        None,
+        None,
+    ]

@@ -454,6 +454,27 @@ def test_graph_launches_and_collectives(trace_of):
     ]
 
 
+@pytest.mark.parametrize(
+    ("groups", "by_name", "size"),
+    [
+        ({"pg_config": [{"pg_size": 4}, {"pg_size": 1}, {"pg_size": 4}]}, "<float>", 4),
+        ({"pg_config": [{"pg_size": 4}, {"pg_size": 8}]}, "<float>", None),
+        ({"pg_config": [{"pg_size": 4}, {"pg_size": 8}]}, "<float, 8>", 8),
+        ({"world_size": 2}, "<float>", 2),
+        ({"pg_config": "damaged", "world_size": "2"}, "<float>", 2),
+        ({}, "<float>", None),
+    ],
+)
+def test_an_engine_s_own_all_reduce_in_a_graph(trace_of, groups, by_name, size):
+    """It has no argument that tells its group: the name does, or that the process has only one."""
+    name = f"void vllm::cross_device_reduce_1stage{by_name}(vllm::RankData*)"
+    event = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 1, "args": {"device": 0, "stream": 7}}
+    kernels = [{**event, "name": n, "ts": ts} for ts, n in ((5, name), (9, "gemm"))]
+    info = {"distributedInfo": {"backend": "nccl", "rank": 0, **groups}}
+    trace = trace_of(document(kernels, after=info))
+    assert trace.gpu_ops.select("collective", "group_size").rows() == [("all_reduce", size), (None, None)]
+
+
 #: A kernel's arguments as Kineto wrote them from October 2023 on, and group, size and elements that they tell.
 KERNEL_ARGS = {
     "2023-10": ({"In msg size": 64, "Out msg size": 128, "Group size": 2, "dtype": "Float"}, (None, 2, 128)),

@@ -148,11 +148,11 @@ def test_a_map_is_read_as_people_and_the_kernel_write_it(tmp_path):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("1", "no entry"),
-        ("a b", "no entry"),
-        ("1 2 3 4", "no entry"),
-        ("NSpid: x", "no entry"),
-        ("1 5", "says another line"),
+        ("1", "not an entry"),
+        ("a b", "not an entry"),
+        ("1 2 3 4", "not an entry"),
+        ("NSpid: x", "not an entry"),
+        ("1 5", "according to another line"),
     ],
 )
 def test_a_line_that_is_no_entry_is_told_by_number(tmp_path, line, told):

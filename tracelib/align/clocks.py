@@ -18,6 +18,7 @@ import polars as pl
 from tracelib.align import activity
 from tracelib.align.anchors import KINDS, fit, residuals
 from tracelib.errors import BadParameter
+from tracelib.sources import format_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +110,7 @@ def with_ftrace_clock(traces: Sequence[Trace], clock: str | None) -> list[Trace]
     named = pl.lit(FTRACE_CLOCKS[clock])
     return [
         trace.replace(sources=trace.sources.with_columns(clock=named))
-        if source_row(trace)["format"] == "ftrace"
+        if format_named(source_row(trace)["format"]).clock_from_user
         else trace
         for trace in traces
     ]

@@ -17,6 +17,7 @@ import polars as pl
 from tracelib.align import activity
 from tracelib.align.clocks import source_row
 from tracelib.align.hosts import bare_name, compatible, is_generic, same_name
+from tracelib.sources import format_named
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     #: Process and thread id.
     Thread = tuple[int, int]
 
-#: Formats whose recorder lives in the process that it records, hence in its container.
-IN_CONTAINERS = ("torch_profiler", "nsys")
 #: Shifts at which a container's moments surely miss the host's absences: what they meet is chance.
 DECOYS_NS = (53_000_011, -53_000_011, 137_000_003, -137_000_003, 411_000_017, -411_000_017)
 #: Absences that chance alone would contradict; fewer prove nothing.
@@ -71,11 +70,16 @@ class Proof:
     contradicted: int
 
 
+def in_container(format_: str) -> bool:
+    """Say whether recorders of that format live with what they record, hence in its container."""
+    return format_named(format_).scope != "machine"
+
+
 def user_map(file: str, format_: str, pids: Mapping[str, Mapping[int, int]]) -> Ids:
     """Return the ids that the user gives for a file; those for "*" mean recorders inside containers only."""
     ids: Ids = {}
     for glob, given in sorted(pids.items(), key=lambda item: item[0] != "*"):
-        if (format_ in IN_CONTAINERS) if glob == "*" else (file == glob or fnmatch(file, glob)):
+        if in_container(format_) if glob == "*" else (file == glob or fnmatch(file, glob)):
             ids |= given
     return ids
 
@@ -130,7 +134,7 @@ def ids_on_hosts(
 
 def _may_be_inside(trace: Trace, tie: Tie) -> bool:
     row = source_row(trace)
-    inside = row["format"] in IN_CONTAINERS and row["host"] is None
+    inside = in_container(row["format"]) and row["host"] is None
     return inside and tie.method != "untied" and trace.slices.height > 0
 
 

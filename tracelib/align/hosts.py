@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelib.align.clocks import source_row
+from tracelib.sources import format_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -110,14 +111,15 @@ def _rivals(index: int, traces: Sequence[Trace]) -> list[str]:
     image.
     """
     own = source_row(traces[index])
-    if own["format"] not in ("torch_profiler", "nsys"):
+    scope = format_named(own["format"]).scope
+    if scope == "machine":
         return []
     rivals = []
     for trace in (*traces[:index], *traces[index + 1 :]):
         other = source_row(trace)
         if other["format"] != own["format"] or not _processes(traces[index]) & _processes(trace):
             continue
-        if own["format"] == "nsys" or other["rank"] != own["rank"] or _overlap(own, other):
+        if scope == "session" or other["rank"] != own["rank"] or _overlap(own, other):
             rivals.append(str(other["file"]))
     return rivals
 

@@ -17,6 +17,7 @@ import polars as pl
 from tracelib.align.clocks import source_row
 from tracelib.align.hosts import bare_name, best_name, compatible
 from tracelib.schema import FRAMES, IDLE
+from tracelib.sources import format_named
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from tracelib.align.clocks import Tie
 
-#: Whose name for a thread is taken first: the kernel's own, then nsys's copy of it, then the profiler's.
-NAME_ORDER = ("perf", "ftrace", "pftrace", "nsys", "torch_profiler")
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
 DURATIONS = ("slices", "gpu_ops")
 #: Names of each (host group, process id).
@@ -114,9 +113,8 @@ def _match(row: dict[str, Any], near: Sequence[int], merged: Sequence[_Thread], 
 def _threads_frame(
     threads: Sequence[_Thread], formats: Sequence[str], names: Sequence[str | None]
 ) -> pl.DataFrame:
-    order = [
-        sorted(thread.seen, key=lambda index: (NAME_ORDER.index(formats[index]), index)) for thread in threads
-    ]
+    ranks = [format_named(name).thread_name_rank for name in formats]
+    order = [sorted(thread.seen, key=lambda index: (ranks[index], index)) for thread in threads]
     processes: defaultdict[tuple[int, int | None], list[str | None]] = defaultdict(list)
     for thread, sources in zip(threads, order, strict=True):
         mains = [thread.seen[i][0] for i in sources] if thread.pid == thread.tid else []

@@ -100,11 +100,11 @@ def _add_timeout(command: argparse.ArgumentParser) -> None:
 def _report(flags: argparse.Namespace) -> int:
     from tracelib.report import write_report
     from tracelib.report.pipeline import can_draw
-    from tracelib.sources import trace_files
+    from tracelib.sources.discovery import discover
 
     options = options_of(flags)
     failing = listed(flags.fail_on, "--fail-on", VERDICTS)
-    trace_files(options.traces)  # a wrong path is reported at once, before a kernel starts
+    discover(options.traces)  # a wrong path is reported at once, before a kernel starts
     folder = flags.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {counted(len(options.traces), 'path')}, writing {folder} ...", file=sys.stderr)
     report = write_report(folder, options, timeout_s=flags.timeout)

@@ -81,7 +81,7 @@ def _export(flags: argparse.Namespace) -> int:
     from tracelib.findings import diagnose
     from tracelib.loading import load
     from tracelib.report import redact
-    from tracelib.sources import trace_files
+    from tracelib.sources.discovery import discover
 
     options = options_of(flags)
     window = seconds(options.window)
@@ -91,10 +91,11 @@ def _export(flags: argparse.Namespace) -> int:
         )
     name = name_of(options.traces[:1])
     target = flags.output or Path(name + export.FORMATS[flags.to])
-    _refuse_inputs(target, trace_files(options.traces)[0])
+    files = [file.path for file in discover(options.traces).traces]
+    _refuse_inputs(target, files)
     run = load(options.traces, **options.arguments_of(load))
     if flags.to == "archive":
-        for left in export.write_archive(run, trace_files(options.traces)[0], target):
+        for left in export.write_archive(run, files, target):
             print(f"left out: {left}", file=sys.stderr)
     else:
         run = redact.trace(run)[0] if options.redact else run

@@ -1,9 +1,9 @@
 """A second load gives the same frames without reading the file; whatever is wrong with the cache costs time only."""
 
+import ast
 import gzip
 import json
 import os
-import re
 import shutil
 import time
 from dataclasses import replace
@@ -82,23 +82,27 @@ def test_a_copy_elsewhere_is_found_and_other_content_or_name_is_not(tmp_path, tr
     assert reader.reads == 3
 
 
-def _modules_used_by(folder):
-    """Return the modules of tracelib that those in `folder` import, those that they import, and so on."""
-    waiting, used = list(folder.rglob("*.py")), set()
-    while waiting:
-        for name in re.findall(
-            r"^ *(?:from|import) (tracelib[\w.]*)", waiting.pop().read_text(), re.MULTILINE
-        ):
-            place = module.PACKAGE.parent / name.replace(".", "/")
-            found = [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.exists()]
-            waiting += [each for each in found if each not in used]
-            used |= set(found)
-    return {each.relative_to(module.PACKAGE) for each in used}
+def _imports(path):
+    """Return the files of the modules of tracelib that the one at `path` imports; of other than readers, on loading."""
+    tree = ast.parse(path.read_text())
+    reader = path.is_relative_to(module.PACKAGE / "sources")
+    for node in ast.walk(tree) if reader else tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tracelib"):
+            for name in (node.module, *(f"{node.module}.{each.name}" for each in node.names)):
+                place = module.PACKAGE.parent / name.replace(".", "/")
+                yield from (
+                    file for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()
+                )
 
 
 def test_the_key_knows_all_source_text_that_readers_use():
-    used = {path for path in _modules_used_by(module.PACKAGE / "sources") if path.parts[0] != "sources"}
-    assert {str(path) for path in used} - {"__init__.py"} == set(module.USED_BY_READERS)
+    front = module.PACKAGE / "__init__.py"  # names that are loaded when they are used
+    waiting, used = list((module.PACKAGE / "sources").rglob("*.py")), {front}
+    while waiting:
+        new = set(_imports(waiting.pop())) - used
+        waiting, used = [*waiting, *new], used | new
+    names = {str(file.relative_to(module.PACKAGE)) for file in used - {front}}
+    assert {name for name in names if not name.startswith("sources/")} == set(module.USED_BY_READERS)
 
 
 @pytest.mark.parametrize(

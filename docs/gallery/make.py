@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from shlex import quote
 
-from tracelib.charts.drawn import CAPTION
+from tracelib.charts.draw import CAPTION
 from tracelib.report.exporter import TraceReport
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import run_notebook

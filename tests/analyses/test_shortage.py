@@ -50,5 +50,5 @@ def test_no_table_or_chart_prints_unknown_as_nothing(run_of):
     assert results.scheduling["runnable_ns"].null_count() == results.scheduling.height
     assert results.scheduling["running_ns"].sum() > 0
     rows = charts.threads_chart(results).layout.meta["table"]
-    assert {row[2] for row in rows[1:]} == {"unknown"}
+    assert {row[2] for row in rows[1:]} == {"not known"}
     assert "0 %" not in re.sub(r"<[^>]+>", " ", per_role_table(diagnose(results)).html)

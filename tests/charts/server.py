@@ -2,17 +2,19 @@
 
 import polars as pl
 
-from tracelib.analyses.requests import REQUESTS
+from tracelib.analyses.lost import host_time
+from tracelib.analyses.requests import REQUESTS, STEP_TOKENS
 from tracelib.analyses.results import Results
 from tracelib.analyses.window import Window
 from tracelib.rules import load_rules
-from tracelib.schema import THREADS, empty
+from tracelib.schema import FRAMES, SAMPLES, STACKS, THREADS, empty
 from tracelib.trace import Trace
 
 MS = 1_000_000
 START = 1_700_000_000_000_000_000  # a wall time: far beyond what a float holds exactly
 
 API, ENGINE, W0, W1 = 0, 1, 2, 3
+HOSTILE = '<a href="javascript:alert(1)">$x$</a>\u202e\x1b[31m<script>' + "z" * 300
 GPU_STATE = pl.Enum(["compute", "copy", "collective", "collective_transfer", "collective_wait", "idle"])
 CPU_STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
 
@@ -123,7 +125,7 @@ def requests(*lines):
 
 
 def frames():
-    """Rank 0 computes 0-300, waits for rank 1 300-500, transfers 500-600, idles 600-1000; rank 1 is late and idles more."""
+    """Rank 0 computes 0-300, waits for rank 1 300-500, transfers 500-600, idles 600-1000; rank 1 is late."""
     states = rows(
         STATES,
         (0, 0, 300, "compute"),
@@ -241,3 +243,67 @@ def make(**changed):
         **changed,
     }
     return Results(**made)
+
+
+def full_server():
+    """Return the server with host time and GPU operations: 600 ms of gemm in two runs, a collective."""
+    base = make()
+    columns = ["source", "gpu", "stream", "kind", "ts_ns", "dur_ns", "name", "collective"]
+    ops = pl.DataFrame(
+        [
+            (0, 0, 7, "kernel", START, 300 * MS, "gemm", None),
+            (0, 1, 7, "kernel", START + 300 * MS, 300 * MS, "gemm", None),
+            (0, 0, 7, "kernel", START + 950 * MS, 150 * MS, "ncclAllReduce", "all_reduce"),
+        ],
+        schema={name: FRAMES["gpu_ops"][name] for name in columns},
+        orient="row",
+    ).match_to_schema(FRAMES["gpu_ops"], missing_columns="insert")
+    activity = base.host_activity.with_columns(waits_for=pl.lit(None, pl.String))
+    steps = [
+        (W0, 0, START, 100 * MS, 20, 0),
+        (W0, 0, START + 500 * MS, 100 * MS, 0, 3),
+        (W1, 1, START, 600 * MS, 20, 3),
+    ]
+    return make(
+        trace=trace(gpu_ops=ops),
+        host_activity=activity,
+        step_tokens=pl.DataFrame(steps, schema=STEP_TOKENS, orient="row"),
+        host_time=host_time(activity, base.lost.with_columns(pl.col("cause", "sub_cause").cast(pl.String))),
+    )
+
+
+def sampled_server():
+    """Return it with six samples of rank 0: main > launch (4), main > a library without symbols (2)."""
+    stacks = pl.DataFrame(
+        [
+            (0, 1, "main", "/bin/server"),
+            (0, 0, HOSTILE, "/lib/x.so"),
+            (1, 2, "main", "/bin/server"),
+            (1, 1, "[unknown]", "/lib/libcuda.so.1"),
+            (1, 0, "[unknown]", "/lib/libcuda.so.1"),
+        ],
+        schema=STACKS,
+        orient="row",
+    )
+    samples = pl.DataFrame(
+        [(0, W0, START + i * MS, 0, "cpu-clock", None, 0 if i < 4 else 1) for i in range(6)]
+        + [
+            (0, API, START, 0, "cpu-clock", None, 0),
+            (0, W0, START - 1, 0, "cpu-clock", None, 0),
+        ],  # another role; before the window
+        schema=SAMPLES,
+        orient="row",
+    )
+    return make(trace=trace(stacks=stacks, samples=samples))
+
+
+def without_wakeups(frame, column="state"):
+    """Return the frame as a recorder without wake-ups leaves it: off the CPU means unknown."""
+    state = pl.col(column).cast(pl.String)
+    seen = pl.when(state == "running").then(state).otherwise(pl.lit("unknown")).cast(frame.schema[column])
+    return frame.with_columns(seen.alias(column))
+
+
+def named(figure):
+    """Return a figure's traces by name."""
+    return {trace.name: trace for trace in figure.data if trace.name}

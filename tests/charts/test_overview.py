@@ -1,4 +1,4 @@
-"""The picture without a browser: well-formed, small, told to screen readers, drawn without the system's fonts."""
+"""The picture without a browser: well-formed, small, described in words, drawn without the system's fonts."""
 
 import re
 import struct
@@ -28,7 +28,7 @@ def test_svg_is_well_formed_and_described(results):
 
 
 def test_svg_areas_are_the_ledger(results):
-    """Bins of 1/320 of a second: rank 0 computes for the first 300 of 1000 ms, and the strip is full there."""
+    """Bins of 1/320 s: rank 0 computes for the first 300 of 1000 ms, and the strip is full there."""
     root = ET.fromstring(overview_svg(results))
     first = next(
         g.find("s:path", NS).get("d")
@@ -49,8 +49,6 @@ def test_svg_refers_to_nothing_outside_and_runs_nothing(results):
 def test_hostile_names_are_text():
     hostile = '</svg><script>alert(1)</script>"\x1b\u202e'
     evil = trace((hostile,) * 4)
-    import polars as pl
-
     evil = evil.replace(
         gpus=evil.gpus.with_columns(
             rank=pl.lit(None, pl.Int32), device=pl.lit(0, pl.Int32), host=pl.Series([hostile, hostile + "2"])
@@ -77,7 +75,7 @@ GPU_AND_HOST = ("gpu_states", "gpu_time", "lost", "host_activity", "ipc", "launc
 
 
 def test_threads_alone_are_drawn(results):
-    """A recording of the scheduler alone: the threads that wanted a CPU most, by name, with their CPU states."""
+    """A recording of the scheduler alone shows the threads that wanted a CPU most, with their CPU states."""
     root = ET.fromstring(overview_svg(make(**{f: getattr(results, f).clear() for f in GPU_AND_HOST})))
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     wanted = results.thread_states.filter(~pl.col("state").is_in(["blocked", "unknown"]))["thread"].unique()

@@ -3,7 +3,8 @@
 from tests.findings.sheet import Sheet
 from tests.findings.test_rules_cpus import GRID, gap, kept_off, stopped
 from tests.report.example import findings
-from tracelib.charts.sentences import causes_sentence, timeline_sentence
+from tracelib.charts.causes import causes_sentence
+from tracelib.charts.timeline import timeline_sentence
 from tracelib.findings.verdict import verdict
 from tracelib.report.sections import findings_list
 from tracelib.report.ticket import summary

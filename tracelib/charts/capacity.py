@@ -5,18 +5,17 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.charts.theme import finished, plain, safe
-
-__all__ = ["capacity_chart"]
+from tracelib.charts.theme import INK, finished, safe
+from tracelib.words import NOT_KNOWN
 
 HAD = "cores that the server had"
 MEASURED = "#0072B2"
 CLAIMED = "#E69F00"
-OWN = pl.col("source").str.starts_with("this run")
+IS_OWN = pl.col("source").str.starts_with("this run")
 
 
 def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
-    """Return the known estimates as bars, measured ones and other people's rules in two colours, with what there was.
+    """Return the known estimates as bars, ours and those of others in two colours, and what there was.
 
     `estimates` is the frame of :func:`tracelib.analyses.capacity.capacity`. None where nothing is known.
     """
@@ -25,15 +24,15 @@ def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
     if bars.is_empty():
         return None
     figure = go.Figure()
-    for words, colour, pattern, own in (
-        ("measured in this run", MEASURED, "", bars.filter(OWN)),
-        ("a rule of others, not measured here", CLAIMED, "/", bars.filter(~OWN)),
+    for name, colour, pattern, own in (
+        ("measured in this run", MEASURED, "", bars.filter(IS_OWN)),
+        ("a rule of others, not measured here", CLAIMED, "/", bars.filter(~IS_OWN)),
     ):
         figure.add_bar(
-            y=[safe(name) for name in own["estimate"]],
+            y=[safe(estimate) for estimate in own["estimate"]],
             x=own["cores"].to_list(),
             orientation="h",
-            name=words,
+            name=name,
             marker={"color": colour, "pattern": {"shape": pattern}},
             text=[f"{cores:.3g}" for cores in own["cores"]],
             textposition="outside",
@@ -43,19 +42,13 @@ def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
         )
     had = _had(known)
     if had is not None:
-        figure.add_vline(x=had, line={"dash": "dash", "color": "#767676", "width": 2})
+        line = {"dash": "dash", "color": INK, "width": 2}
+        figure.add_vline(x=had, line=line)
         # In the legend, where no bar lies over it.
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="lines",
-            name=f"the server had {had:g}",
-            line={"dash": "dash", "color": "#767676", "width": 2},
-        )
+        figure.add_scatter(x=[None], y=[None], mode="lines", name=f"the server had {had:g}", line=line)
     figure.update_xaxes(title_text="cores (or threads that want one)", rangemode="tozero")
-    figure.update_yaxes(
-        categoryorder="array", categoryarray=[safe(n) for n in bars["estimate"]][::-1], showgrid=False
-    )
+    order = [safe(estimate) for estimate in bars["estimate"]][::-1]
+    figure.update_yaxes(categoryorder="array", categoryarray=order, showgrid=False)
     figure.update_layout(margin={"t": 70})
     return finished(figure, _sentence(known), _table(estimates), 150 + 34 * len(bars))
 
@@ -67,35 +60,30 @@ def _had(known: pl.DataFrame) -> float | None:
 
 def _sentence(known: pl.DataFrame) -> str:
     had = _had(known)
-    have = (
-        "How many cores the server had was not recorded"
-        if had is None
-        else f"The server had {had:g} {'core' if had == 1 else 'cores'}"
-    )
-    values = dict(known.select("estimate", "cores").iter_rows())
-    p95 = values.get("measured demand, p95")
-    measured = (
-        "its demand was not measured"
-        if p95 is None
-        else f"for 95 % of the time at most {p95:g} of its threads wanted one"
-    )
-    spread = known.filter(~OWN & (pl.col("estimate") != HAD))["cores"].to_list()
-    rules = (
-        f"; the rules of others ask for {min(spread):.3g} to {max(spread):.3g} ({len(spread)} of them)"
-        if spread
-        else ""
-    )
+    have = "How many cores the server had was not recorded"
+    if had is not None:
+        have = f"The server had {had:g} {'core' if had == 1 else 'cores'}"
+    p95 = dict(known.select("estimate", "cores").iter_rows()).get("measured demand, p95")
+    measured = "its demand was not measured"
+    if p95 is not None:
+        measured = f"for 95 % of the time at most {p95:g} of its threads wanted one"
+    claims = known.filter(~IS_OWN & (pl.col("estimate") != HAD))["cores"].to_list()
+    rules = ""
+    if claims:
+        rules = (
+            f"; the rules of others ask for {min(claims):.3g} to {max(claims):.3g} ({len(claims)} of them)"
+        )
     return f"{have}; {measured}{rules}."
 
 
 def _table(estimates: pl.DataFrame) -> list[list[object]]:
     body: list[list[object]] = [
         [
-            r["estimate"],
-            "not known" if r["cores"] is None else f"{r['cores']:.3g}",
-            plain(r["source"], 200),
-            r["why_not"],
+            row["estimate"],
+            NOT_KNOWN if row["cores"] is None else f"{row['cores']:.3g}",
+            row["source"],
+            row["why_not"],
         ]
-        for r in estimates.iter_rows(named=True)
+        for row in estimates.iter_rows(named=True)
     ]
-    return [["estimate", "cores", "whose figure it is", "why it cannot be told"], *body]
+    return [["estimate", "cores", "whose figure it is", "why it is not known"], *body]

@@ -1,44 +1,62 @@
-"""Ledger 2 as a picture: what each GPU's lost time is charged to, crossed with the blamed thread's CPU state."""
+"""What the GPUs' lost time is charged to, all causes at once or one of them by its parts and over time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import plotly.graph_objects as go
 import polars as pl
+from plotly.subplots import make_subplots
 
+from tracelib.analyses.scheduling import tells_shortage
 from tracelib.charts.lanes import shown_devices
-from tracelib.charts.names import cause_label, gpu_names
-from tracelib.charts.rows import grouped
-from tracelib.charts.sentences import causes_sentence
-from tracelib.charts.theme import CPU_STATES, duration, finished, marker, safe, share
+from tracelib.charts.phrases import NO_WAKEUPS, SHORTAGE, charged_to, gpu_names, lacked_cpu
+from tracelib.charts.theme import (
+    CLEAR,
+    CPU_STATES,
+    PALE,
+    SINCE_START,
+    Look,
+    finished,
+    label,
+    look,
+    marker,
+    rows_under_headings,
+    safe,
+    stairs,
+)
+from tracelib.charts.time_bins import bin_borders, covered_ns, ms_since_start
+from tracelib.words import cause_label, cause_name, counted, duration, share, sub_cause_name
 
 if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
+    from numpy.typing import NDArray
 
-__all__ = ["causes_chart"]
+    from tracelib.analyses.results import Results
 
 ROWS = 24
 REST = "the rest"
 #: The share at a bar's end must fit beside the longest bar, on a phone too.
 ROOM_FOR_SHARE = 1.25
+GREY = "#8C8C8C"
 
 
 def causes_chart(results: Results) -> go.Figure | None:
-    """Return exposed time per device, cause and sub-cause as bars cut by CPU state, or None if nothing was lost.
+    """Return lost time per device, cause and sub-cause as bars cut by CPU state; None if nothing was lost.
 
-    Longest bars first; a bar's end carries its share of the device's lost time. About :data:`ROWS` rows are drawn, at
-    least three a device; a device's smaller ones are summed as "the rest".
+    Longest bars first; a bar's end carries its share of the device's lost time. About :data:`ROWS` rows are
+    drawn, at least three a device; a device's smaller ones are summed as "the rest".
     """
     if not results.causes["ns"].sum():
         return None
-    rows = _rows(results)
-    order = rows.group_by("gpu", "label").agg(pl.col("ns").sum())
+    parts = _parts_to_draw(results)
+    order = parts.group_by("gpu", "label").agg(pl.col("ns").sum())
     order = order.sort("gpu", pl.col("label") == REST, "ns", "label", descending=[False, False, True, False])
     names = gpu_names(results)
-    places, axis = grouped([names.get(gpu, str(gpu)) for gpu in order["gpu"]], order["label"].to_list())
-    figure = go.Figure([bar for state in CPU_STATES if (bar := _bar(rows, order, places, state)) is not None])
-    figure.add_trace(_ends(order, places))
+    devices = [names.get(gpu, str(gpu)) for gpu in order["gpu"]]
+    places, axis = rows_under_headings(devices, order["label"].to_list())
+    bars = [_state_bar(parts, order, places, state) for state in CPU_STATES]
+    figure = go.Figure([*(bar for bar in bars if bar is not None), _shares_at_ends(order, places)])
     figure.update_layout(barmode="stack", margin={"t": 60})
     longest = int(order["ns"].max()) / 1e6  # type: ignore[arg-type]
     figure.update_xaxes(
@@ -46,81 +64,235 @@ def causes_chart(results: Results) -> go.Figure | None:
         range=[0, longest * ROOM_FOR_SHARE],
     )
     figure.update_yaxes(**axis)
-    return finished(figure, causes_sentence(results), _table(results), 130 + 24 * (places[-1] + 1))
+    height = 130 + 24 * (places[-1] + 1)
+    return finished(figure, causes_sentence(results), _causes_table(results), height)
 
 
 def _labelled(causes: pl.DataFrame) -> pl.DataFrame:
-    labels = [cause_label(c, s) for c, s in causes.select("cause", "sub_cause").iter_rows()]
+    labels = [cause_label(cause, sub) for cause, sub in causes.select("cause", "sub_cause").iter_rows()]
     return causes.select(
         "gpu", pl.col("cpu_state").cast(pl.String), "ns", label=pl.Series(labels, dtype=pl.String)
     )
 
 
-def _rows(results: Results) -> pl.DataFrame:
+def _parts_to_draw(results: Results) -> pl.DataFrame:
     """Return `gpu`, `label`, `cpu_state`, `ns` with each device's smaller causes summed."""
     devices = shown_devices(results)
-    rows = _labelled(results.causes.filter(pl.col("gpu").is_in(devices) & (pl.col("ns") > 0)))
+    parts = _labelled(results.causes.filter(pl.col("gpu").is_in(devices) & (pl.col("ns") > 0)))
     keep = max(3, ROWS // max(1, len(devices)))
-    total = (
-        rows.group_by("gpu", "label")
-        .agg(total=pl.col("ns").sum())
-        .sort("total", "label", descending=[True, False])
-    )
-    kept = total.with_columns(rank=pl.int_range(pl.len()).over("gpu")).filter(pl.col("rank") < keep)
-    marked = rows.join(kept.select("gpu", "label", kept=pl.lit(value=True)), on=["gpu", "label"], how="left")
-    label = pl.when(pl.col("kept")).then("label").otherwise(pl.lit(REST))
-    return marked.group_by("gpu", label.alias("label"), "cpu_state").agg(pl.col("ns").sum())
+    total = parts.group_by("gpu", "label").agg(total=pl.col("ns").sum())
+    ranked = total.sort("total", "label", descending=[True, False])
+    kept = ranked.with_columns(rank=pl.int_range(pl.len()).over("gpu")).filter(pl.col("rank") < keep)
+    marked = parts.join(kept.select("gpu", "label", kept=pl.lit(value=True)), on=["gpu", "label"], how="left")
+    shown = pl.when(pl.col("kept")).then("label").otherwise(pl.lit(REST))
+    return marked.group_by("gpu", shown.alias("label"), "cpu_state").agg(pl.col("ns").sum())
 
 
-def _bar(rows: pl.DataFrame, order: pl.DataFrame, places: list[int], state: str) -> go.Bar | None:
-    own = rows.filter(pl.col("cpu_state") == state).select("gpu", "label", own="ns")
+def _state_bar(parts: pl.DataFrame, order: pl.DataFrame, places: list[int], state: str) -> go.Bar | None:
+    own = parts.filter(pl.col("cpu_state") == state).select("gpu", "label", own="ns")
     ns = order.join(own, on=["gpu", "label"], how="left", maintain_order="left")["own"].fill_null(0)
     if not ns.sum():
         return None
-    appearance = CPU_STATES[state]
-    words = [f"{safe(label)}: {duration(value)}" for label, value in zip(order["label"], ns, strict=True)]
     return go.Bar(
         y=places,
         x=(ns / 1e6).to_list(),
         orientation="h",
-        name=safe(appearance.label),
-        marker=marker(appearance),
-        customdata=words,
+        name=safe(label("cpu_state", state)),
+        marker=marker(CPU_STATES[state]),
+        customdata=[f"{safe(row)}: {duration(value)}" for row, value in zip(order["label"], ns, strict=True)],
         hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
     )
 
 
-def _ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
+def _shares_at_ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
     """Return bars of no length whose text stands at the end of each stack."""
-    lost = pl.col("ns").sum().over("gpu")
-    parts = order.select(part=pl.col("ns") / lost)["part"]
+    parts = order.select(part=pl.col("ns") / pl.col("ns").sum().over("gpu"))["part"]
     return go.Bar(
         y=places,
         x=[0] * len(order),
         orientation="h",
-        text=[f"{share(p)}" for p in parts],
+        text=[share(part) for part in parts],
         textposition="outside",
         cliponaxis=False,
         showlegend=False,
         hoverinfo="skip",
-        marker={"color": "rgba(0,0,0,0)"},
+        marker={"color": CLEAR},
     )
 
 
-def _table(results: Results) -> list[list[str]]:
+def causes_sentence(results: Results) -> str:
+    """Say how much GPU time was lost, to what, and for how much of it the blamed thread lacked a CPU."""
+    total = int(results.causes["ns"].sum())
+    if not total:
+        return "No GPU time was lost."
+    gpus = counted(results.causes["gpu"].n_unique(), "GPU")
+    lost = charged_to(results.causes, "ns")
+    return f"On {gpus} {duration(total)} were lost: {lost}; {_shortage(results, total)}."
+
+
+def _shortage(results: Results, total: int) -> str:
+    state = pl.col("cpu_state").cast(pl.String)
+    ready, stopped, unknown = (
+        int(results.causes.filter(state == name)["ns"].sum()) for name in (*SHORTAGE, "unknown")
+    )
+    if unknown == total:
+        return "whether the blamed thread had a CPU was not recorded"
+    if not tells_shortage(results.thread_states):
+        return f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
+    doubt = f" (not known for {share(unknown / total)})" if unknown else ""
+    lacked = lacked_cpu(ready, stopped)
+    return f"for {share((ready + stopped) / total)} of it the blamed thread {lacked}{doubt}"
+
+
+def _causes_table(results: Results) -> list[list[str]]:
     names = gpu_names(results)
-    rows = _labelled(results.causes.filter(pl.col("ns") > 0)).sort(
-        "ns", "gpu", "label", descending=[True, False, False]
-    )
+    parts = _labelled(results.causes.filter(pl.col("ns") > 0))
     lost = dict(results.causes.group_by("gpu").agg(pl.col("ns").sum()).iter_rows())
     body = [
         [
-            names.get(r["gpu"], ""),
-            r["label"],
-            CPU_STATES[r["cpu_state"]].label,
-            duration(r["ns"]),
-            share(r["ns"] / lost[r["gpu"]]),
+            names.get(row["gpu"], ""),
+            row["label"],
+            label("cpu_state", row["cpu_state"]),
+            duration(row["ns"]),
+            share(row["ns"] / lost[row["gpu"]]),
         ]
-        for r in rows.head(30).iter_rows(named=True)
+        for row in parts.sort("ns", "gpu", "label", descending=[True, False, False]).iter_rows(named=True)
     ]
     return [["device", "charged to", "blamed thread", "lost", "share of the device's lost time"], *body]
+
+
+def exposure_chart(results: Results, cause: str) -> go.Figure | None:
+    """Return bars per sub-cause of `cause`: host time summed, its union, and the lost GPU time it exposed.
+
+    None if the window holds nothing of the cause, neither on a host thread nor in the lost time.
+    """
+    own = results.host_time.filter(pl.col("cause") == cause)
+    some = (pl.col("total_ns").fill_null(0) > 0) | (pl.col("exposed_ns") > 0)
+    rows = own.filter(some).sort("exposed_ns", "total_ns", descending=True, nulls_last=True)
+    if rows.is_empty():
+        return None
+    labels = [safe(sub_cause_name(sub)) if sub else "no sub-cause" for sub in rows["sub_cause"]]
+    figure = go.Figure()
+    # Greys for what may have cost nothing; the cause's own look for what did.
+    for column, name, appearance in (
+        ("total_ns", "host time, all threads summed", PALE),
+        ("union_ns", "at least one thread at it", Look(GREY)),
+        ("exposed_ns", "exposed: GPU time lost to it, all GPUs summed", look("cause", cause)),
+    ):
+        known = rows[column].is_not_null()
+        figure.add_bar(
+            y=[row for row, is_known in zip(labels, known, strict=True) if is_known],
+            x=(rows[column].drop_nulls() / 1e6).to_list(),
+            orientation="h",
+            name=name,
+            marker=marker(appearance),
+            customdata=[duration(ns) for ns in rows[column].drop_nulls()],
+            hovertemplate="%{y}: %{customdata}<extra>%{fullData.name}</extra>",
+        )
+    figure.update_layout(barmode="group", bargap=0.3, margin={"t": 70})
+    figure.update_xaxes(title_text="ms", rangemode="tozero")
+    figure.update_yaxes(categoryorder="array", categoryarray=labels[::-1], showgrid=False)
+    sentence = _exposure_sentence(results, cause, rows)
+    return finished(figure, sentence, _exposure_table(rows), 150 + 66 * len(rows))
+
+
+def _exposure_sentence(results: Results, cause: str, rows: pl.DataFrame) -> str:
+    name, exposed, total = cause_name(cause), int(rows["exposed_ns"].sum()), int(rows["total_ns"].sum())
+    spent = (
+        f"Host threads spent {duration(total)} on {name}" if total else f"No host thread's time was {name}"
+    )
+    if results.lost.is_empty():
+        return f"{spent}; no GPU time was lost, or no GPU recorded, so none of it is exposed."
+    gpus = results.gpu_time["gpu"].n_unique()
+    part = share(exposed / (results.window.duration_ns * gpus))
+    whose = "its" if gpus == 1 else "their"
+    cost = f"it cost {counted(gpus, 'GPU')} {duration(exposed)}, {part} of {whose} time"
+    return f"{spent}; {cost}{_exposed_shortage(results, cause, exposed)}."
+
+
+def _exposed_shortage(results: Results, cause: str, exposed: int) -> str:
+    """Say for how much of the exposed time the blamed thread had no CPU; "" where nothing was exposed."""
+    if not exposed:
+        return ""
+    if not tells_shortage(results.thread_states):
+        return f"; whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
+    own = results.lost.filter(pl.col("cause") == cause)
+    short = int(own.filter(pl.col("cpu_state").cast(pl.String).is_in(SHORTAGE))["dur_ns"].sum())
+    return f", and for {share(short / exposed)} of that the blamed thread wanted a CPU and had none"
+
+
+def _exposure_table(rows: pl.DataFrame) -> list[list[object]]:
+    body: list[list[object]] = [
+        [
+            sub_cause_name(row["sub_cause"]) if row["sub_cause"] else "",
+            *(duration(row[column]) for column in ("total_ns", "union_ns", "exposed_ns")),
+            row["count"] or 0,
+        ]
+        for row in rows.iter_rows(named=True)
+    ]
+    return [["sub-cause", "host time", "at least one thread", "exposed", "stretches"], *body]
+
+
+def moments_chart(results: Results, cause: str, bins: int = 100) -> go.Figure | None:
+    """Return, per bin, the GPU time lost to `cause` (above) and the mean number of threads at it (below).
+
+    None if the window holds nothing of the cause.
+    """
+    lost = results.lost.filter(pl.col("cause") == cause)
+    work = results.host_activity.filter((pl.col("cause") == cause) & pl.col("waits_for").is_null())
+    if lost.is_empty() and work.is_empty():
+        return None
+    borders = bin_borders(results.window.start_ns, results.window.end_ns, bins)
+    gpus = max(1, results.gpu_time["gpu"].n_unique())
+    part = covered_ns(lost["ts_ns"], lost["dur_ns"], borders) / (np.diff(borders) * gpus)
+    threads = covered_ns(work["ts_ns"], work["dur_ns"], borders) / np.diff(borders)
+    ms, name, paint = ms_since_start(borders), cause_name(cause), look("cause", cause).paint
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.1)
+    above = _filled_stairs(ms, 100 * part, f"GPU time lost to {name}", paint, "%{y:.0f} %")
+    below = _filled_stairs(ms, threads, f"threads at {name}", GREY, "%{y:.1f} threads")
+    figure.add_trace(above, row=1, col=1)
+    figure.add_trace(below, row=2, col=1)
+    figure.update_yaxes(title_text="GPU time lost", range=[0, 100], ticksuffix=" %", row=1, col=1)
+    figure.update_yaxes(title_text="threads", rangemode="tozero", row=2, col=1)
+    figure.update_xaxes(title_text=SINCE_START, row=2, col=1)
+    figure.update_xaxes(range=[0, float(ms[-1])])
+    figure.update_layout(margin={"t": 50})
+    sentence = _moments_sentence(name, part, threads, ms)
+    return finished(figure, sentence, _moments_table(part, threads), 360)
+
+
+def _filled_stairs(
+    ms: NDArray[np.float32], heights: NDArray[np.float64], name: str, colour: str, hover: str
+) -> go.Scatter:
+    return stairs(
+        ms,
+        heights.astype(np.float32),
+        name=safe(name),
+        fill="tozeroy",
+        fillcolor=colour,
+        line={"shape": "hv", "color": colour, "width": 1},
+        hovertemplate=f"{hover} at %{{x:.0f}} ms",
+    )
+
+
+def _moments_sentence(
+    name: str, part: NDArray[np.float64], threads: NDArray[np.float64], ms: NDArray[np.float32]
+) -> str:
+    worst, busiest = int(part.argmax()), float(threads.max())
+    crowd = (
+        f"at most {busiest:.1f} threads were at it on average in one of {len(part)} equal pieces of the "
+        "window"
+    )
+    if not part.any():
+        return f"No GPU time was lost to {name}; {crowd}."
+    mean, most = share(float(part.mean())), share(float(part[worst]))
+    between = f"between {ms[worst]:.0f} and {ms[worst + 1]:.0f} ms"
+    return f"{mean} of all GPU time was lost to {name}, most {between} ({most}); {crowd}."
+
+
+def _moments_table(part: NDArray[np.float64], threads: NDArray[np.float64]) -> list[list[object]]:
+    body: list[list[object]] = [
+        [name, share(float(np.percentile(part, q))), f"{np.percentile(threads, q):.2f}"]
+        for name, q in (("p50", 50), ("p95", 95), ("max", 100))
+    ]
+    return [[f"of {counted(len(part), 'equal piece')}", "GPU time lost to it", "threads at it"], *body]

@@ -7,22 +7,15 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.charts.theme import Look, count, duration, finished, look, marker, plain, safe, share
+from tracelib.charts.theme import INK, Look, finished, look, marker, safe
+from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "changes_sentence",
-    "first_tokens_chart",
-    "losses_chart",
-    "side_by_side",
-    "tokens_chart",
-    "utilisation_chart",
-]
-
-USEFUL, BUSY = Look("useful", "#0072B2", ""), Look("busy, as monitoring shows it", "#A9CBE0", "/")
-WORDS = {
+LOST_TO = "lost to "
+#: What the figures of :func:`tracelib.analyses.comparison.comparison` are called.
+FIGURES = {
     "useful": "useful GPU time",
     "busy": "apparent (busy) GPU time",
     "steps": "steps per second",
@@ -39,96 +32,101 @@ def utilisation_chart(figures: pl.DataFrame) -> go.Figure | None:
 
     `figures` is the frame of :func:`tracelib.analyses.comparison.comparison`.
     """
-    return _bars(figures, {"useful": USEFUL, "busy": BUSY}, "% of GPU time", "group")
+    series = {
+        "useful": ("useful", Look("#0072B2")),
+        "busy": ("busy, as monitoring shows it", Look("#A9CBE0", "/")),
+    }
+    return _bars(figures, series, "% of GPU time", 100)
 
 
 def losses_chart(figures: pl.DataFrame) -> go.Figure | None:
     """Return each run's lost GPU time by cause, stacked; None where nothing was lost."""
-    lost = figures.filter(pl.col("figure").str.starts_with("lost to ")).sort("value", descending=True)
-    causes = lost["figure"].unique(maintain_order=True).to_list()
-    looks = {name: look("cause", name.removeprefix("lost to ")) for name in causes}
-    return _bars(figures, looks, "% of GPU time lost", "stack", said=[*causes, "CPU shortage"])
+    lost = figures.filter(pl.col("figure").str.starts_with(LOST_TO)).sort("value", descending=True)
+    causes = [name.removeprefix(LOST_TO) for name in lost["figure"].unique(maintain_order=True)]
+    series = {f"{LOST_TO}{cause}": (cause_name(cause), look("cause", cause)) for cause in causes}
+    return _bars(figures, series, "% of GPU time lost", 100, mode="stack", also_compared=["CPU shortage"])
 
 
 def first_tokens_chart(figures: pl.DataFrame) -> go.Figure | None:
     """Return the runs' times to first token; None where no run has a request log."""
-    looks = {"ttft p50": Look("p50", "#E69F00", ""), "ttft p95": Look("p95", "#8F3B00", "x")}
-    return _bars(figures, looks, "ms to the first token", "group", 1e-6)
+    series = {"ttft p50": ("p50", Look("#E69F00")), "ttft p95": ("p95", Look("#8F3B00", "x"))}
+    return _bars(figures, series, "ms to the first token", 1e-6)
 
 
 def tokens_chart(figures: pl.DataFrame, kind: str) -> go.Figure | None:
     """Return the runs' tokens per second of `kind` (decode, prompt); None where no run tells them."""
-    appearance = {"decode": Look("decode", "#009E73", ""), "prompt": Look("prompt", "#56B4E9", "/")}[kind]
-    return _bars(figures, {f"{kind} tokens": appearance}, f"{kind} tokens per second", "group", 1)
+    appearance = {"decode": Look("#009E73"), "prompt": Look("#56B4E9", "/")}[kind]
+    return _bars(figures, {f"{kind} tokens": (kind, appearance)}, f"{kind} tokens per second", 1)
 
 
 def _bars(
     figures: pl.DataFrame,
-    looks: dict[str, Look],
+    series: Mapping[str, tuple[str, Look]],
     title: str,
-    mode: str,
-    scale: float = 100,
-    said: Sequence[str] = (),
+    scale: float,
+    mode: str = "group",
+    also_compared: Sequence[str] = (),
 ) -> go.Figure | None:
-    shown = figures.filter(pl.col("figure").is_in(list(looks)))
+    """Return the figures that are keys of `series` as bars of each run, times `scale`."""
+    shown = figures.filter(pl.col("figure").is_in(list(series)))
     if shown.is_empty():
         return None
     figure = go.Figure()
-    for name, appearance in looks.items():
-        own = shown.filter(pl.col("figure") == name)
-        above, below = (pl.col("high") - pl.col("value")), (pl.col("value") - pl.col("low"))
-        bands = own.select(above=above * scale, below=below * scale).fill_null(0)
+    for key, (name, appearance) in series.items():
+        own = shown.filter(pl.col("figure") == key)
         figure.add_bar(
-            x=[_label(row) for row in own.iter_rows(named=True)],
+            x=[_run_label(row) for row in own.iter_rows(named=True)],
             y=(own["value"] * scale).to_list(),
-            name=appearance.label,
+            name=safe(name),
             marker=marker(appearance),
             hovertemplate="%{y:.1f}<extra>%{fullData.name}</extra>",
-            error_y=None
-            if mode == "stack"
-            else {
-                "array": bands["above"].to_list(),
-                "arrayminus": bands["below"].to_list(),
-                "color": "#767676",
-            },
+            error_y=None if mode == "stack" else _whiskers(own, scale),
         )
-    runs = shown.unique("run", maintain_order=True).sort("cores", maintain_order=True, nulls_last=True)
-    figure.update_xaxes(
-        categoryorder="array", categoryarray=[_label(row) for row in runs.iter_rows(named=True)]
-    )
+    order = [_run_label(row) for row in _by_cores(shown).iter_rows(named=True)]
+    figure.update_xaxes(categoryorder="array", categoryarray=order)
     figure.update_yaxes(title_text=title, rangemode="tozero")
     figure.update_layout(barmode=mode, margin={"t": 50})
-    return finished(figure, changes_sentence(figures, said or list(looks)), _table(shown), 380)
+    sentence = _changes_sentence(figures, [*series, *also_compared])
+    return finished(figure, sentence, _table(shown), 380)
 
 
-def _label(row: dict[str, object]) -> str:
-    cores = "cores not known" if row["cores"] is None else count(int(str(row["cores"])), "core")
+def _whiskers(own: pl.DataFrame, scale: float) -> dict[str, object]:
+    above, below = pl.col("high") - pl.col("value"), pl.col("value") - pl.col("low")
+    bands = own.select(above=above * scale, below=below * scale).fill_null(0)
+    return {"array": bands["above"].to_list(), "arrayminus": bands["below"].to_list(), "color": INK}
+
+
+def _by_cores(figures: pl.DataFrame) -> pl.DataFrame:
+    """Return a row of each run, those with the fewest cores first."""
+    return figures.unique("run", maintain_order=True).sort("cores", maintain_order=True, nulls_last=True)
+
+
+def _run_label(row: dict[str, object]) -> str:
+    cores = "cores not known" if row["cores"] is None else counted(int(str(row["cores"])), "core")
     return f"{safe(row['run'], 30)}<br>{cores}"
 
 
-def changes_sentence(figures: pl.DataFrame, names: Sequence[str]) -> str:
-    """Say how the figures called `names` differ between the run with the fewest cores and that with the most.
+def _changes_sentence(figures: pl.DataFrame, keys: Sequence[str]) -> str:
+    """Say how figures differ between the run with the fewest cores and that with the most.
 
     A difference counts as noise while the two bands overlap.
     """
-    runs = figures.unique("run", maintain_order=True).sort("cores", maintain_order=True, nulls_last=True)
+    runs = _by_cores(figures)["run"]
     if len(runs) < 2:
         return "One run alone: nothing to compare it with."
-    first, last = runs["run"][0], runs["run"][-1]
-    changes = [said for name in names if (said := _change(figures, name, first, last))]
-    said = "; ".join(changes) or "none of these figures is known for both"
-    return f"From {plain(first)} to {plain(last)}: {said}."
+    changes = "; ".join(change for key in keys if (change := _change(figures, key, runs[0], runs[-1])))
+    between = f"From {plain(runs[0], 60)} to {plain(runs[-1], 60)}"
+    return f"{between}: {changes or 'none of these figures is known for both'}."
 
 
-def _change(figures: pl.DataFrame, name: str, first: str, last: str) -> str:
-    rows = {row["run"]: row for row in figures.filter(pl.col("figure") == name).iter_rows(named=True)}
+def _change(figures: pl.DataFrame, key: str, first: str, last: str) -> str:
+    rows = {row["run"]: row for row in figures.filter(pl.col("figure") == key).iter_rows(named=True)}
     if first not in rows or last not in rows:
         return ""
     before, after = rows[first], rows[last]
-    if name.startswith("lost to ") and max(before["value"], after["value"]) < 0.01:
+    if key.startswith(LOST_TO) and max(before["value"], after["value"]) < 0.01:
         return ""
-    words = WORDS.get(name) or f"time lost to {look('cause', name.removeprefix('lost to ')).label}"
-    return f"{words} {value_of(before)} to {value_of(after)}{_doubt(before, after)}"
+    return f"{_figure_name(key)} {_written(before)} to {_written(after)}{_doubt(before, after)}"
 
 
 def _doubt(before: dict[str, float | None], after: dict[str, float | None]) -> str:
@@ -139,27 +137,19 @@ def _doubt(before: dict[str, float | None], after: dict[str, float | None]) -> s
     return " (within noise)" if low1 <= high2 and low2 <= high1 else " (more than noise)"
 
 
-def value_of(row: dict[str, object], column: str = "value") -> str:
-    """Return a figure in words: per cent, a time, or a rate."""
-    if row[column] is None:
-        return "not known"
-    value = float(str(row[column]))
-    return (
-        share(value)
-        if row["unit"] == "share"
-        else duration(value)
-        if row["unit"] == "ns"
-        else f"{value:,.{0 if value >= 1000 else 1}f}/s"
-    )
+def _written(row: dict[str, object], column: str = "value") -> str:
+    """Return a figure by its unit: a share, a time, or a rate."""
+    value = None if row[column] is None else float(str(row[column]))
+    return {"share": share, "ns": duration, "1/s": rate}[str(row["unit"])](value)
 
 
 def _table(shown: pl.DataFrame) -> list[list[object]]:
     body: list[list[object]] = [
         [
             row["run"],
-            "not known" if row["cores"] is None else row["cores"],
-            row["figure"],
-            *(value_of(row, c) for c in ("value", "low", "high")),
+            NOT_KNOWN if row["cores"] is None else row["cores"],
+            _figure_name(row["figure"]),
+            *(_written(row, column) for column in ("value", "low", "high")),
         ]
         for row in shown.iter_rows(named=True)
     ]
@@ -169,22 +159,22 @@ def _table(shown: pl.DataFrame) -> list[list[object]]:
 def side_by_side(figures: pl.DataFrame) -> pl.DataFrame:
     """Return the figures in words, as a table to read.
 
-    One row per figure: `figure` (String), then a column per run (String): the value, its 95 % band in brackets; "" = the run
-    cannot tell it. In the order of `figures`.
+    One row per figure: `figure` (String), then a column per run (String): the value, its 95 % band in
+    brackets; "" = not known for this run. In the order of `figures`.
     """
-    told = [
-        {
-            "figure": WORDS.get(row["figure"], row["figure"].replace("_", " ")),
-            "run": row["run"],
-            "cell": _banded(row),
-        }
+    cells = [
+        {"figure": _figure_name(row["figure"]), "run": row["run"], "cell": _banded(row)}
         for row in figures.iter_rows(named=True)
     ]
     schema = dict.fromkeys(("figure", "run", "cell"), pl.String)
-    wide = pl.DataFrame(told, schema=schema).pivot("run", index="figure", values="cell", maintain_order=True)
+    wide = pl.DataFrame(cells, schema=schema).pivot("run", index="figure", values="cell", maintain_order=True)
     return wide.fill_null("")
 
 
+def _figure_name(key: str) -> str:
+    return FIGURES.get(key) or f"time lost to {cause_name(key.removeprefix(LOST_TO))}"
+
+
 def _banded(row: dict[str, object]) -> str:
-    band = "" if row["low"] is None else f" ({value_of(row, 'low')} to {value_of(row, 'high')})"
-    return value_of(row) + band
+    band = "" if row["low"] is None else f" ({_written(row, 'low')} to {_written(row, 'high')})"
+    return _written(row) + band

@@ -1,7 +1,7 @@
-"""CPU samples of one role as a flame chart that hangs from the root: a frame's width is its share of the samples.
+"""CPU samples of one role as a flame chart that hangs from the root; widths are shares of the samples.
 
-Drawn with plain bars: plotly's icicle trace needs the full bundle (4.8 MB, 1.5 MB packed), bars are in the smallest one
-(1.2 MB). Pruned to a few hundred frames, bars also draw faster.
+Drawn with plain bars: plotly's icicle trace needs the full bundle (4.8 MB, 1.5 MB packed), bars are in the
+smallest one (1.2 MB). Pruned to a few hundred frames, bars also draw faster.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.charts.names import role_name
-from tracelib.charts.sentences import flame_sentence
-from tracelib.charts.theme import CAUSES, Look, count, finished, look, marker, plain, safe, share
+from tracelib.charts.theme import CAUSES, TABLE_ROWS, Look, finished, look, marker, safe
 from tracelib.classify import stack_causes
+from tracelib.words import cause_name, counted, plain, role_name, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
-
-__all__ = ["FRAMES", "flame_chart", "flame_tree"]
 
 FRAMES = 400
 DEPTH = 40
@@ -29,7 +26,7 @@ UNNAMED = "[no call chain]"
 
 
 def flame_chart(results: Results, role: str | None, frames: int = FRAMES) -> go.Figure | None:
-    """Return the flame chart of a role's CPU samples in the window, at most `frames` frames, or None without samples.
+    """Return a role's CPU samples in the window as at most `frames` frames; None without samples.
 
     A frame's colour is the cause to which most of the samples below it are charged.
     """
@@ -38,26 +35,33 @@ def flame_chart(results: Results, role: str | None, frames: int = FRAMES) -> go.
     if not total:
         return None
     tree = flame_tree(results.trace.stacks, weights, frames)
-    figure = go.Figure(
-        [_bars(tree, cause, total) for cause in [*CAUSES, None] if not _own(tree, cause).is_empty()]
-    )
+    figure = go.Figure([_bars(tree, cause, total) for cause in _causes(tree)])
     depth = max(tree["level"].to_list()) + 1
     figure.update_layout(barmode="overlay", bargap=0, margin={"t": 50})
     figure.update_xaxes(
-        title_text=f"% of {count(total, 'CPU sample')} ({role_name(role)})", range=[0, 100], showgrid=False
+        title_text=f"% of {counted(total, 'CPU sample')} ({role_name(role)})", range=[0, 100], showgrid=False
     )
     figure.update_yaxes(
         autorange=False, range=[depth - 0.5, -0.5], showticklabels=False, showgrid=False, zeroline=False
     )
-    top = _leaves(results, weights)
-    sentence = flame_sentence(role, total, plain(top["symbol"][0]), top["n"][0] / total)
-    rows = [
-        [r["symbol"], r["library"] or "", r["n"], share(r["n"] / total)]
-        for r in top.head(30).iter_rows(named=True)
-    ]
-    return finished(
-        figure, sentence, [["innermost frame", "library", "samples", "share"], *rows], 110 + 19 * depth
+    leaves = _leaves(results, weights)
+    return finished(figure, _sentence(role, leaves, total), _table(leaves, total), 110 + 19 * depth)
+
+
+def _sentence(role: str | None, leaves: pl.DataFrame, total: int) -> str:
+    symbol, n = leaves.select("symbol", "n").row(0)
+    return (
+        f"Of {counted(total, 'CPU sample')} in {role_name(role)} threads the most, {share(n / total)}, "
+        f"lie in {plain(symbol, 60)} itself."
     )
+
+
+def _table(leaves: pl.DataFrame, total: int) -> list[list[object]]:
+    body: list[list[object]] = [
+        [row["symbol"], row["library"] or "", row["n"], share(row["n"] / total)]
+        for row in leaves.head(TABLE_ROWS).iter_rows(named=True)
+    ]
+    return [["innermost frame", "library", "samples", "share"], *body]
 
 
 def _weights(results: Results, role: str | None) -> pl.DataFrame:
@@ -65,7 +69,7 @@ def _weights(results: Results, role: str | None) -> pl.DataFrame:
     window = results.window
     inside = pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left")
     threads = results.trace.threads.filter(pl.col("role").eq_missing(pl.lit(role))).select("thread")
-    counted = (
+    stacks = (
         results.trace.samples.filter(inside)
         .join(threads, on="thread")
         .group_by("stack")
@@ -73,15 +77,15 @@ def _weights(results: Results, role: str | None) -> pl.DataFrame:
     )
     cause = pl.col("worker_cause") if role == "worker" else pl.col("cause")
     causes = stack_causes(results.trace.stacks, results.rules).select("stack", cause.alias("cause"))
-    return counted.join(causes, on="stack", how="left").sort("stack")
+    return stacks.join(causes, on="stack", how="left").sort("stack")
 
 
 def flame_tree(stacks: pl.DataFrame, weights: pl.DataFrame, frames: int) -> pl.DataFrame:
     """Return the heaviest `frames` frames of the tree that the call chains make from their roots.
 
-    One row per frame: `node`, `parent` (-1 = root), `level` (0 = outermost), `symbol`, `n` (samples), `cause` (that of most
-    of them), `left` (samples that lie left of it). A frame's children never weigh more than it does, so cutting the
-    lightest ones leaves a tree.
+    One row per frame: `node`, `parent` (-1 = root), `level` (0 = outermost), `symbol`, `n` (samples), `cause`
+    (that of most of them), `left` (samples that lie left of it). A frame's children never weigh more than it
+    does, so cutting the lightest ones leaves a tree.
     """
     chains = _chains(stacks).join(weights.select("stack", "n", "cause"), on="stack", how="inner")
     least = max(1, int(weights["n"].sum()) // 2000)
@@ -106,7 +110,10 @@ def flame_tree(stacks: pl.DataFrame, weights: pl.DataFrame, frames: int) -> pl.D
 
 
 def _chains(stacks: pl.DataFrame) -> pl.DataFrame:
-    """Return `stack`, `level` (0 = outermost), `symbol`; frames without a symbol carry their library's name, runs of them are one."""
+    """Return `stack`, `level` (0 = outermost), `symbol`.
+
+    Frames without a symbol carry their library's name; neighbours of one such name are one frame.
+    """
     outward = stacks.sort("stack", "depth", descending=[False, True]).select("stack", symbol=_frame_name())
     before = pl.col("symbol").shift(1).over("stack")
     folded = outward.filter(~(pl.col("symbol").str.starts_with("[") & pl.col("symbol").eq_missing(before)))
@@ -119,10 +126,10 @@ def _frame_name() -> pl.Expr:
         pl.col("symbol").cast(pl.String),
         pl.col("library").cast(pl.String).str.split("/").list.last(),
     )
-    known = file.is_not_null() & ~file.str.starts_with("[")
+    has_file = file.is_not_null() & ~file.str.starts_with("[")
     nameless = (symbol == "[unknown]") | symbol.is_null()
     return (
-        pl.when(nameless & known)
+        pl.when(nameless & has_file)
         .then(pl.concat_str(pl.lit("["), file, pl.lit("]")))
         .otherwise(symbol.fill_null("[unknown]"))
     )
@@ -156,13 +163,16 @@ def _placed(tree: pl.DataFrame) -> pl.DataFrame:
     return tree.with_columns(left=pl.Series(lefts, dtype=pl.Int64))
 
 
-def _own(tree: pl.DataFrame, cause: str | None) -> pl.DataFrame:
-    return tree.filter(pl.col("cause").eq_missing(pl.lit(cause, pl.String)))
+def _causes(tree: pl.DataFrame) -> list[str | None]:
+    """Return the causes that occur, in the palette's order, then those of a user's rules, null last."""
+    order = {cause: place for place, cause in enumerate(CAUSES)}
+    present = tree["cause"].unique().to_list()
+    return sorted(present, key=lambda cause: (cause is None, order.get(cause, len(order)), cause))
 
 
 def _bars(tree: pl.DataFrame, cause: str | None, total: int) -> go.Bar:
-    own = _own(tree, cause)
-    appearance = look("cause", cause) if cause else Look("no rule knows it", "#C9C9C9", "")
+    own = tree.filter(pl.col("cause").eq_missing(pl.lit(cause, pl.String)))
+    appearance = look("cause", cause) if cause else Look("#C9C9C9")
     part = (own["n"] / total).to_list()
     fits = [
         safe(name, max(1, round(CHARACTERS * p))) if CHARACTERS * p >= 4 else ""
@@ -177,7 +187,7 @@ def _bars(tree: pl.DataFrame, cause: str | None, total: int) -> go.Bar:
         x=[100 * p for p in part],
         orientation="h",
         width=0.96,
-        name=safe(appearance.label),
+        name=safe(cause_name(cause)) if cause else "no rule knows it",
         marker=paint,
         text=fits,
         textposition="inside",

@@ -1,22 +1,25 @@
 """The picture without a browser: an SVG of our own for the page and the ticket, and its PNG.
 
-The SVG's colours are CSS variables (``--tl-compute``, …) with defaults for light and, by ``prefers-color-scheme``, for
-dark. The PNG is drawn by resvg from the light SVG, with a font that the package brings along: a bare server has none.
+The SVG's colours are CSS variables (``--tl-compute``, …) with defaults for light and, by
+``prefers-color-scheme``, for dark. The PNG is drawn by resvg from the light SVG, with a font that the package
+brings along: a bare server has none.
 """
 
 from __future__ import annotations
 
 import html
+import itertools
 from importlib import resources
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelib.charts.bins import edges
 from tracelib.charts.lanes import Lane, lanes
-from tracelib.charts.sentences import timeline_sentence
-from tracelib.charts.theme import Look, look, plain
+from tracelib.charts.theme import PALETTES, label, look
+from tracelib.charts.time_bins import bin_borders
+from tracelib.charts.timeline import timeline_sentence
 from tracelib.errors import MissingEvents
+from tracelib.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.analyses.results import Results
-
-__all__ = ["overview_png", "overview_svg"]
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 150, 210, 52
 LANE, STRIP, AIR = 20, 16, 8
@@ -86,38 +87,41 @@ def _needs_more_glyphs(svg: str) -> bool:
 def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | None) -> str:
     sentence = timeline_sentence(results)
     caption = list(_wrapped(sentence, 150))
-    tops = _tops(rows, 24 + 16 * len(caption))
+    text = [f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption)]
+    title = f'<title id="tl-ov-t">{_text(sentence, 600)}</title>\n'
+    style = f"<style>{_style(rows, dark=dark)}</style>\n"
     if not rows:
-        return _words_alone(sentence, caption, dark=dark)
+        start = _start(16 + 16 * len(caption), "tl-ov-t")
+        return "".join([start, title, style, *text, "</svg>\n"])
+    tops = _tops(rows, 24 + 16 * len(caption))
     foot = tops[-1] + LANE
     legend, height = _legend(rows, foot + 42)
     names = ", ".join(dict.fromkeys(f"{lane.group} {lane.label}: {lane.headline}" for lane in rows))
-    borders = edges(results.window.start_ns, results.window.end_ns, bins)
+    borders = bin_borders(results.window.start_ns, results.window.end_ns, bins)
+    drawn = [
+        _lane(lane, before, top, borders)
+        for lane, before, top in zip(rows, (None, *rows), tops, strict=False)
+    ]
     return "".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {height}" role="img" ',
-            'aria-labelledby="tl-ov-t tl-ov-d" width="100%">\n',
-            f'<title id="tl-ov-t">{_text(sentence, 600)}</title>\n<desc id="tl-ov-d">Lanes over time. {_text(names, 2000)}</desc>\n',
-            f"<style>{_style(rows, dark=dark)}</style>\n<defs>{''.join(map(_hatch, HATCHES))}</defs>\n",
-            *(f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption)),
+            _start(height, "tl-ov-t tl-ov-d"),
+            title,
+            f'<desc id="tl-ov-d">Lanes over time. {_text(names, 2000)}</desc>\n',
+            style,
+            f"<defs>{''.join(map(_hatch, HATCHES))}</defs>\n",
+            *text,
             *_axis(results.window.duration_ns, tops[0], foot),
-            *(
-                part
-                for lane, before, top in zip(rows, (None, *rows), tops, strict=False)
-                for part in _lane(lane, before, top, borders)
-            ),
+            *itertools.chain.from_iterable(drawn),
             legend,
             "</svg>\n",
         ]
     )
 
 
-def _words_alone(sentence: str, caption: list[str], *, dark: bool | None) -> str:
-    lines = (f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption))
+def _start(height: int, described_by: str) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {16 + 16 * len(caption)}" role="img" '
-        f'aria-labelledby="tl-ov-t" width="100%">\n<title id="tl-ov-t">{_text(sentence, 600)}</title>\n'
-        f"<style>{_style((), dark=dark)}</style>\n{''.join(lines)}</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="tl-ov" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-labelledby="{described_by}" width="100%">\n'
     )
 
 
@@ -144,11 +148,14 @@ def _wrapped(sentence: str, width: int) -> Iterator[str]:
     yield line
 
 
-def _kinds(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
+def _states(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
+    """Return palette and state of everything that occurs, in the order of the legend."""
     return [
-        (p, s)
-        for p in ("gpu_state", "cpu_state", "cause")
-        for s in dict.fromkeys(state for lane in rows if lane.palette == p for state in lane.states())
+        (palette, state)
+        for palette in PALETTES
+        for state in dict.fromkeys(
+            state for lane in rows if lane.palette == palette for state in lane.states()
+        )
     ]
 
 
@@ -157,14 +164,14 @@ def _css_name(palette: str, state: str) -> str:
 
 
 def _style(rows: tuple[Lane, ...], *, dark: bool | None) -> str:
-    """Return the rules; with `dark` given they hold plain colours, which resvg understands and variables it does not."""
-    day = {_css_name(p, s): look(p, s).colour for p, s in _kinds(rows)}
-    night = day | {_css_name(p, s): look(p, s).night for p, s in _kinds(rows) if look(p, s).night}
+    """Return the rules; with `dark` given they hold plain colours, because resvg does not know variables."""
+    looks = {_css_name(palette, state): look(palette, state) for palette, state in _states(rows)}
+    day = {name: appearance.colour for name, appearance in looks.items()}
+    changed = {name: appearance.night for name, appearance in looks.items() if appearance.night}
     if dark is not None:
-        return _rules(DARK, night) if dark else _rules(LIGHT, day)
-    changed = {name: colour for name, colour in night.items() if colour != day[name]}
-    evening = _rules(_variables(DARK), _variables(changed))
-    return f"{_rules(_variables(LIGHT), _variables(day))}@media (prefers-color-scheme:dark){{{evening}}}"
+        return _rules(DARK, day | changed) if dark else _rules(LIGHT, day)
+    at_night = _rules(_variables(DARK), _variables(changed))
+    return f"{_rules(_variables(LIGHT), _variables(day))}@media (prefers-color-scheme:dark){{{at_night}}}"
 
 
 def _variables(colours: dict[str, str]) -> dict[str, str]:
@@ -206,7 +213,7 @@ def _hatch(pattern: str) -> str:
 
 
 def _lane(lane: Lane, before: Lane | None, top: int, borders: NDArray[np.int64]) -> Iterator[str]:
-    """Draw a lane: its names, its ground, and its states as stairs, the uppermost first so that lower ones cover it."""
+    """Draw a lane: names, ground, and states as stairs, the uppermost first so that lower ones cover it."""
     if before is None or before.group != lane.group:
         yield f'<text class="tl-b" x="8" y="{top + 12}">{_text(lane.group, 10)}</text>'
     yield f'<text x="{LEFT - 8}" y="{top + 12}" text-anchor="end">{_text(lane.label, 14)}</text>'
@@ -216,11 +223,10 @@ def _lane(lane: Lane, before: Lane | None, top: int, borders: NDArray[np.int64])
     stack = np.round(np.cumsum(lane.heights(borders), axis=0) * STRIP, 1)
     yield f'<g transform="translate({LEFT} {top + STRIP})">\n'
     for row in range(len(states) - 1, -1, -1):
-        pattern, outline = look(lane.palette, states[row]).pattern, _outline(stack[row])
-        shape, hatch = f"tl-ov-{top}-{row}", ""
-        if pattern:
-            hatch = f'<use href="#{shape}" fill="url(#{_hatch_id(pattern)})"/>'
-        yield f'<g class="tl-{_css_name(lane.palette, states[row])}"><path id="{shape}" d="{outline}"/></g>{hatch}\n'
+        pattern = look(lane.palette, states[row]).pattern
+        css, shape = _css_name(lane.palette, states[row]), f"tl-ov-{top}-{row}"
+        hatch = f'<use href="#{shape}" fill="url(#{_hatch_id(pattern)})"/>' if pattern else ""
+        yield f'<g class="tl-{css}"><path id="{shape}" d="{_outline(stack[row])}"/></g>{hatch}\n'
     yield "</g>\n"
 
 
@@ -228,14 +234,8 @@ def _outline(heights: NDArray[np.float64]) -> str:
     """Return stairs of these heights as a closed path that stands on y = 0; equal steps are one."""
     change = np.flatnonzero(np.concatenate([[True], np.diff(heights) != 0]))
     at = np.round(np.concatenate([change, [len(heights)]]) * (PX / len(heights)), 1)
-    widths = np.diff(at)
-    return (
-        "M0 0"
-        + "".join(f"V{-heights[i]:g}h{w:g}" for i, w in zip(change, widths, strict=True)).replace(
-            "V-0h", "V0h"
-        )
-        + "V0Z"
-    )
+    steps = "".join(f"V{-heights[i]:g}h{w:g}" for i, w in zip(change, np.diff(at), strict=True))
+    return f"M0 0{steps.replace('V-0h', 'V0h')}V0Z"
 
 
 def _axis(length_ns: int, top: int, foot: int) -> Iterator[str]:
@@ -255,23 +255,24 @@ def _legend(rows: tuple[Lane, ...], y: int) -> tuple[str, int]:
     """Return the key, one line a palette (more if long), and the picture's height."""
     parts: list[str] = []
     for palette, title in (("gpu_state", "GPU"), ("cpu_state", "thread"), ("cause", "causes")):
-        own = [look(palette, s) for p, s in _kinds(rows) if p == palette]
-        names = [_css_name(p, s) for p, s in _kinds(rows) if p == palette]
+        own = [state for of, state in _states(rows) if of == palette]
         if not own:
             continue
         parts.append(f'<text class="tl-b" x="8" y="{y + 10}">{title}</text>')
         x = 70
-        for appearance, name in zip(own, names, strict=True):
-            width = 30 + round(6.8 * len(appearance.label))
+        for state in own:
+            width = 30 + round(6.8 * len(label(palette, state)))
             if x + width > WIDTH:
                 x, y = 70, y + 18
-            parts.append(_key(appearance, name, x, y))
+            parts.append(_legend_entry(palette, state, x, y))
             x += width
         y += 20
     return "".join(parts), y + 4
 
 
-def _key(appearance: Look, name: str, x: int, y: int) -> str:
+def _legend_entry(palette: str, state: str, x: int, y: int) -> str:
     box = f'x="{x}" y="{y}" width="14" height="12"'
-    hatch = f'<rect {box} fill="url(#{_hatch_id(appearance.pattern)})"/>' if appearance.pattern else ""
-    return f'<rect class="tl-{name}" {box}/>{hatch}<text class="tl-s" x="{x + 19}" y="{y + 10}">{_text(appearance.label, 50)}</text>\n'
+    pattern = look(palette, state).pattern
+    hatch = f'<rect {box} fill="url(#{_hatch_id(pattern)})"/>' if pattern else ""
+    name = f'<text class="tl-s" x="{x + 19}" y="{y + 10}">{_text(label(palette, state), 50)}</text>'
+    return f'<rect class="tl-{_css_name(palette, state)}" {box}/>{hatch}{name}\n'

@@ -1,7 +1,8 @@
-"""The picture: GPU states, launch threads, tokenizers, engine and IPC on one axis, in ms since the window's start.
+"""The picture: every lane of the server on one axis, over the whole window or in the detail of a stretch.
 
-The overview bins every lane and draws, per bin, the share of each state as a stacked strip: a strip's height is 100 % of
-the bin, so it reads the same for 10 s and for 10 min. One trace per state draws it in all lanes, as closed stairs.
+The overview bins every lane and draws, per bin, the share of each state as a stacked strip: a strip's height
+is 100 % of the bin, so it reads the same for 10 s and for 10 min. One trace per state draws it in all lanes,
+as closed stairs.
 """
 
 from __future__ import annotations
@@ -12,23 +13,37 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.charts.bins import edges, occupancy
-from tracelib.charts.lanes import Lane, lanes
-from tracelib.charts.sentences import detail_sentence, timeline_sentence
-from tracelib.charts.theme import GRID, finished, look, marker, plain, safe, share
+from tracelib.analyses.scheduling import tells_shortage
+from tracelib.charts.lanes import Lane, lanes, time_in
+from tracelib.charts.phrases import NO_WAKEUPS, charged_to, lacked_cpu, launch_threads, useful_and_busy
+from tracelib.charts.theme import (
+    GRID,
+    PALETTES,
+    SINCE_START,
+    Look,
+    finished,
+    hatch,
+    label,
+    look,
+    marker,
+    safe,
+)
+from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
 from tracelib.intervals import clip
+from tracelib.words import cause_name, duration, share
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.analyses.results import Results
 
-__all__ = ["MAX_BARS", "MAX_BINS", "detail_chart", "timeline_chart"]
-
 MAX_BINS = 1500
 MAX_BARS = 2000
 STRIP = 0.82  # of a lane's height
 ROW_PX = 30
+#: The worst stretch is shown with this much of its length on either side.
+MARGIN = 0.5
+LEAST_MARGIN_NS = 1_000_000
 
 
 def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
@@ -39,25 +54,53 @@ def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
     rows = lanes(results)
     if not rows:
         return None
-    borders = edges(results.window.start_ns, results.window.end_ns, min(bins, MAX_BINS))
-    ms = ((borders - borders[0]) / 1e6).astype(np.float32)
-    places = _places(rows)
+    borders = bin_borders(results.window.start_ns, results.window.end_ns, min(bins, MAX_BINS))
+    ms, feet = ms_since_start(borders), _feet(rows)
     stacks = [np.cumsum(lane.heights(borders), axis=0) for lane in rows]
     figure = go.Figure()
     for palette, state in _legend(rows):
-        drawn = [
-            (s, lane.states().index(state), y)
-            for lane, s, y in zip(rows, stacks, places, strict=True)
+        polygons = [
+            polygon
+            for lane, stack, foot in zip(rows, stacks, feet, strict=True)
             if lane.palette == palette and state in lane.states()
+            for polygon in _polygons(stack, lane.states().index(state), foot, ms)
         ]
-        figure.add_trace(_stairs(palette, state, drawn, ms))
-    for lane, place in zip(rows, places, strict=True):
-        figure.add_trace(_hover(lane, place, ms, occupancy(lane.pieces, lane.states(), borders)))
-    _axes(figure, rows, places, float(ms[-1]))
-    return finished(figure, timeline_sentence(results), lane_table(results, rows), _height(places))
+        figure.add_trace(_state_trace(palette, state, polygons))
+    for lane, foot in zip(rows, feet, strict=True):
+        figure.add_trace(_hover(lane, foot, ms, state_shares(lane.pieces, lane.states(), borders)))
+    _axes(figure, rows, feet, float(ms[-1]))
+    return finished(figure, timeline_sentence(results), _table(results, rows), _height(feet))
 
 
-def _places(rows: tuple[Lane, ...]) -> list[float]:
+def timeline_sentence(results: Results) -> str:
+    """Say what the picture shows: useful and busy GPU time, the first causes, CPU shortage."""
+    start = f"In the window of {duration(results.window.duration_ns)} "
+    if results.gpu_time.is_empty():
+        return f"{start}no GPU was recorded; {_launchers_lacked_cpu(results)}."
+    gpus, lost = useful_and_busy(results, results.gpu_time), charged_to(results.lost, "dur_ns")
+    return f"{start}{gpus}; {lost}; {_launchers_lacked_cpu(results)}."
+
+
+def _launchers_lacked_cpu(results: Results) -> str:
+    """Return what the launching threads' CPU states say, or that they were not recorded."""
+    launching = list(launch_threads(results).values())
+    inside = results.thread_states.filter(pl.col("thread").is_in(launching))
+    states = clip(inside, results.window.start_ns, results.window.end_ns)
+    state = pl.col("state").cast(pl.String)
+    known, ready, stopped = states.select(
+        pl.col("dur_ns").filter(state != "unknown").sum().alias("known"),
+        pl.col("dur_ns").filter(state == "runnable").sum().alias("ready"),
+        pl.col("dur_ns").filter(state == "throttled").sum().alias("stopped"),
+    ).row(0)
+    if not known:
+        return "the CPU states of the launching threads were not recorded"
+    if not tells_shortage(results.thread_states):
+        return f"whether the launching threads wanted a CPU and had none {NO_WAKEUPS}"
+    lacked = lacked_cpu(ready, stopped, were="were")
+    return f"the launching threads {lacked} for {share((ready + stopped) / known)} of the time"
+
+
+def _feet(rows: tuple[Lane, ...]) -> list[float]:
     """Return the foot of each lane's strip: first lane on top, half a lane of air between groups."""
     feet, foot = [], 0.0
     for before, lane in zip((None, *rows), rows, strict=False):
@@ -66,55 +109,52 @@ def _places(rows: tuple[Lane, ...]) -> list[float]:
     return feet
 
 
-def _height(places: list[float]) -> int:
-    return round(-places[-1] * ROW_PX) + 150
+def _height(feet: list[float]) -> int:
+    return round(-feet[-1] * ROW_PX) + 150
 
 
 def _legend(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
-    found = {
-        (lane.palette, state): None
-        for name in ("gpu_state", "cpu_state", "cause")
+    """Return palette and state of everything that occurs, in the order of the legend."""
+    entries = {
+        (palette, state): None
+        for palette in PALETTES
         for lane in rows
-        if lane.palette == name
+        if lane.palette == palette
         for state in lane.states()
     }
-    return list(found)
+    return list(entries)
 
 
-def _stairs(
-    palette: str, state: str, drawn: list[tuple[NDArray[np.float64], int, float]], ms: NDArray[np.float32]
-) -> go.Scatter:
+def _state_trace(palette: str, state: str, polygons: list[tuple[NDArray[Any], NDArray[Any]]]) -> go.Scatter:
     """Return one state of every lane as closed polygons of stairs (`hv` lines), a gap between polygons."""
-    xs: list[NDArray[Any]] = []
-    ys: list[NDArray[Any]] = []
-    for stack, row, foot in drawn:
-        top = stack[row]
-        floor = stack[row - 1] if row else np.zeros_like(top)
-        for first, last in _runs(top > floor + 1e-6):
-            x, y = _polygon(ms[first : last + 1], floor[first:last], top[first:last])
-            xs += [x, np.array([np.nan], dtype=np.float32)]
-            ys += [foot + STRIP * y, np.array([np.nan], dtype=np.float32)]
-    appearance = look(palette, state)
+    gap = np.array([np.nan], dtype=np.float32)
+    appearance: Look = look(palette, state)
+    paint = appearance.paint
     return go.Scatter(
-        x=np.concatenate(xs).astype(np.float32),
-        y=np.concatenate(ys).astype(np.float32),
+        x=np.concatenate([part for x, _ in polygons for part in (x, gap)]).astype(np.float32),
+        y=np.concatenate([part for _, y in polygons for part in (y, gap)]).astype(np.float32),
         mode="lines",
-        name=safe(appearance.label),
+        name=safe(label(palette, state)),
         legendgroup=palette,
         fill="toself",
-        fillcolor=appearance.paint,
-        fillpattern={
-            "shape": appearance.pattern,
-            "fgcolor": "rgba(255,255,255,0.6)",
-            "fillmode": "overlay",
-            "size": 5,
-            "bgcolor": appearance.paint,
-        }
-        if appearance.pattern
-        else None,
-        line={"width": 0, "shape": "hv", "color": appearance.paint},
+        fillcolor=paint,
+        fillpattern=hatch(appearance.pattern, paint, "rgba(255,255,255,0.6)", size=5, fillmode="overlay"),
+        line={"width": 0, "shape": "hv", "color": paint},
         hoverinfo="skip",
     )
+
+
+def _polygons(
+    stack: NDArray[np.float64], row: int, foot: float, ms: NDArray[np.float32]
+) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """Return the outlines of one row of a lane's stacked heights, one for each run of bins that have any."""
+    top = stack[row]
+    floor = stack[row - 1] if row else np.zeros_like(top)
+    outlines = []
+    for first, last in _runs(top > floor + 1e-6):
+        x, y = _outline(ms[first : last + 1], floor[first:last], top[first:last])
+        outlines.append((x, foot + STRIP * y))
+    return outlines
 
 
 def _runs(there: NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -123,10 +163,10 @@ def _runs(there: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return list(zip(np.flatnonzero(steps == 1).tolist(), np.flatnonzero(steps == -1).tolist(), strict=True))
 
 
-def _polygon(
+def _outline(
     x: NDArray[np.float32], floor: NDArray[np.float64], top: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Return the outline of stairs as `hv` points: along the top, then back along the floor; equal steps are one."""
+    """Return the outline of stairs as `hv` points: the top, then the floor backwards; equal steps are one."""
     up = np.concatenate([[True], np.diff(top) != 0])
     down = np.concatenate([np.diff(floor) != 0, [True]])
     along = np.concatenate([x[:-1][up], x[-1:], x[1:][down][::-1], x[:1], x[:1]])
@@ -135,9 +175,9 @@ def _polygon(
 
 
 def _hover(lane: Lane, foot: float, ms: NDArray[np.float32], shares: NDArray[np.float64]) -> go.Scatter:
-    """Return an invisible line through the lane that tells each bin's shares when pointed at."""
+    """Return an invisible line through the lane that shows each bin's shares when pointed at."""
     lines = [
-        f"{safe(look(lane.palette, s).label)} %{{customdata[{i}]}} %" for i, s in enumerate(lane.states())
+        f"{safe(label(lane.palette, state))} %{{customdata[{i}]}} %" for i, state in enumerate(lane.states())
     ]
     return go.Scatter(
         x=(ms[:-1] + ms[1:]) / 2,
@@ -152,15 +192,15 @@ def _hover(lane: Lane, foot: float, ms: NDArray[np.float32], shares: NDArray[np.
     )
 
 
-def _axes(figure: go.Figure, rows: tuple[Lane, ...], places: list[float], end_ms: float) -> None:
+def _axes(figure: go.Figure, rows: tuple[Lane, ...], feet: list[float], end_ms: float) -> None:
     """Name the lanes on the left, give each its figure on the right, and the axis its unit."""
-    middles = [place + STRIP / 2 for place in places]
+    middles = [foot + STRIP / 2 for foot in feet]
     figure.update_yaxes(
         tickvals=middles,
         ticktext=[safe(f"{lane.group}  {lane.label}") for lane in rows],
         showgrid=False,
         zeroline=False,
-        range=[places[-1] - 0.15, 0.05],
+        range=[feet[-1] - 0.15, 0.05],
         fixedrange=True,
         ticklabelstandoff=4,
     )
@@ -174,20 +214,17 @@ def _axes(figure: go.Figure, rows: tuple[Lane, ...], places: list[float], end_ms
             xanchor="left",
             font={"size": 12},
         )
-    figure.update_xaxes(
-        title_text="ms since the window's start", range=[0, end_ms], gridcolor=GRID, zeroline=False
-    )
+    figure.update_xaxes(title_text=SINCE_START, range=[0, end_ms], gridcolor=GRID, zeroline=False)
     figure.update_layout(margin={"r": 170, "t": 70}, hovermode="closest", hoverdistance=14)
 
 
-def lane_table(results: Results, rows: tuple[Lane, ...]) -> list[list[str]]:
+def _table(results: Results, rows: tuple[Lane, ...]) -> list[list[str]]:
     """Return one row per lane: its name and the share of the window in each of its states."""
-    length = results.window.duration_ns
     table = [["lane", "in words", "share of the window"]]
     for lane in rows:
         parts = [
-            f"{look(lane.palette, s).label} {share(lane.share_of(s, window_ns=length))}"
-            for s in lane.states()
+            f"{label(lane.palette, state)} {share(time_in(results, lane.pieces, state))}"
+            for state in lane.states()
         ]
         table.append([f"{lane.group}: {lane.label}", lane.headline, ", ".join(parts)])
     return table
@@ -196,51 +233,60 @@ def lane_table(results: Results, rows: tuple[Lane, ...]) -> list[list[str]]:
 def detail_chart(results: Results, start_ns: int, end_ns: int) -> go.Figure | None:
     """Return every interval of every lane in ``[start_ns, end_ns)`` as a bar, at most :data:`MAX_BARS`.
 
-    Where a lane holds more intervals than its share of the bars, its finest ones are shown as the state that covers
-    most of each of as many equal pieces. None if the stretch holds nothing.
+    Where a lane holds more intervals than its share of the bars, its finest ones are shown as the state that
+    covers most of each of as many equal pieces. None if the stretch holds nothing.
     """
     start_ns, end_ns = max(start_ns, results.window.start_ns), min(end_ns, results.window.end_ns)
-    cut = (
-        [(lane, clip(lane.pieces, start_ns, end_ns)) for lane in lanes(results)] if end_ns > start_ns else []
-    )
+    if end_ns <= start_ns:
+        return None
+    cut = [(lane, clip(lane.pieces, start_ns, end_ns)) for lane in lanes(results)]
     cut = [(lane, pieces) for lane, pieces in cut if not pieces.is_empty()]
     if not cut:
         return None
     budget = MAX_BARS // len(cut)
     rows = tuple(lane for lane, _ in cut)
-    places = _places(rows)
+    feet = _feet(rows)
     bars = pl.concat(
         _coarse(pieces, start_ns, end_ns, budget).with_columns(
-            y=pl.lit(y + STRIP / 2), palette=pl.lit(lane.palette)
+            y=pl.lit(foot + STRIP / 2), palette=pl.lit(lane.palette)
         )
-        for (lane, pieces), y in zip(cut, places, strict=True)
+        for (lane, pieces), foot in zip(cut, feet, strict=True)
     )
     figure = go.Figure([_bars(bars, palette, state, start_ns) for palette, state in _legend(rows)])
-    _axes(figure, rows, places, (end_ns - start_ns) / 1e6)
+    _axes(figure, rows, feet, (end_ns - start_ns) / 1e6)
     offset = (start_ns - results.window.start_ns) / 1e6
     figure.update_xaxes(title_text=f"ms since {offset:.3f} ms after the window's start")
     figure.update_layout(barmode="overlay")
-    return finished(
-        figure, detail_sentence(results, start_ns, end_ns), lane_table(results, rows), _height(places)
-    )
+    sentence = _detail_sentence(results, start_ns, end_ns)
+    return finished(figure, sentence, _table(results, rows), _height(feet))
+
+
+def _detail_sentence(results: Results, start_ns: int, end_ns: int) -> str:
+    base = results.window.start_ns
+    where = f"Between {duration(start_ns - base)} and {duration(end_ns - base)} of the window"
+    states = clip(results.gpu_states, start_ns, end_ns).select("gpu", "state", ns="dur_ns")
+    if states.is_empty():
+        return f"{where} no GPU was recorded."
+    lost = charged_to(clip(results.lost, start_ns, end_ns), "dur_ns")
+    return f"{where}, {useful_and_busy(results, states)}; {lost}."
 
 
 def _coarse(pieces: pl.DataFrame, start_ns: int, end_ns: int, budget: int) -> pl.DataFrame:
-    """Return at most `budget` pieces: as they are, or the dominant state of equal bins, equal neighbours joined."""
+    """Return at most `budget` pieces: as they are, or the dominant state of equal bins, neighbours joined."""
     if len(pieces) <= budget:
         return pieces.select("ts_ns", "dur_ns", "state")
     states = pieces["state"].unique().sort().to_list()
-    borders = edges(start_ns, end_ns, budget)
-    held = occupancy(pieces, states, borders)
-    best = np.where(held.sum(axis=0) >= 0.5, held.argmax(axis=0), -1)
-    begins = np.flatnonzero(np.concatenate([[True], np.diff(best) != 0]))
-    ends = np.concatenate([begins[1:], [len(best)]])
-    kept = best[begins] >= 0
+    borders = bin_borders(start_ns, end_ns, budget)
+    shares = state_shares(pieces, states, borders)
+    dominant = np.where(shares.sum(axis=0) >= 0.5, shares.argmax(axis=0), -1)
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(dominant) != 0]))
+    ends = np.concatenate([begins[1:], [len(dominant)]])
+    kept = dominant[begins] >= 0
     return pl.DataFrame(
         {
             "ts_ns": borders[begins][kept],
             "dur_ns": (borders[ends] - borders[begins])[kept],
-            "state": [states[i] for i in best[begins][kept]],
+            "state": [states[i] for i in dominant[begins][kept]],
         },
         schema={"ts_ns": pl.Int64, "dur_ns": pl.Int64, "state": pl.String},
     )
@@ -248,14 +294,45 @@ def _coarse(pieces: pl.DataFrame, start_ns: int, end_ns: int, budget: int) -> pl
 
 def _bars(bars: pl.DataFrame, palette: str, state: str, start_ns: int) -> go.Bar:
     own = bars.filter((pl.col("palette") == palette) & (pl.col("state") == state))
-    appearance = look(palette, state)
+    name = safe(label(palette, state))
     return go.Bar(
         base=((own["ts_ns"] - start_ns) / 1e6).to_numpy(),
         x=(own["dur_ns"] / 1e6).to_numpy(),
         y=own["y"].to_numpy(),
         width=STRIP,
         orientation="h",
-        marker=marker(appearance),
-        name=safe(appearance.label),
-        hovertemplate=f"{safe(plain(appearance.label))}: %{{x:.3f}} ms from %{{base:.3f}} ms<extra></extra>",
+        marker=marker(look(palette, state)),
+        name=name,
+        hovertemplate=f"{name}: %{{x:.3f}} ms from %{{base:.3f}} ms<extra></extra>",
     )
+
+
+def worst_chart(results: Results, cause: str) -> go.Figure | None:
+    """Return every lane around the longest stretch lost to `cause`; None if no time was lost to it."""
+    stretch = worst_stretch(results, cause)
+    if stretch is None:
+        return None
+    start_ns, end_ns = stretch
+    margin = max(round(MARGIN * (end_ns - start_ns)), LEAST_MARGIN_NS)
+    figure = detail_chart(results, start_ns - margin, end_ns + margin)
+    if figure is not None:
+        longest = f"The longest stretch lost to {cause_name(cause)} lasts {duration(end_ns - start_ns)}."
+        figure.layout.meta["sentence"] = f"{longest} {figure.layout.meta['sentence']}"
+    return figure
+
+
+def worst_stretch(results: Results, cause: str) -> tuple[int, int] | None:
+    """Return `(start_ns, end_ns)` of the longest stretch of a GPU's time lost to `cause`, or None."""
+    own = results.lost.filter(pl.col("cause") == cause).sort("gpu", "ts_ns")
+    if own.is_empty():
+        return None
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    new = (pl.col("ts_ns") != end.shift(1).over("gpu")).fill_null(value=True)
+    stretches = (
+        own.with_columns(stretch=new.cum_sum())
+        .group_by("stretch")
+        .agg(start=pl.col("ts_ns").min(), end=end.max())
+        .sort(pl.col("end") - pl.col("start"), "start", descending=[True, False])
+    )
+    start_ns, end_ns = stretches.select("start", "end").row(0)
+    return start_ns, end_ns

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nbconvert.exporters import HTMLExporter
 from traitlets import Bool, default
 
-from tracelib.charts.drawn import CAPTION
+from tracelib.charts.draw import CAPTION
 from tracelib.charts.theme import CAUSES
 from tracelib.charts.theme import CSS as CHART_CSS
 from tracelib.report import ipynb

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+__all__ = ["PATIENCE_S", "shown"]
+
 #: Nothing is shown before reading takes longer than this.
 PATIENCE_S = 2.0
 #: Nor more often than this.
@@ -21,11 +23,10 @@ EVERY_S = 0.3
 
 
 @contextlib.contextmanager
-def progress_bar(files: int, name_told: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
+def shown(files: int) -> Iterator[Callable[[str], None]]:
     """Give a function to call with each file's name before it is read; of that file the share read so far is shown, too.
 
-    `name_told` is called with each name as well. What was shown is taken away at the end, so that no log and no report
-    keeps it.
+    What was shown is taken away at the end, so that no log and no report keeps it.
     """
     show, clear = _terminal() if sys.stderr.isatty() else _notebook()
     started, last, done = time.monotonic(), 0.0, -1
@@ -40,8 +41,6 @@ def progress_bar(files: int, name_told: Callable[[str], None] | None) -> Iterato
     def begin(name: str) -> None:
         nonlocal done
         done += 1
-        if name_told is not None:
-            name_told(name)
         tell(name, 0.0)
 
     def read(path: Path, share: float) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from tests.conftest import ROOT, SHARED
 from tracelib.errors import BadTrace
 from tracelib.schema import SORT
-from tracelib.sources import cache
-from tracelib.sources.discovery import recognised
+from tracelib.sources import cache, torch_profiler
 from tracelib.sources.torch_profiler import read, reader, stream
 from tracelib.trace import Trace
 
@@ -148,12 +146,12 @@ def test_marks_syncs_counters_and_annotations_in_parts(tmp_path):
 def test_large_files_are_streamed_to_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "LARGE", 0)
     monkeypatch.setattr(cache, "SMALLEST", 0)
-    unread = replace(recognised(SAMPLES[0]).format, read=None)  # it must not be used
+    monkeypatch.setattr(torch_profiler, "read", None)  # it must not be used
     path = SAMPLES[0]
-    found = cache.Cache(tmp_path / "cache").read(replace(recognised(path), format=unread))
+    found = cache.Cache(tmp_path / "cache").read(path, torch_profiler)
     monkeypatch.undo()
     assert_same(read(path), found)
-    again = cache.Cache(tmp_path / "cache").read(recognised(path))
+    again = cache.Cache(tmp_path / "cache").read(path, torch_profiler)
     assert_same(found, again)
 
 
@@ -163,5 +161,5 @@ def test_what_cannot_be_read_leaves_nothing(tmp_path, monkeypatch):
     path = tmp_path / "broken.json"
     path.write_text('{"traceEvents": [@@@@@@@')
     with pytest.raises(BadTrace, match="none of its events"):
-        cache.Cache(tmp_path / "cache").read(recognised(path))
+        cache.Cache(tmp_path / "cache").read(path, torch_profiler)
     assert list((tmp_path / "cache").glob("frames/*")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelib.charts.sentences import PARTS
+from tracelib.charts.requests import PARTS
 from tracelib.report import numbers
 from tracelib.report.sections.html import Column, Markup, Section, bar, esc, table
 from tracelib.report.sections.words import CPU_STATES, cause_name, sub_cause_name

@@ -1,0 +1,108 @@
+"""A chart in a notebook: the figure with the sentence that says what it shows, or why there is none."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.words import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import plotly.graph_objects as go
+
+    from tracelib.analyses.results import Results
+
+#: Marks the output that repeats a figure's caption: the report's page has it as the figure's own.
+CAPTION = "tracelib_caption"
+
+#: The frame that each chart needs.
+_FRAMES = {
+    "collectives_chart": "collectives",
+    "cpu_time_chart": "cpu_time",
+    "demand_chart": "demand",
+    "exposure_chart": "host_activity",
+    "flame_chart": "cpu_time",
+    "ipc_chart": "ipc",
+    "launches_chart": "launches",
+    "moments_chart": "host_activity",
+    "requests_chart": "requests",
+    "threads_chart": "scheduling",
+}
+#: Charts that need a GPU, and nothing else that `Results.missing` explains.
+_OF_GPUS = ("causes_chart", "kernels_chart", "staircase_chart", "states_chart", "worst_chart")
+_NO_GPU = "no GPU operation was recorded"
+#: Why a chart of several runs is not drawn.
+_OF_RUNS = {
+    "losses_chart": f"{_NO_GPU}, or none of their time was lost",
+    "first_tokens_chart": "no run has a request log whose requests lie in its window (parameter requests)",
+    "tokens_chart": (
+        "neither the names of the model's steps (execute_context_1(2048)_generation_8(8), step[DECODE bs=8]) "
+        "nor a request log tell them"
+    ),
+    "utilisation_chart": _NO_GPU,
+}
+
+
+@dataclass(frozen=True)
+class CaptionedFigure:
+    """A figure of :mod:`tracelib.charts`, whose sentence stands in ``layout.meta``."""
+
+    figure: go.Figure
+
+    @property
+    def sentence(self) -> str:
+        """Return what the chart shows, in one sentence."""
+        return str(self.figure.layout.meta["sentence"])
+
+    def __repr__(self) -> str:
+        """Return the sentence, for consoles."""
+        return self.sentence
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display  # noqa: PLC0415 (inside a notebook only)
+
+        display(self.figure)  # type: ignore[no-untyped-call]
+        caption = {"text/html": f"<p><i>{html.escape(self.sentence)}</i></p>", "text/plain": self.sentence}
+        display(caption, raw=True, metadata={CAPTION: True})  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, repr=False)
+class NoChart:
+    """A line of text in the place of a chart that cannot be drawn."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f'<p class="empty">{html.escape(self.text)}</p>'
+
+
+def draw(
+    chart: Callable[..., go.Figure | None], results: Results | pl.DataFrame, *of: object
+) -> CaptionedFigure | NoChart:
+    """Return the chart with its sentence, or a line that says why there is none.
+
+    `results`: what the chart takes, most often the results of a run. `of`: its other arguments (a cause,
+    a role).
+    """
+    figure = chart(results, *of)
+    if figure is not None:
+        return CaptionedFigure(figure)
+    subject = (chart.__name__.removesuffix("_chart"), *of)
+    what = " of ".join(plain(word, 60).replace("_", " ") for word in subject)
+    return NoChart(f"No chart of {what}: {_reason(chart.__name__, results)}.")
+
+
+def _reason(name: str, results: Results | pl.DataFrame) -> str:
+    if isinstance(results, pl.DataFrame):
+        return _OF_RUNS.get(name, "none of the runs holds what it takes")
+    if name in _OF_GPUS and results.gpu_states.is_empty():
+        return f"{_NO_GPU} (torch.profiler on every worker, or nsys profile -t cuda,nvtx)"
+    return results.missing.get(_FRAMES.get(name, ""), "nothing of this kind in the window")

@@ -1,0 +1,235 @@
+"""What the GPUs did: their states, their utilisation as it is and as monitoring shows it, their kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from tracelib.analyses.gpu_states import USEFUL
+from tracelib.charts.lanes import shown_devices
+from tracelib.charts.phrases import gpu_names, gpu_shares
+from tracelib.charts.theme import GPU_STATES, INK, SINCE_START, finished, hatch, label, marker, safe, stairs
+from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
+from tracelib.intervals import clip
+from tracelib.words import counted, duration, plain, share
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tracelib.analyses.results import Results
+
+USEFUL_BLUE, SPIN_BLUE, COLLECTIVE_BLUE = "#0072B2", "#A9CBE0", "#56B4E9"
+KERNELS = 15
+KERNEL_CHARACTERS = 44
+
+
+def states_chart(results: Results) -> go.Figure | None:
+    """Return one bar per GPU cut into its states in per cent of the window; None without a GPU.
+
+    Useful states stand on the left, so that the axis shows both the useful part and the busy part of a bar.
+    """
+    if results.gpu_time.is_empty():
+        return None
+    names = gpu_names(results)
+    time = results.gpu_time.with_columns(
+        pl.col("state").cast(pl.String), total=pl.col("ns").sum().over("gpu")
+    )
+    gpus = time["gpu"].unique().sort().to_list()
+    labels = [safe(names.get(gpu, gpu)) for gpu in gpus]
+    bars = [_state_bar(time, gpus, labels, state) for state in GPU_STATES]
+    figure = go.Figure([bar for bar in bars if bar is not None])
+    figure.update_layout(barmode="stack", margin={"t": 60})
+    figure.update_xaxes(title_text="% of the window", range=[0, 100])
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return finished(figure, _states_sentence(results), _states_table(results), 150 + 32 * len(gpus))
+
+
+def _state_bar(time: pl.DataFrame, gpus: list[int], labels: list[str], state: str) -> go.Bar | None:
+    own = {row["gpu"]: row for row in time.filter(pl.col("state") == state).iter_rows(named=True)}
+    parts = [own[gpu]["ns"] / own[gpu]["total"] if gpu in own else 0.0 for gpu in gpus]
+    if not any(parts):
+        return None
+    return go.Bar(
+        y=labels,
+        x=[100 * part for part in parts],
+        orientation="h",
+        name=safe(label("gpu_state", state)),
+        marker=marker(GPU_STATES[state]),
+        text=[share(part) if part >= 0.04 else "" for part in parts],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        customdata=[duration(own[gpu]["ns"]) if gpu in own else "" for gpu in gpus],
+        hovertemplate="%{y}: %{customdata}, %{x:.1f} %<extra>%{fullData.name}</extra>",
+    )
+
+
+def _states_sentence(results: Results) -> str:
+    """Say what monitoring would show against what was useful, on the device where they differ most."""
+    shares = gpu_shares(results.gpu_time).with_columns(gap=pl.col("busy") - pl.col("useful"))
+    row = shares.sort("gap", "gpu", descending=[True, False]).row(0, named=True)
+    name = gpu_names(results).get(row["gpu"], "the GPU")
+    head = (
+        f"The GPU of {name} looked busy for {share(row['busy'])} of the window "
+        f"and did useful work for {share(row['useful'])}"
+    )
+    if row["doubtful"]:
+        return (
+            f"{head}; {share(row['doubtful'])} in collectives, where waiting cannot be told from transfer: "
+            "not all of their ranks were recorded or matched."
+        )
+    return f"{head}; {duration(row['spin_ns'])} went into spinning for late ranks."
+
+
+def _states_table(results: Results) -> list[list[str]]:
+    """Return one row per GPU: useful and busy shares, then the time in each state that occurs."""
+    names = gpu_names(results)
+    present = results.gpu_time.filter(pl.col("ns") > 0)["state"].cast(pl.String).unique().to_list()
+    states = [state for state in GPU_STATES if state in present]
+    ns = {(gpu, state): ns for gpu, state, ns in results.gpu_time.select("gpu", "state", "ns").iter_rows()}
+    header = ["device", "useful", "busy", *(label("gpu_state", state) for state in states)]
+    body = [
+        [
+            names.get(row["gpu"], str(row["gpu"])),
+            share(row["useful"]),
+            share(row["busy"]),
+            *(duration(ns.get((row["gpu"], state), 0)) for state in states),
+        ]
+        for row in gpu_shares(results.gpu_time).iter_rows(named=True)
+    ]
+    return [header, *body]
+
+
+def staircase_chart(results: Results, bins: int = 100) -> go.Figure | None:
+    """Return per GPU the useful and the busy share of `bins` equal bins as stairs.
+
+    The hatched step between them is spinning. None without a GPU; of more than eight, those that lost most.
+    """
+    if results.gpu_states.is_empty():
+        return None
+    devices, names = shown_devices(results), gpu_names(results)
+    borders = bin_borders(results.window.start_ns, results.window.end_ns, bins)
+    ms = ms_since_start(borders)
+    figure = make_subplots(rows=len(devices), cols=1, shared_xaxes=True, vertical_spacing=0.12 / len(devices))
+    for row, gpu in enumerate(devices, start=1):
+        for trace in _utilisation_stairs(results, gpu, borders):
+            figure.add_trace(trace.update(showlegend=row == 1), row=row, col=1)
+        figure.update_yaxes(
+            title_text=safe(names.get(gpu, gpu)),
+            range=[0, 100],
+            tickvals=[0, 50, 100],
+            ticksuffix=" %",
+            row=row,
+            col=1,
+        )
+    figure.update_xaxes(title_text=SINCE_START, row=len(devices), col=1)
+    figure.update_xaxes(range=[0, float(ms[-1])])
+    figure.update_layout(margin={"t": 50})
+    height = 120 + 110 * len(devices)
+    return finished(figure, _staircase_sentence(results), _states_table(results), height)
+
+
+def _utilisation_stairs(
+    results: Results, gpu: int, borders: NDArray[np.int64]
+) -> tuple[go.Scatter, go.Scatter]:
+    own, ms = results.gpu_states.filter(pl.col("gpu") == gpu), ms_since_start(borders)
+    useful = state_shares(own, list(USEFUL), borders).sum(axis=0) * 100
+    busy = 100 - 100 * state_shares(own, ["idle"], borders)[0]
+    hover = "%{y:.0f} % at %{x:.0f} ms"
+    return (
+        stairs(
+            ms,
+            useful.astype("float32"),
+            name="useful",
+            legendgroup="useful",
+            hovertemplate=hover,
+            fill="tozeroy",
+            fillcolor=USEFUL_BLUE,
+            line={"shape": "hv", "color": USEFUL_BLUE, "width": 1},
+        ),
+        stairs(
+            ms,
+            busy.astype("float32"),
+            name="busy, as monitoring shows it",
+            legendgroup="busy, as monitoring shows it",
+            hovertemplate=hover,
+            fill="tonexty",
+            fillcolor=SPIN_BLUE,
+            fillpattern=hatch("/", SPIN_BLUE, "rgba(255,255,255,0.8)", size=5),
+            line={"shape": "hv", "color": INK, "width": 1.5, "dash": "dot"},
+        ),
+    )
+
+
+def _staircase_sentence(results: Results) -> str:
+    shares = gpu_shares(results.gpu_time)
+    useful, busy = shares.select(pl.col("useful", "busy").mean()).row(0)
+    return (
+        f"Mean useful GPU utilisation is {share(useful)} over {counted(len(shares), 'GPU')}; monitoring, "
+        f"which counts spinning as busy, would have shown {share(busy)}."
+    )
+
+
+def kernels_chart(results: Results) -> go.Figure | None:
+    """Return the GPU operations that took longest in the window, by name, all GPUs summed; None without."""
+    kernels = _time_by_name(results)
+    if kernels.is_empty():
+        return None
+    top = kernels.head(KERNELS)
+    figure = go.Figure(
+        go.Bar(
+            y=list(range(len(top))),
+            x=(top["ns"] / 1e6).to_list(),
+            orientation="h",
+            marker={
+                "color": [COLLECTIVE_BLUE if collective else USEFUL_BLUE for collective in top["collective"]],
+                "pattern": {"shape": ["/" if collective else "" for collective in top["collective"]]},
+            },
+            customdata=[
+                f"{safe(row['name'])}: {duration(row['ns'])} in {counted(row['n'], 'run')}"
+                for row in top.iter_rows(named=True)
+            ],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(
+        title_text="ms of GPU time, all GPUs summed (hatched: collectives)", rangemode="tozero"
+    )
+    labels = [safe(name, KERNEL_CHARACTERS) for name in top["name"]]
+    figure.update_yaxes(
+        tickvals=list(range(len(top))), ticktext=labels, range=[len(top) - 0.4, -0.6], showgrid=False
+    )
+    return finished(figure, _kernels_sentence(kernels), _kernels_table(kernels), 110 + 26 * len(top))
+
+
+def _time_by_name(results: Results) -> pl.DataFrame:
+    """Return `name`, `collective` (Boolean), `ns`, `n`, longest first; operations that overlap count each."""
+    inside = clip(results.trace.gpu_ops, results.window.start_ns, results.window.end_ns)
+    return (
+        inside.group_by(pl.col("name").cast(pl.String), pl.col("collective").is_not_null())
+        .agg(ns=pl.col("dur_ns").sum(), n=pl.len())
+        .sort("ns", "name", descending=[True, False])
+    )
+
+
+def _kernels_sentence(kernels: pl.DataFrame) -> str:
+    total, first = int(kernels["ns"].sum()), kernels.row(0, named=True)
+    half = int((kernels["ns"].cum_sum() < total / 2).sum()) + 1
+    return (
+        f"Of {duration(total)} of GPU operations {share(first['ns'] / total)} are "
+        f"{plain(first['name'], KERNEL_CHARACTERS)}; "
+        f"{counted(half, 'name')} of {len(kernels)} make half of it."
+    )
+
+
+def _kernels_table(kernels: pl.DataFrame) -> list[list[object]]:
+    total = int(kernels["ns"].sum())
+    body: list[list[object]] = [
+        [row["name"], row["n"], duration(row["ns"]), duration(row["ns"] / row["n"]), share(row["ns"] / total)]
+        for row in kernels.iter_rows(named=True)
+    ]
+    return [["operation", "runs", "total", "mean", "share"], *body]

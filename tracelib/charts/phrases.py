@@ -1,0 +1,129 @@
+"""What charts call GPUs and threads, and the phrases that several charts' sentences share.
+
+A sentence is computed from the very frames that its chart draws, and never claims more than they hold: what
+was not recorded is called not recorded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.analyses.gpu_states import USEFUL
+from tracelib.findings.finding import quantile
+from tracelib.words import cause_name, duration, plain, role_name, share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+NAME_CHARACTERS = 60
+#: Thread states in which a thread lacks a CPU.
+SHORTAGE = ("runnable", "throttled")
+NO_WAKEUPS = "was not recorded (that takes wake-up events)"
+
+
+def gpu_names(results: Results) -> dict[int, str]:
+    """Return "rank 0" per GPU where ranks are known and differ, else "GPU 0", else with its host."""
+    gpus = results.trace.gpus
+    for name in (
+        pl.concat_str(pl.lit("rank "), "rank"),
+        pl.concat_str(pl.lit("GPU "), "device"),
+        pl.concat_str(pl.lit("GPU "), "device", pl.lit(" of "), "host"),
+    ):
+        names = gpus.select(name.alias("name"))["name"]
+        if names.null_count() == 0 and names.n_unique() == len(names):
+            shown = [plain(name, NAME_CHARACTERS) for name in names]
+            return dict(zip(gpus["gpu"].to_list(), shown, strict=True))
+    return {gpu: f"GPU #{gpu}" for gpu in gpus["gpu"].to_list()}
+
+
+def thread_names(results: Results) -> dict[int, str]:
+    """Return "worker rank 0", "API server / tokenizer", … per thread."""
+    return {
+        row["thread"]: _thread_name(row["role"], row["rank"], row["name"] or row["process"])
+        for row in results.trace.threads.iter_rows(named=True)
+    }
+
+
+def _thread_name(role: str | None, rank: int | None, name: str | None) -> str:
+    if role is None:
+        return plain(name or "unnamed thread", NAME_CHARACTERS)
+    who = role_name(role) + ("" if rank is None else f" rank {rank}")
+    return who if name is None else f"{who} / {plain(name, 30)}"
+
+
+def launch_threads(results: Results) -> dict[int, int]:
+    """Return per GPU the thread that launched most of its work; GPUs for which none is known are left out."""
+    launched = (
+        results.launches.filter(pl.col("call_thread").is_not_null())
+        .group_by("gpu", "call_thread")
+        .len()
+        .sort("len", "call_thread", descending=[True, False])
+        .unique("gpu", keep="first", maintain_order=True)
+    )
+    return dict(zip(launched["gpu"].to_list(), launched["call_thread"].to_list(), strict=True))
+
+
+def p50_p95_max(ns: pl.Series) -> list[str]:
+    """Return the median, the 95th percentile and the maximum of times, in words."""
+    return [duration(quantile(ns, q)) for q in (0.5, 0.95, 1)]
+
+
+def gpu_shares(gpu_time: pl.DataFrame) -> pl.DataFrame:
+    """Return per GPU `useful`, `busy`, `doubtful` (shares of the window) and `spin_ns`.
+
+    `doubtful` is time in collectives whose waiting cannot be told from their transfer.
+    """
+    state, ns = pl.col("state").cast(pl.String), pl.col("ns")
+    total = ns.sum()
+    return (
+        gpu_time.group_by("gpu")
+        .agg(
+            useful=ns.filter(state.is_in(USEFUL)).sum() / total,
+            busy=1 - ns.filter(state == "idle").sum() / total,
+            doubtful=ns.filter(state == "collective").sum() / total,
+            spin_ns=ns.filter(state == "collective_wait").sum(),
+        )
+        .sort("gpu")
+    )
+
+
+def useful_and_busy(results: Results, gpu_time: pl.DataFrame) -> str:
+    """Say how much of the time the GPUs did useful work and how much they looked busy."""
+    names, shares = gpu_names(results), gpu_shares(gpu_time)
+    at_least = "at least " if (shares["doubtful"].max() or 0) > 0 else ""  # type: ignore[operator]
+    worst = shares.sort("useful", "gpu").row(0, named=True)
+    least = share(worst["useful"])
+    if len(shares) == 1:
+        return (
+            f"the GPU did useful work for {at_least}{least} of it and looked busy for {share(worst['busy'])}"
+        )
+    mean = shares.select(pl.col("useful", "busy").mean()).row(0, named=True)
+    useful = share(mean["useful"])
+    who = f" ({names.get(worst['gpu'], 'one')} least, {least})" if least != useful else ""
+    return (
+        f"the {len(shares)} GPUs did useful work for {at_least}{useful} of it on average{who} "
+        f"and looked busy for {share(mean['busy'])}"
+    )
+
+
+def charged_to(lost: pl.DataFrame, ns: str) -> str:
+    """Say which two causes the lost time in the column `ns` is charged to most."""
+    total = lost[ns].sum()
+    if not total:
+        return "no GPU time was lost"
+    parts = lost.group_by(pl.col("cause").cast(pl.String)).agg(pl.col(ns).sum()).filter(pl.col(ns) > 0)
+    first, *second = parts.sort(ns, "cause", descending=[True, False]).head(2).select("cause", ns).rows()
+    said = f"{share(first[1] / total)} of the lost GPU time is charged to {cause_name(first[0])}"
+    return said + "".join(f" and {share(part / total)} to {cause_name(cause)}" for cause, part in second)
+
+
+def lacked_cpu(ready_ns: int, stopped_ns: int, were: str = "was") -> str:
+    """Say why threads lacked a CPU: all were taken, a quota had stopped them, or now one, now the other."""
+    if not stopped_ns:
+        return "wanted a CPU and had none"
+    if not ready_ns:
+        return f"{were} stopped by a CPU quota"
+    by_quota = share(stopped_ns / (ready_ns + stopped_ns))
+    return f"wanted a CPU and had none or {were} stopped by a quota (the quota: {by_quota} of this)"

@@ -67,10 +67,10 @@ def tracelib(path: Path) -> list[int]:
 
 def second_load(path: Path) -> list[int]:
     """Read what a first load has left in the cache."""
-    from tracelib.sources import torch_profiler
     from tracelib.sources.cache import Cache
+    from tracelib.sources.discovery import recognised
 
-    return _kernel_ops(Cache(path.with_suffix(".cache")).read(path, torch_profiler))
+    return _kernel_ops(Cache(path.with_suffix(".cache")).read(recognised(path)))
 
 
 def hta(path: Path) -> list[int]:

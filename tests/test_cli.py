@@ -215,8 +215,8 @@ def test_ctrl_c_stops_it_clean(tmp_path):
 
 
 def test_inspect_shows_a_person_how_far_a_file_has_been_read(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE_S", 0)
-    monkeypatch.setattr(progress, "EVERY_S", 0)
+    monkeypatch.setattr(progress, "PATIENCE_S", -1)
+    monkeypatch.setattr(progress, "EVERY_S", -1)
     monkeypatch.setenv("TRACELIB_CACHE", "off")
     perf = f"{SAMPLE}/perf.txt.gz"
     assert cli.main(["inspect", perf]) == 0

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 
 import polars as pl
 import pytest
@@ -9,8 +10,10 @@ import pytest
 import tracelib
 from tests.conftest import ROOT
 from tracelib.cli import main
+from tracelib.cli.flags import flag
 from tracelib.errors import BadParameter, BadTrace
-from tracelib.manifest import Manifest, manifest, manifest_of
+from tracelib.manifest import ANY, TABLES, Manifest, manifest, manifest_of
+from tracelib.options import OPTIONS
 
 
 def _written(folder, text):
@@ -19,11 +22,9 @@ def _written(folder, text):
 
 
 def test_the_example_of_the_documentation_is_read_whole(tmp_path):
-    """Every key that the page shows exists, and every key that exists is shown there."""
-    page = (ROOT / "docs" / "run-toml.md").read_text()
     for name in ("cpu.stat.before", "cpu.stat.after", "requests.jsonl"):
         (tmp_path / name).touch()
-    said = manifest(_written(tmp_path, page.split("```toml")[1].split("```")[0]))
+    said = manifest(_written(tmp_path, _page_parts()[0]))
     assert said == Manifest(
         title="decode stalls, node 7",
         ticket="OPS-42",
@@ -42,6 +43,33 @@ def test_the_example_of_the_documentation_is_read_whole(tmp_path):
         requests_clock="monotonic",
         mean_input_tokens=24850,
     )
+
+
+def test_the_page_names_every_key_and_no_other():
+    example, rest = _page_parts()
+    tables = tomllib.loads(example)
+    top = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    shown = {"": top, **{key: tables[key] for key in tables if key not in top}}
+    assert shown.keys() == TABLES.keys()
+    for table, keys in TABLES.items():
+        if ANY not in keys:
+            assert set(shown[table]) <= set(keys)
+            assert all(key in example for key in keys), table
+    assert table_of_flags() in rest
+
+
+def _page_parts():
+    page = (ROOT / "docs" / "run-toml.md").read_text()
+    example = page.split("```toml")[1].split("```")[0]
+    return example, page.replace(example, "")
+
+
+def table_of_flags():
+    rows = ["| key | flag | value |", "|---|---|---|"]
+    for each in OPTIONS.values():
+        keys = ", ".join(f"`[{key}]`" if each.kind is dict else f"`{key}`" for key in each.keys)
+        rows += [f"| {keys} | `{flag(each)}` | {each.help} |"] if keys else []
+    return "\n".join(rows) + "\n"
 
 
 def test_a_folder_without_one_says_nothing(tmp_path):

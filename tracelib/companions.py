@@ -1,4 +1,4 @@
-"""What lies next to the traces and belongs to the run: its manifest, its request log, its cgroup's counters."""
+"""What lies next to the traces and belongs to the run: manifest, request log, counters of the cgroup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEFORE, AFTER, MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
 
 @dataclass(frozen=True)
 class Companions:
-    """What :func:`companions` found: the request log on the timeline (None = there is none), and the supply."""
+    """The request log on the timeline (None = there is none), and what is known of CPUs and quota."""
 
     requests: pl.DataFrame | None
     supply: Supply
@@ -45,12 +45,13 @@ def companions(
     Parameters
     ----------
     traces
-        The paths that were loaded; a `run.toml`, `cpu.stat.before` with `cpu.stat.after`, and `cpu.max` in a folder are read.
+        The paths that were loaded; a `run.toml`, `cpu.stat.before` with `cpu.stat.after`, and `cpu.max` in a
+        folder are read.
     run
         The loaded trace: its sources' ties tell where a clock of the request log stands.
     requests, requests_offset, requests_clock
-        A request log (:func:`tracelib.analyses.requests.request_log`), and ns to add to its times or the clock they are
-        of: realtime (the default), or one that the manifest or a tied source names.
+        A request log (:func:`tracelib.analyses.requests.request_log`), and ns to add to its times or the
+        clock they are of: realtime (the default), or one that the manifest or a tied source names.
     cpu_stat
         The cgroup's `cpu.stat` before and after the run; one file alone counts since the cgroup was made.
     mean_input_tokens
@@ -62,55 +63,55 @@ def companions(
         A file cannot be read, or a clock is tied to nothing.
 
     """
-    said = manifest_of(traces)
+    manifest = manifest_of(traces)
     folders = [Path(path) for path in traces if Path(path).is_dir()]
     log = None
-    path = Path(requests) if requests else said.requests
+    path = Path(requests) if requests else manifest.requests
     if path is not None:
         typed = bool(requests_offset or requests_clock)
-        clock = requests_clock if typed else said.requests_clock
-        offset = requests_offset if typed else said.requests_offset_ns
-        log = request_log(path, offset or _offset_of(clock, said, run))
-    return Companions(log, _supply(said, folders, cpu_stat, log, mean_input_tokens))
+        clock = requests_clock if typed else manifest.requests_clock
+        offset = requests_offset if typed else manifest.requests_offset_ns
+        log = request_log(path, offset or _offset_of(clock, manifest, run))
+    return Companions(log, _supply(manifest, folders, cpu_stat, log, mean_input_tokens))
 
 
-def _offset_of(clock: str, said: Manifest, run: Trace) -> int:
+def _offset_of(clock: str, manifest: Manifest, run: Trace) -> int:
     """Return what to add to a reading of `clock` to get the timeline."""
     if clock in ("", "realtime"):
         return 0
     ties = run.sources.filter(~run.sources["tied_by"].is_in(["untied"])).select("clock", "offset_ns")
-    known = {**dict(ties.drop_nulls().iter_rows()), **said.wall_offsets()}
-    if clock not in known:
-        raise BadParameter("requests_clock", clock, ["realtime", *sorted(set(known) - {"realtime"})])
-    return int(known[clock])
+    offsets = {**dict(ties.drop_nulls().iter_rows()), **manifest.wall_offsets()}
+    if clock not in offsets:
+        raise BadParameter("requests_clock", clock, ["realtime", *sorted(set(offsets) - {"realtime"})])
+    return int(offsets[clock])
 
 
 def _supply(
-    said: Manifest,
+    manifest: Manifest,
     folders: Sequence[Path],
-    given: Sequence[str | Path],
+    cpu_stat: Sequence[str | Path],
     log: pl.DataFrame | None,
     tokens: float,
 ) -> Supply:
-    files = [Path(path) for path in given] or list(said.cpu_stat or _found(folders, BEFORE, AFTER))
-    text = said.cpu_max or next((path.read_text() for path in _found(folders, MAX)), "")
+    files = [Path(path) for path in cpu_stat] or list(manifest.cpu_stat or _together(folders, BEFORE, AFTER))
+    text = manifest.cpu_max or next((path.read_text() for path in _together(folders, MAX)), "")
     quota, period = _cpu_max(text) if text else (None, None)
-    mean, origin = _tokens(said, log, tokens)
+    mean, origin = _tokens(manifest, log, tokens)
     return Supply(
-        cpus=said.cpus,
-        allowed_cpus=said.allowed_cpus,
+        cpus=manifest.cpus,
+        allowed_cpus=manifest.allowed_cpus,
         limited=quota is not None if text else None,
         quota_us=quota,
         period_us=period,
         counters=_growth(files),
         since="" if not files else "between two readings" if len(files) > 1 else "since the cgroup was made",
-        seconds=None if given else said.seconds,
+        seconds=None if cpu_stat else manifest.seconds,
         mean_input_tokens=mean,
         tokens_from=origin,
     )
 
 
-def _found(folders: Sequence[Path], *names: str) -> list[Path]:
+def _together(folders: Sequence[Path], *names: str) -> list[Path]:
     """Return the files of these names in the first folder that holds them all."""
     for folder in folders:
         paths = [folder / name for name in names]
@@ -138,13 +139,9 @@ def _growth(files: Sequence[Path]) -> dict[str, int]:
     grown = dict(growth(texts[0] if len(texts) > 1 else "", texts[-1]))
     shrunk = [name for name, value in grown.items() if value < 0]
     if shrunk:
+        advice = "Give the earlier reading first; both must be of one cgroup."
         raise BadTrace(
-            files[-1],
-            "cpu.stat",
-            shrunk[0],
-            "it is less than before",
-            str(grown[shrunk[0]]),
-            "Give the earlier reading first; both must be of one cgroup.",
+            files[-1], "cpu.stat", shrunk[0], "it is less than before", str(grown[shrunk[0]]), advice
         )
     return grown
 
@@ -156,22 +153,16 @@ def _text(path: Path) -> str:
         raise BadParameter("cpu_stat", path.name, [f"a file that can be read ({error.strerror})"]) from error
     if "nr_periods" not in growth("", text):
         first = text.split("\n", 1)[0]
-        raise BadTrace(
-            path,
-            "cpu.stat",
-            "",
-            "it holds no nr_periods",
-            first,
-            "Copy it from a cgroup with the cpu controller.",
-        )
+        advice = "Copy it from a cgroup with the cpu controller."
+        raise BadTrace(path, "cpu.stat", "", "it holds no nr_periods", first, advice)
     return text
 
 
-def _tokens(said: Manifest, log: pl.DataFrame | None, given: float) -> tuple[float | None, str]:
-    """Return the mean number of input tokens and who says so: what is typed, the request log, the manifest."""
-    if given:
-        return given, "as given"
+def _tokens(manifest: Manifest, log: pl.DataFrame | None, argument: float) -> tuple[float | None, str]:
+    """Return the mean number of input tokens and its source: argument, request log or manifest."""
+    if argument:
+        return argument, "as given"
     counted = None if log is None else log["prompt_tokens"].mean()
     if isinstance(counted, (int, float)):
         return float(counted), "mean of the request log's prompt_tokens"
-    return said.mean_input_tokens, "" if said.mean_input_tokens is None else "as run.toml says"
+    return manifest.mean_input_tokens, "" if manifest.mean_input_tokens is None else "as run.toml says"

@@ -11,22 +11,21 @@ from tracelib.align import align
 from tracelib.manifest import FILE_NAME, manifest_of
 from tracelib.pid_map import read_pid_map
 from tracelib.schema import FRAMES
-from tracelib.sources import not_opened, read_files, trace_files
 from tracelib.sources.cache import cache as user_cache
+from tracelib.sources.discovery import discover, not_opened, not_read, read_files
 from tracelib.sources.files import sha256
-from tracelib.sources.progress import shown
-from tracelib.sources.repeats import export_of, repeats
+from tracelib.sources.progress import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tracelib.errors import BadTrace
-    from tracelib.sources.cache import Cache
+    from tracelib.sources.discovery import Discovery
     from tracelib.trace import Trace
 
-__all__ = ["load"]
-
+#: Frames that hold what happened, and each one's column of lengths.
 TIMED = {"slices": "dur_ns", "gpu_ops": "dur_ns", "samples": None, "sched": None, "counters": None}
+#: Frames that say where rows come from, not what was recorded.
+ABOUT_FILES = ("sources", "health")
 
 
 def load(
@@ -74,19 +73,19 @@ def load(
     several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
     said = manifest_of(several)
     pids = read_pid_map(Path(pid_map)) if pid_map else said.pids
-    files, others = trace_files(several)
-    traces, failures = _read(files, progress, user_cache(cache))
-    if not traces:
+    discovery = discover(several)
+    with progress_bar(len(discovery.traces), progress) as begin:
+        read, failures = read_files(discovery.traces, begin, user_cache(cache))
+    if not read:
         raise failures[0]
-    readable = _readable(files, failures)
-    twice = repeats(traces)
-    named = {row["host"] for trace in traces for row in trace.sources.iter_rows(named=True)} - {None}
+    copies = copies_among([trace for _, trace in read])
+    named = {row["host"] for _, trace in read for row in trace.sources.iter_rows(named=True)} - {None}
     # A manifest of one machine and files that call theirs otherwise: which is which the threads prove, not the name.
     stranger = said.host is not None and bool(named) and said.host not in named
     complete = [
-        _completed(trace, path, host or (None if stranger else said.host), said.cpus)
-        for index, (trace, path) in enumerate(zip(traces, readable, strict=True))
-        if index not in twice
+        _completed(trace, file.path, host or (None if stranger else said.host), said.cpus)
+        for index, (file, trace) in enumerate(read)
+        if index not in copies
     ]
     trace = align(
         complete,
@@ -96,31 +95,18 @@ def load(
         wall_offsets=said.wall_offsets(),
         pids=pids,
     )
-    remarks = [_host_remark(named)] if stranger and not host else []
-    remarks += [_twice_remark(readable[index], readable[first]) for index, first in twice.items()]
-    return _with_file_remarks(
-        trace, failures, files, [path for path in others if path.name != FILE_NAME], remarks
-    )
+    rows = [_host_row(named)] if stranger and not host else []
+    rows += [_copy_row(read[copy][0].path, read[original][0].path) for copy, original in copies.items()]
+    rows += [_row("error", f"not read: {error}", "Record or copy this file again.") for error in failures]
+    rows += _rows_of_others(discovery)
+    health = pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])])
+    return trace.replace(health=health.sort("source", maintain_order=True))
 
 
 def _over(given: Mapping[str, Any] | None, said: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was given, then what the manifest says beside it: the first pattern that fits counts."""
     first = dict(given or {})
     return {**first, **{key: value for key, value in said.items() if key not in first}}
-
-
-def _readable(files: Sequence[Path], failures: Sequence[BadTrace]) -> list[Path]:
-    failed = {error.path for error in failures}
-    return [path for path in files if path not in failed]
-
-
-def _read(
-    files: Sequence[Path], progress: Callable[[str], None] | None, kept: Cache | None
-) -> tuple[list[Trace], list[BadTrace]]:
-    if progress is not None:
-        return read_files(files, progress, kept)
-    with shown(len(files)) as begin:
-        return read_files(files, begin, kept)
 
 
 def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None, cpus: int | None) -> Trace:
@@ -157,55 +143,66 @@ def _span(trace: Trace) -> tuple[int | None, int | None]:
     return min(firsts, default=None), max(lasts, default=None)
 
 
-def _host_remark(named: set[str]) -> dict[str, Any]:
+def copies_among(traces: Sequence[Trace]) -> dict[int, int]:
+    """Return which traces hold the very rows of an earlier one, as index -> index of that; one without events does not.
+
+    Read twice, every GPU would be two and every sum double.
+    """
+    copies: dict[int, int] = {}
+    for index, trace in enumerate(traces):
+        originals = (at for at in range(index) if at not in copies)
+        original = next((at for at in originals if _holds_the_same(trace, traces[at])), None)
+        if original is not None:
+            copies[index] = original
+    return copies
+
+
+def _holds_the_same(one: Trace, other: Trace) -> bool:
+    mine, others = one.frames(), other.frames()
+    compared = [name for name in mine if name not in ABOUT_FILES]
+    heights = [mine[name].height for name in compared]
+    if not sum(heights) or heights != [others[name].height for name in compared]:
+        return False
+    return all(mine[name].equals(others[name]) for name in compared)
+
+
+def _row(level: str, message: str, fix: str = "") -> dict[str, Any]:
+    """Return a row of `health` about no source in particular."""
+    return {"source": None, "level": level, "message": message, "fix": fix}
+
+
+def _host_row(named: set[str]) -> dict[str, Any]:
     # The name itself is not repeated: no frame holds it, so nothing would redact it.
-    message = f"run.toml gives the host another name than the files do ({', '.join(sorted(named))}): its name is not used"
-    return {"source": None, "level": "warning", "message": message, "fix": "correct [host] name in run.toml"}
+    message = (
+        f"run.toml gives the host another name than the files do ({', '.join(sorted(named))}): "
+        "its name is not used"
+    )
+    return _row("warning", message, "correct [host] name in run.toml")
 
 
-def _twice_remark(path: Path, first: Path) -> dict[str, Any]:
-    message = f"{path.name} holds the same recording as {first.name}, which was read alone"
-    return {"source": None, "level": "info", "message": message, "fix": ""}
+def _copy_row(path: Path, original: Path) -> dict[str, Any]:
+    return _row("info", f"{path.name} holds the same recording as {original.name}, which was read alone")
 
 
-def _with_file_remarks(
-    trace: Trace,
-    failures: Sequence[BadTrace],
-    files: Sequence[Path],
-    others: Sequence[Path],
-    remarks: Sequence[dict[str, Any]],
-) -> Trace:
-    rows: list[dict[str, Any]] = [
-        *remarks,
-        *(
-            {
-                "source": None,
-                "level": "error",
-                "message": f"not read: {error}",
-                "fix": "Record or copy this file again.",
-            }
-            for error in failures
-        ),
-    ]
+def _rows_of_others(discovery: Discovery) -> list[dict[str, Any]]:
+    """Return what to say of the files beside the traces that were not read."""
+    others = [path for path in discovery.others if path.name != FILE_NAME]
     closed = {path: reason for path in others if (reason := not_opened(path))}
-    for path, reason in closed.items():
-        message = f"{path.name} cannot be opened ({reason}): if it is a trace, what it recorded is missing"
-        rows.append(
-            {
-                "source": None,
-                "level": "error",
-                "message": message,
-                "fix": "Make it readable (chmod, chown), or move it away.",
-            }
+    refused = {path: reason for path in others if path not in closed and (reason := not_read(path))}
+    rows = [
+        _row(
+            "error",
+            f"{path.name} cannot be opened ({reason}): if it is a trace, what it recorded is missing",
+            "Make it readable (chmod, chown), or move it away.",
         )
-    exports = {path: export for path in others if (export := export_of(path, files))}
-    rows += [_twice_remark(path, export) for path, export in exports.items()]
-    others = [path for path in others if path not in closed and path not in exports]
-    if others:
-        shown = ", ".join(path.name for path in others[:5]) + (
-            f" and {len(others) - 5} more" if len(others) > 5 else ""
-        )
-        message = f"{len(others)} other files in the directories are no traces and were left out: {shown}"
-        rows.append({"source": None, "level": "info", "message": message, "fix": ""})
-    health = pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])])
-    return trace.replace(health=health.sort("source", maintain_order=True))
+        for path, reason in closed.items()
+    ]
+    rows += [_row("warning", f"{path.name} is left out: it is {reason}") for path, reason in refused.items()]
+    rows += [_copy_row(path, export) for path, export in discovery.exported.items()]
+    foreign = [path for path in others if path not in closed | refused | discovery.exported]
+    if foreign:
+        more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
+        names = ", ".join(path.name for path in foreign[:5]) + more
+        number = "1 other file is" if len(foreign) == 1 else f"{len(foreign)} other files are"
+        rows.append(_row("info", f"{number} not traces and were left out: {names}"))
+    return rows

@@ -1,6 +1,6 @@
-"""`run.toml`: what a folder of traces cannot say of itself, written beside them by whoever recorded it.
+"""`run.toml`: what a folder of traces cannot say of itself, written next to them by whoever recorded it.
 
-The keys are described in docs/run-toml.md. What is typed on a command line or given to a function goes before the manifest.
+The keys are described in docs/run-toml.md. A flag or an argument goes before the manifest.
 """
 
 from __future__ import annotations
@@ -11,49 +11,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import BadParameter, BadTrace
+from tracelib.options import KINDS, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-__all__ = ["FILE_NAME", "SCHEMA", "Manifest", "manifest", "manifest_of"]
+    from collections.abc import Iterable, Iterator, Mapping
 
 FILE_NAME, SCHEMA = "run.toml", "tracelib.run/1"
-#: Clocks of which `[clocks]` may give one reading, taken together: `<name>_ns`.
+#: Clocks of which `[clocks]` may give one reading, all taken together: `<name>_ns`.
 CLOCKS = ("realtime", "monotonic", "monotonic_raw", "boottime", "tai")
 
-#: Every key: its table ("" = top level) -> name -> type. A table of `{}` takes any name, with values of `_FREE`.
-_KEYS: dict[str, dict[str, type]] = {
-    "": {"schema": str, "title": str, "ticket": str},
-    "clocks": {**{f"{clock}_ns": int for clock in CLOCKS}, "ftrace": str},
-    "offsets": {},
-    "roles": {},
-    "pids": {},
+ANY = "*"  # stands for any key of a table
+#: Keys that say what no option says.
+_OWN_KEYS: dict[str, dict[str, type]] = {
+    "": {"schema": str},
+    "clocks": {f"{clock}_ns": int for clock in CLOCKS},
+    "pids": {ANY: dict},  # what `--pid-map` has in a file of its own; read by `_pids`
     "host": {"name": str, "cpus": int, "allowed_cpus": int},
-    "quota": {"cpu_max": str, "cpu_stat_before": str, "cpu_stat_after": str, "seconds": float},
-    "requests": {"file": str, "clock": str, "offset_ns": int, "mean_input_tokens": float},
+    "quota": {"cpu_max": str, "seconds": float},
 }
-_FREE: dict[str, type] = {"offsets": int, "roles": str}
-_WORDS = {str: "a text", int: "a whole number", float: "a number"}
+
+
+def _tables() -> dict[str, dict[str, type]]:
+    tables = {name: dict(keys) for name, keys in _OWN_KEYS.items()}
+    for each in OPTIONS.values():
+        for key in each.keys:
+            table, _, name = key.rpartition(".")
+            if each.kind is dict and each.items is not None:
+                tables[name] = {ANY: each.items}
+            else:
+                tables.setdefault(table, {})[name] = str if each.kind is list else each.kind
+    return tables
+
+
+#: Every key: its table ("" = top level) -> name -> type.
+TABLES = _tables()
 
 
 @dataclass(frozen=True)
 class Manifest:
     """One run's manifest; every field is empty where the file does not say.
 
-    `clocks` maps a clock's name to its reading in ns, all taken at one moment. Paths are those of the manifest's folder.
+    `clocks` maps a clock's name to its reading in ns, all taken at one moment; `offsets` a file name or glob
+    to ns to add to get wall time; `pids` a file glob to ids in it and theirs on the host. Paths are in the
+    manifest's folder.
     """
 
     title: str = ""
     ticket: str = ""
     clocks: Mapping[str, int] = field(default_factory=dict)
     ftrace_clock: str | None = None
-    offsets: Mapping[str, int] = field(
-        default_factory=dict
-    )  # file name or glob -> ns to add to get wall time
+    offsets: Mapping[str, int] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
-    pids: Mapping[str, Mapping[int, int]] = field(
-        default_factory=dict
-    )  # file glob -> id in it -> id on the host
+    pids: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     host: str | None = None
     cpus: int | None = None  # CPUs of the host
     allowed_cpus: int | None = None  # of those, how many the server could run on
@@ -66,7 +75,7 @@ class Manifest:
     mean_input_tokens: float | None = None
 
     def wall_offsets(self) -> dict[str, int]:
-        """Return what to add to a reading of each clock to get wall time; empty without a reading of wall time."""
+        """Return what to add to each clock's reading to get wall time; empty if that was not read."""
         wall = self.clocks.get("realtime")
         return {} if wall is None else {name: wall - at for name, at in self.clocks.items()}
 
@@ -80,17 +89,10 @@ def manifest_of(paths: Iterable[str | Path]) -> Manifest:
         See :func:`manifest`; or two of the folders hold one, which describe different runs.
 
     """
-    found = [path for folder in map(Path, paths) if (path := folder / FILE_NAME).is_file()]
-    if len(found) > 1:
-        raise BadTrace(
-            found[1],
-            "run manifest",
-            "",
-            "another folder has one too",
-            str(found[0]),
-            "Report one run at a time.",
-        )
-    return manifest(found[0]) if found else Manifest()
+    paths = [path for folder in map(Path, paths) if (path := folder / FILE_NAME).is_file()]
+    if len(paths) > 1:
+        raise _bad(paths[1], "", "another folder has one too", str(paths[0]), "Report one run at a time.")
+    return manifest(paths[0]) if paths else Manifest()
 
 
 def manifest(path: Path) -> Manifest:
@@ -99,7 +101,7 @@ def manifest(path: Path) -> Manifest:
     Raises
     ------
     BadTrace
-        The file is no TOML, of another version, or a value has the wrong type; the message names line or key.
+        The file is not TOML, or of another version, or a value has the wrong type; the message says where.
     BadParameter
         A table or key does not exist; the message lists those there are and guesses at the one meant.
 
@@ -107,7 +109,7 @@ def manifest(path: Path) -> Manifest:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadTrace(path, "run manifest", "", str(error)) from error
+        raise _bad(path, "", str(error)) from error
     _check(data, path)
     clocks, host, quota, log = (data.get(name, {}) for name in ("clocks", "host", "quota", "requests"))
     return Manifest(
@@ -122,9 +124,9 @@ def manifest(path: Path) -> Manifest:
         cpus=host.get("cpus"),
         allowed_cpus=host.get("allowed_cpus"),
         cpu_max=quota.get("cpu_max", ""),
-        cpu_stat=_stat(quota, path),
+        cpu_stat=_cpu_stat(quota, path),
         seconds=quota.get("seconds"),
-        requests=_beside(path, log["file"], "requests.file") if "file" in log else None,
+        requests=_neighbour(path, log["file"], "requests.file") if "file" in log else None,
         requests_clock=log.get("clock", ""),
         requests_offset_ns=log.get("offset_ns", 0),
         mean_input_tokens=log.get("mean_input_tokens"),
@@ -132,64 +134,66 @@ def manifest(path: Path) -> Manifest:
 
 
 def _check(data: Mapping[str, Any], path: Path) -> None:
-    said = data.get("schema", SCHEMA)
-    if said != SCHEMA:
-        raise BadTrace(path, "run manifest", "schema", f"this tracelib reads {SCHEMA}", str(said))
-    tables = {"": {key: value for key, value in data.items() if not isinstance(value, dict)}}
-    tables |= {key: value for key, value in data.items() if isinstance(value, dict)}
-    for table, values in tables.items():
-        if table not in _KEYS:
-            raise BadParameter(f"table of {path.name}", table, [name for name in _KEYS if name])
+    schema = data.get("schema", SCHEMA)
+    if schema != SCHEMA:
+        raise _bad(path, "schema", f"this tracelib reads {SCHEMA}", str(schema))
+    top = {key: value for key, value in data.items() if not isinstance(value, dict)}
+    for table, values in {"": top, **{key: data[key] for key in data if key not in top}}.items():
+        keys = TABLES.get(table)
+        if keys is None:
+            raise BadParameter(f"table of {path.name}", table, [name for name in TABLES if name])
         for key, value in values.items() if table != "pids" else ():
-            wanted = _FREE.get(table) or _KEYS[table].get(key)
-            if wanted is None:
-                raise BadParameter(f"key of {path.name} [{table}]", key, _KEYS[table])
-            _check_type(value, wanted, f"{table}.{key}".lstrip("."), path)
+            kind = keys.get(ANY) or keys.get(key)
+            if kind is None:
+                raise BadParameter(f"key of {path.name} [{table}]", key, keys)
+            _check_type(value, kind, f"{table}.{key}".lstrip("."), path)
 
 
-def _check_type(value: object, wanted: type, key: str, path: Path) -> None:
-    fits = isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool)
-    if not fits:
-        raise BadTrace(path, "run manifest", f"key {key}", f"it must be {_WORDS[wanted]}", repr(value))
+def _check_type(value: object, kind: type, key: str, path: Path) -> None:
+    if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
+        raise _bad(path, f"key {key}", f"it must be {KINDS[kind]}", repr(value))
 
 
 def _pids(table: Mapping[str, Any], path: Path) -> dict[str, dict[int, int]]:
-    """Return the id maps by file glob; ids at the table's top are meant for every file."""
-    found: dict[str, dict[int, int]] = {}
+    """Return the id maps by file glob; ids at the top of the table are for every file."""
+    maps: dict[str, dict[int, int]] = {}
+    for glob, key, inside, outside in _pid_entries(table):
+        _check_type(outside, int, f"pids.{key}", path)
+        if not inside.isdigit():
+            raise _bad(path, f"key pids.{key}", "the key must be a process or thread id", inside)
+        maps.setdefault(glob, {})[int(inside)] = outside
+    return maps
+
+
+def _pid_entries(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
+    """Yield file glob, key, id inside and id outside."""
     for key, value in table.items():
-        several = value if isinstance(value, dict) else {key: value}
-        for inside, outside in several.items():
-            _check_type(outside, int, f"pids.{key}", path)
-            if not inside.isdigit():
-                raise BadTrace(
-                    path, "run manifest", f"key pids.{key}", "the key must be a process or thread id", inside
-                )
-            found.setdefault(key if isinstance(value, dict) else "*", {})[int(inside)] = outside
-    return found
+        if isinstance(value, dict):
+            yield from ((key, key, inside, outside) for inside, outside in value.items())
+        else:
+            yield "*", key, key, value
 
 
-def _stat(quota: Mapping[str, str], path: Path) -> tuple[Path, Path] | None:
-    names = [quota.get(f"cpu_stat_{side}") for side in ("before", "after")]
-    if names == [None, None]:
+def _cpu_stat(quota: Mapping[str, str], path: Path) -> tuple[Path, Path] | None:
+    before, after = (quota.get(f"cpu_stat_{side}") for side in ("before", "after"))
+    if before is None and after is None:
         return None
-    if None in names:
-        raise BadTrace(
-            path,
-            "run manifest",
-            "table quota",
-            "cpu_stat_before and cpu_stat_after belong together",
-            str(names),
-        )
-    before, after = (_beside(path, str(name), "quota.cpu_stat_*") for name in names)
-    return before, after
+    if before is None or after is None:
+        given = f"cpu_stat_{'after' if before is None else 'before'} alone"
+        raise _bad(path, "table quota", "cpu_stat_before and cpu_stat_after belong together", given)
+    return _neighbour(path, before, "quota.cpu_stat_before"), _neighbour(path, after, "quota.cpu_stat_after")
 
 
-def _beside(path: Path, name: str, key: str) -> Path:
-    """Return a file that the manifest names, in its own folder: a manifest is no licence to read other files."""
+def _neighbour(path: Path, name: str, key: str) -> Path:
+    """Return a file that the manifest names: in its own folder, as it may not have others read."""
     folder = path.parent.resolve()
-    found = (folder / name).resolve()
-    if not found.is_relative_to(folder):
-        raise BadTrace(path, "run manifest", f"key {key}", "it names a file outside of its folder", name)
-    if not found.is_file():
-        raise BadTrace(path, "run manifest", f"key {key}", "there is no such file beside it", name)
+    file = (folder / name).resolve()
+    if not file.is_relative_to(folder):
+        raise _bad(path, f"key {key}", "it names a file outside of its folder", name, "Put the file there.")
+    if not file.is_file():
+        raise _bad(path, f"key {key}", "there is no such file in its folder", name, "Put the file there.")
     return path.parent / name
+
+
+def _bad(path: Path, where: str, reason: str, excerpt: str = "", advice: str = "") -> BadTrace:
+    return BadTrace(path, "run manifest", where, reason, excerpt, advice)

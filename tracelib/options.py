@@ -1,8 +1,9 @@
 """What a person may say about a run: each parameter once, with its type, default and help.
 
-The commands' flags (`tracelib.cli.flags`), the keys of run.toml that stand in for a flag (`tracelib.manifest`), the
-first cell of each notebook, the arguments of :func:`tracelib.load` and :func:`tracelib.companions.companions` (tests
-compare both), and the parameters that a report names all come from the fields of :class:`Options`.
+The commands' flags (`tracelib.cli.flags`), the keys of run.toml that stand in for a flag
+(`tracelib.manifest`), the first cell of each notebook, the arguments of :func:`tracelib.load` and
+:func:`tracelib.companions.companions` (tests compare both), and the parameters that a report names all come
+from the fields of :class:`Options`.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Parameters:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the parameters among `values`, such as a notebook's `globals()`; what is not there is the default.
+        """Return the parameters among `values`, such as a notebook's `globals()`; others keep their default.
 
         Raises
         ------
@@ -126,7 +127,7 @@ class Options(Parameters):
     title: Annotated[
         str,
         Option(
-            "of the report (default: the names of the traces)",
+            "the report's title (default: the names of the traces)",
             keys=("title",),
             commands=("report", "record"),
             notebooks=("root_cause",),
@@ -307,7 +308,7 @@ class Options(Parameters):
         return {name: getattr(self, name) for name in taken}
 
     def shown(self) -> dict[str, Any]:
-        """Return the parameters as a report names them: files by their base name, as paths are a machine's own."""
+        """Return the parameters as a report names them: files without their folders."""
         values = self.with_files(lambda path: Path(path).name).taken_by("root_cause")
         return {
             name: value
@@ -318,7 +319,7 @@ class Options(Parameters):
 
 @dataclass(frozen=True)
 class ComparedRuns(Parameters):
-    """The parameters of compare.ipynb that have a value for each run; it takes the others from :class:`Options`."""
+    """The parameters of compare.ipynb with a value for each run; its others are those of :class:`Options`."""
 
     runs: Annotated[dict[str, Any], Option("label -> a run's files", commands=(), notebooks=("compare",))] = (
         field(default_factory=lambda: {"2 CPUs": "sample_traces/starved", "16 CPUs": "sample_traces/healthy"})
@@ -372,7 +373,7 @@ class ComparedRuns(Parameters):
 
 
 def compared(values: Mapping[str, Any]) -> dict[str, Options]:
-    """Return the parameters of each run among the values of compare.ipynb, such as its `globals()`, by label."""
+    """Return the parameters of each run by label, from the `globals()` of compare.ipynb."""
     shared = {
         name: value
         for name, value in values.items()

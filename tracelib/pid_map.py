@@ -1,4 +1,4 @@
-"""A map from the process and thread ids inside a container to those of its host, as a person or a script writes it."""
+"""A map from ids of processes and threads inside a container to those of its host."""
 
 from __future__ import annotations
 
@@ -9,43 +9,39 @@ from tracelib.errors import BadTrace
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PidMap", "read_pid_map"]
-
-#: File name or glob -> id in that file -> id on the host; "*" stands for every file of a profiler in a container.
+#: File name or glob -> id in that file -> id on the host; "*" stands for every file of a profiler in a
+#: container.
 PidMap = dict[str, dict[int, int]]
-ADVICE = "A line is INSIDE OUTSIDE, GLOB INSIDE OUTSIDE, or one of `grep NSpid /proc/[0-9]*/task/*/status` as it is."
+ADVICE = "Lines are INSIDE OUTSIDE, GLOB INSIDE OUTSIDE, or as grep NSpid /proc/*/task/*/status prints them."
 
 
 def read_pid_map(path: Path) -> PidMap:
     """Return the map in the file at `path`.
 
-    Each line is `INSIDE OUTSIDE` (two ids), or `GLOB INSIDE OUTSIDE` for the files of that name only, or a line of
-    ``grep NSpid /proc/[0-9]*/task/*/status`` run on the host, whose ids stand outermost first; ids that are the same inside
-    and outside are skipped there. Empty lines and what follows a `#` are skipped. Source: proc_pid_status(5), "NSpid".
+    Each line is `INSIDE OUTSIDE` (two ids), or `GLOB INSIDE OUTSIDE` for the files of that name only, or a
+    line of ``grep NSpid /proc/[0-9]*/task/*/status`` run on the host, whose ids stand outermost first; of
+    these, a line with one id is skipped. So are empty lines and what follows a `#`. Source:
+    proc_pid_status(5), "NSpid".
 
     Raises
     ------
     BadTrace
-        The file cannot be read, a line has another form, or one id inside stands for two outside; the message names the line.
+        The file cannot be read, a line has another form, or one id inside stands for two outside; the message
+        says which line.
 
     """
-    found: PidMap = {}
+    pid_map: PidMap = {}
     for number, line in enumerate(_lines(path), 1):
         entry = _entry(path, number, line)
         if entry is None:
             continue
         glob, inside, outside = entry
-        if found.setdefault(glob, {}).setdefault(inside, outside) != outside:
-            reason = f"{inside} is {found[glob][inside]} on the host, says another line"
-            raise BadTrace(
-                path,
-                "pid map",
-                f"line {number}",
-                reason,
-                line,
-                "Two containers: begin the lines with their files' names.",
-            )
-    return found
+        first = pid_map.setdefault(glob, {}).setdefault(inside, outside)
+        if first != outside:
+            reason = f"{inside} is {first} on the host according to another line"
+            advice = "Two containers: begin the lines with their files' names."
+            raise BadTrace(path, "pid map", f"line {number}", reason, line, advice)
+    return pid_map
 
 
 def _lines(path: Path) -> list[str]:
@@ -57,18 +53,14 @@ def _lines(path: Path) -> list[str]:
 
 def _entry(path: Path, number: int, line: str) -> tuple[str, int, int] | None:
     """Return glob, id inside and id outside; None for a line that says nothing."""
-    said, nspid, ids = line.split("#", 1)[0].partition("NSpid:")
-    words = ids.split() if nspid else said.split()
-    glob = "*"
-    if len(words) == 3 and not nspid:
+    short, nspid, ids = line.split("#", 1)[0].partition("NSpid:")
+    glob, words = "*", ids.split() if nspid else short.split()
+    if not nspid and len(words) == 3:
         glob, *words = words
-    if (
-        not all(word.isdigit() for word in words)
-        or len(words) < (1 if nspid else 2 if words else 0)
-        or (len(words) > 2 and not nspid)
-    ):
-        raise BadTrace(path, "pid map", f"line {number}", "it is no entry of a map", line, ADVICE)
-    if not words or (nspid and len(words) == 1):
+    fewest, most = (1, len(words)) if nspid else (2, 2)
+    if (words or nspid) and not (fewest <= len(words) <= most and all(word.isdigit() for word in words)):
+        raise BadTrace(path, "pid map", f"line {number}", "it is not an entry of a map", line, ADVICE)
+    if len(words) < 2:
         return None
     numbers = [int(word) for word in words]
     return (glob, numbers[-1], numbers[0]) if nspid else (glob, numbers[0], numbers[1])

@@ -145,7 +145,7 @@ SOURCES = pl.Schema(
         "file": pl.String(),  # base name
         "sha256": pl.String(),
         "bytes": pl.Int64(),  # size on disk
-        "format": pl.String(),  # torch_profiler, nsys, perf, ftrace, pftrace
+        "format": pl.String(),  # a name in tracelib.sources.FORMATS
         "recorder": pl.String(),  # "torch 2.11 / CUPTI 130001"; null = not recorded
         "host": pl.String(),
         "rank": pl.Int32(),

@@ -5,7 +5,7 @@ from functools import cache
 import polars as pl
 
 from tracelib.schema import empty
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
 
@@ -13,7 +13,7 @@ TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
 @cache
 def read(path, name=None):
     """Return the trace in a file, its source named (the loader does that otherwise)."""
-    trace = choose(path).read(path)
+    trace = recognised(path).read()
     return trace.replace(sources=trace.sources.with_columns(file=pl.lit(name or path.name)))
 
 

@@ -10,7 +10,7 @@ from tracelib.align import align
 from tracelib.align.containers import user_map
 from tracelib.errors import BadTrace
 from tracelib.pid_map import read_pid_map
-from tracelib.sources import trace_files
+from tracelib.sources.discovery import discover
 
 KINETO = ("api_server", "engine_core", "worker_TP0", "worker_TP1")
 
@@ -33,7 +33,7 @@ def inside(trace, seed, first=2):
 
 def _run(captures, name):
     """Return a capture's traces, its Kineto files renumbered, and the map of each of those."""
-    paths, _ = trace_files([captures / name])
+    paths = [file.path for file in discover([captures / name]).traces]
     traces, maps = [], {}
     for path in paths:
         trace = read(path)
@@ -63,7 +63,7 @@ def _hosts(run):
 def test_activity_proves_who_is_who_or_a_file_stays_apart(captures, name, provable):
     """Those whose threads were off the CPU often enough are found; no file is put on a wrong process."""
     traces, _ = _run(captures, name)
-    paths, _ = trace_files([captures / name])
+    paths = [file.path for file in discover([captures / name]).traces]
     truth = _hosts(align([read(path) for path in paths]))
     run = align(traces)
     found = _hosts(run)
@@ -93,7 +93,7 @@ def test_a_proven_file_joins_what_the_scheduler_saw(captures):
 
 def test_a_map_is_applied_to_every_file_and_said(captures):
     traces, maps = _run(captures, "throttled")
-    paths, _ = trace_files([captures / "throttled"])
+    paths = [file.path for file in discover([captures / "throttled"]).traces]
     run = align(traces, pids=maps)
     assert _hosts(run) == _hosts(align([read(path) for path in paths]))
     said = run.health.filter(pl.col("message").str.contains("map of ids"))
@@ -116,7 +116,7 @@ def test_a_wrong_map_is_told_and_joins_nothing(captures):
 
 def test_two_processes_that_claim_one_are_not_matched(captures):
     """The same worker's file twice under other ids: nothing tells which of both is the host's process."""
-    paths, _ = trace_files([captures / "starved"])
+    paths = [file.path for file in discover([captures / "starved"]).traces]
     perf = next(read(p) for p in paths if p.name.startswith("perf"))
     worker = next(p for p in paths if p.name.startswith("worker_TP0"))
     one, _ = inside(read(worker), "one")
@@ -148,11 +148,11 @@ def test_a_map_is_read_as_people_and_the_kernel_write_it(tmp_path):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("1", "no entry"),
-        ("a b", "no entry"),
-        ("1 2 3 4", "no entry"),
-        ("NSpid: x", "no entry"),
-        ("1 5", "says another line"),
+        ("1", "not an entry"),
+        ("a b", "not an entry"),
+        ("1 2 3 4", "not an entry"),
+        ("NSpid: x", "not an entry"),
+        ("1 5", "according to another line"),
     ],
 )
 def test_a_line_that_is_no_entry_is_told_by_number(tmp_path, line, told):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.align.clocks import furthest, only, read, shifted
 from tracelib.align import align
-from tracelib.sources import trace_files
+from tracelib.sources.discovery import discover
 
 LIMIT_NS = 50_000
 #: What must be recovered, not refused: these share thousands of moments with another file of the run.
@@ -53,7 +53,7 @@ def recovered(straight, traces, index, shift, ppm):
 
 @pytest.mark.parametrize(("capture", "file"), CASES)
 def test_every_file_of_a_capture(captures, capture, file):
-    paths, _ = trace_files([captures / capture])
+    paths = [file.path for file in discover([captures / capture]).traces]
     traces = [read(path) for path in paths]
     index = next(i for i, path in enumerate(paths) if path.name.startswith(file))
     found = recovered(align(traces), traces, index, *hidden(capture, file))
@@ -68,7 +68,7 @@ def test_every_file_of_a_capture(captures, capture, file):
 )
 def test_two_files_alone(captures, pair, ppm, shift):
     """Switches in perf and ftrace; a thread's slices against its absences; the ends of collectives across ranks."""
-    paths, _ = trace_files([captures / "starved"])
+    paths = [file.path for file in discover([captures / "starved"]).traces]
     traces = [next(read(path) for path in paths if path.name.startswith(name)) for name in pair]
     assert recovered(align(traces), traces, 1, shift, ppm)
 

@@ -53,7 +53,11 @@ def sound(trace):
 
 def account_for(reader, path, trace):
     """Assert that nothing in the file at `path` is missing from `trace` in silence."""
-    {"perf": _perf, "ftrace": _ftrace, "nsys": _nsys, "torch_profiler": _torch_profiler}[reader](path, trace)
+    accounts = {"perf": _perf, "ftrace": _ftrace, "nsys": _nsys, "torch_profiler": _torch_profiler}
+    assert reader in accounts, (
+        f"the fuzzer needs to know what is in files of the format {reader}: see {__file__}"
+    )
+    accounts[reader](path, trace)
 
 
 def _lines(data):

@@ -1,4 +1,7 @@
-"""Small trace files to damage: made here, one of each spelling; and heads of recorded ones, where those are present."""
+"""Small trace files to damage: made here, one of each spelling; and heads of recorded ones, where those are present.
+
+A new format needs an entry in `MADE`: without one, its tests under `test_fuzz.py` fail.
+"""
 
 import json
 import sqlite3
@@ -10,9 +13,6 @@ import polars as pl
 from tests.sources.text_samples import ROWS, Sample, ftrace_texts, perf_texts
 from tracelib.sources.files import head
 
-__all__ = ["READERS", "Sample", "samples_of"]
-
-READERS = ("torch_profiler", "nsys", "perf", "ftrace")
 HEAD_BYTES = 30_000
 LARGEST_DATABASE = 600_000
 NSYS_TABLES = {
@@ -94,7 +94,7 @@ def _merged() -> list[dict[str, object]]:
     ]
 
 
-def _torch_profiler() -> dict[str, Sample]:
+def _torch_profiler(_place: Path) -> dict[str, Sample]:
     around = {
         "schemaVersion": 1,
         "distributedInfo": {"rank": 1},
@@ -202,18 +202,23 @@ def _recorded(reader: str, shared: Path, place: Path) -> dict[str, Sample]:
         "torch_profiler": ("captures/*/*.pt.trace.json.gz", "corpus/kineto/**/*", "corpus/chrome_json/**/*"),
         "perf": ("captures/*/perf.txt.gz", "corpus/perf_script/**/*"),
         "ftrace": ("captures/*/ftrace.txt.gz", "corpus/ftrace/**/*"),
-    }[reader]
+    }.get(reader, ())
     files = sorted(path for pattern in where for path in shared.glob(pattern) if path.is_file())
     starts = {str(path.relative_to(shared)): head(path, HEAD_BYTES) for path in files if path.stat().st_size}
     return {name: {"x": start} for name, start in starts.items() if start}
 
 
+#: Of each format, what returns its samples by name: files by their names, first the one that is read. It gets a
+#: folder to work in.
+MADE = {
+    "perf": lambda _: perf_texts(),
+    "ftrace": lambda _: ftrace_texts(),
+    "torch_profiler": _torch_profiler,
+    "nsys": _nsys,
+}
+
+
 def samples_of(reader: str, shared: Path, place: Path) -> dict[str, Sample]:
     """Return the samples for `reader` by name; `place` is a folder to work in."""
-    own = {
-        "perf": perf_texts,
-        "ftrace": ftrace_texts,
-        "torch_profiler": _torch_profiler,
-        "nsys": lambda: _nsys(place),
-    }
-    return own[reader]() | _recorded(reader, shared, place)
+    assert reader in MADE, f"the fuzzer needs samples of the format {reader}: add them to MADE in {__file__}"
+    return MADE[reader](place) | _recorded(reader, shared, place)

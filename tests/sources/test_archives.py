@@ -13,8 +13,8 @@ import pytest
 
 import tracelib
 from tracelib.errors import TraceError, UnknownFormat
-from tracelib.sources import trace_files
 from tracelib.sources.archives import is_archive
+from tracelib.sources.discovery import discover
 from tracelib.sources.files import open_stream
 
 COUNT = 400
@@ -195,12 +195,12 @@ def test_a_cut_tar_gives_what_stands_before_the_cut(loaded):
 def test_what_is_no_trace_is_left_over_and_named(tmp_path):
     path = tmp_path / "a.zip"
     path.write_bytes(zipped([*BESIDE, *RANKS, ("inner.zip", zipped())]))
-    traces, others = trace_files([path])
+    traces, others, _ = discover([path])
     assert len(traces) == 3
     assert [file.name for file in others] == ["notes.txt", "inner.zip"]
     path.write_bytes(marked(flag=1)[: place_of(marked(), 0) + 40])
     with pytest.raises(UnknownFormat, match="its directory is missing"):
-        trace_files([path])
+        discover([path])
 
 
 def test_names_lead_nowhere_else(tmp_path):
@@ -214,7 +214,7 @@ def test_names_lead_nowhere_else(tmp_path):
             ]
         )
     )
-    traces, _ = trace_files([path])
+    traces = [file.path for file in discover([path]).traces]
     assert [file.name for file in traces] == ["out.json", "x.json", "n" * 195 + ".json"]
     assert len({file.parent.parent for file in traces}) == 1
     assert not (tmp_path.parent / "out.json").exists()
@@ -245,7 +245,7 @@ def test_what_is_packed_otherwise_says_so(tmp_path, packed, by):
     path = tmp_path / "x.json"
     path.write_bytes(packed)
     with pytest.raises(UnknownFormat, match=f"packed by {by}: unpack it first"):
-        trace_files([path])
+        discover([path])
 
 
 def test_what_cannot_be_decompressed_says_why(tmp_path):
@@ -254,14 +254,14 @@ def test_what_cannot_be_decompressed_says_why(tmp_path):
     path = tmp_path / "x.json.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00\xa0\x09\x00\x00x")
     with pytest.raises(UnknownFormat, match=r"nothing can be decompressed from it \(.*too much memory"):
-        trace_files([path])
+        discover([path])
 
 
 def test_text_is_no_archive(tmp_path):
     path = tmp_path / "x"
     for data in (b"", b"\0" * 512, b"text\n" * 200, tarred()[:400]):
         path.write_bytes(data)
-        assert not is_archive(path)
+        assert not is_archive(path.read_bytes())
 
 
 def whole(path):

@@ -1,10 +1,12 @@
 """A second load gives the same frames without reading the file; whatever is wrong with the cache costs time only."""
 
+import ast
 import gzip
 import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -13,8 +15,10 @@ import pytest
 import tracelib
 from tests.conftest import ROOT
 from tracelib.sources import cache as module
-from tracelib.sources import files, ftrace, nsys, perf, torch_profiler
+from tracelib.sources import files, torch_profiler
 from tracelib.sources.cache import Cache
+from tracelib.sources.discovery import recognised
+from tracelib.sources.format import TraceFile
 from tracelib.trace import Trace
 
 SAMPLE = ROOT / "sample_traces" / "starved" / "engine_core.pt.trace.json.gz"
@@ -32,14 +36,15 @@ def trace_file(tmp_path):
 
 
 class Counted:
-    """The reader of PyTorch Profiler traces, which counts how often it reads."""
-
-    __name__, __file__ = torch_profiler.__name__, torch_profiler.__file__
+    """Files of the PyTorch Profiler, of which it is counted how often they are read."""
 
     def __init__(self):
         self.reads = 0
 
-    def read(self, path):
+    def __call__(self, path):
+        return TraceFile(path, replace(torch_profiler.FORMAT, read=self._read))
+
+    def _read(self, path):
         self.reads += 1
         return torch_profiler.read(path)
 
@@ -57,7 +62,7 @@ def entries(cache):
 
 def test_a_second_read_is_equal_and_does_not_read(tmp_path, trace_file):
     cache, reader = Cache(tmp_path / "cache"), Counted()
-    first, second = cache.read(trace_file, reader), cache.read(trace_file, reader)
+    first, second = cache.read(reader(trace_file)), cache.read(reader(trace_file))
     assert reader.reads == 1
     assert same(first, second)
     assert same(second, torch_profiler.read(trace_file))
@@ -65,34 +70,55 @@ def test_a_second_read_is_equal_and_does_not_read(tmp_path, trace_file):
 
 def test_a_copy_elsewhere_is_found_and_other_content_or_name_is_not(tmp_path, trace_file):
     cache, reader = Cache(tmp_path / "cache"), Counted()
-    cache.read(trace_file, reader)
+    cache.read(reader(trace_file))
     (tmp_path / "there").mkdir()
-    cache.read(Path(shutil.copy(trace_file, tmp_path / "there")), reader)
+    cache.read(reader(Path(shutil.copy(trace_file, tmp_path / "there"))))
     assert reader.reads == 1
-    renamed = cache.read(Path(shutil.copy(trace_file, tmp_path / "rank5.json.gz")), reader)
+    renamed = cache.read(reader(Path(shutil.copy(trace_file, tmp_path / "rank5.json.gz"))))
     assert (reader.reads, renamed.sources["rank"][0], renamed.sources["file"][0]) == (2, 5, "rank5.json.gz")
     text = gzip.decompress(trace_file.read_bytes())
     trace_file.write_bytes(gzip.compress(text + b" "))
-    cache.read(trace_file, reader)
+    cache.read(reader(trace_file))
     assert reader.reads == 3
 
 
-def test_a_change_of_the_reader_makes_entries_of_its_own(tmp_path, trace_file, monkeypatch):
+def _imports(path):
+    """Return the files of the modules of tracelib that the one at `path` imports; of other than readers, on loading."""
+    tree = ast.parse(path.read_text())
+    reader = path.is_relative_to(module.PACKAGE / "sources")
+    for node in ast.walk(tree) if reader else tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tracelib"):
+            for name in (node.module, *(f"{node.module}.{each.name}" for each in node.names)):
+                place = module.PACKAGE.parent / name.replace(".", "/")
+                yield from (
+                    file for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()
+                )
+
+
+def test_the_key_knows_all_source_text_that_readers_use():
+    front = module.PACKAGE / "__init__.py"  # names that are loaded when they are used
+    waiting, used = list((module.PACKAGE / "sources").rglob("*.py")), {front}
+    while waiting:
+        new = set(_imports(waiting.pop())) - used
+        waiting, used = [*waiting, *new], used | new
+    names = {str(file.relative_to(module.PACKAGE)) for file in used - {front}}
+    assert {name for name in names if not name.startswith("sources/")} == set(module.USED_BY_READERS)
+
+
+@pytest.mark.parametrize(
+    "name", ["sources/torch_profiler/frames.py", "sources/torch_profiler/json.h", "schema.py"]
+)
+def test_a_change_of_the_reader_makes_entries_of_its_own(tmp_path, trace_file, monkeypatch, name):
     cache, reader = Cache(tmp_path / "cache"), Counted()
-    cache.read(trace_file, reader)
-    package = Path(
-        shutil.copytree(Path(torch_profiler.__file__).parent, tmp_path / "tracelib/sources/torch_profiler")
-    )
-    for name in ("schema.py", "trace.py"):
-        shutil.copy(Path(tracelib.__file__).parent / name, tmp_path / "tracelib" / name)
-    monkeypatch.setattr(reader, "__file__", str(package / "__init__.py"))
-    cache.read(trace_file, reader)
+    cache.read(reader(trace_file))
+    copy = Path(shutil.copytree(module.PACKAGE, tmp_path / "tracelib", ignore=shutil.ignore_patterns("*.so")))
+    monkeypatch.setattr(module, "PACKAGE", copy)
+    cache.read(reader(trace_file))
+    assert reader.reads == 1
+    (copy / name).write_text("# another definition\n")
+    module._source_version.cache_clear()
+    cache.read(reader(trace_file))
     assert reader.reads == 2
-    (package / "frames.py").write_text("# another definition\n")
-    module._reader_version.cache_clear()
-    cache.read(trace_file, reader)
-    assert reader.reads == 3
-    module._reader_version.cache_clear()
 
 
 def _installed(folder, name, version, changed):
@@ -103,16 +129,10 @@ def _installed(folder, name, version, changed):
 
 
 @pytest.mark.parametrize(
-    ("source", "program", "start"),
-    [
-        (perf, "perf", b"PERFILE2"),
-        (nsys, "nsys", b"NVIDIA Tegra Profiler Report"),
-        (ftrace, "trace-cmd", b"\x17\x08\x44tracing"),
-    ],
+    ("program", "start"),
+    [("perf", b"PERFILE2"), ("nsys", b"NVIDIA Tegra Profiler Report"), ("trace-cmd", b"\x17\x08\x44tracing")],
 )
-def test_another_version_of_the_converter_makes_entries_of_its_own(
-    tmp_path, monkeypatch, source, program, start
-):
+def test_another_version_of_the_converter_makes_entries_of_its_own(tmp_path, monkeypatch, program, start):
     recording, cache = tmp_path / "recording", Cache(tmp_path / "cache")
     recording.write_bytes(start + bytes(100))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -120,12 +140,12 @@ def test_another_version_of_the_converter_makes_entries_of_its_own(
     for version, changed in (("6.1", LONG_AGO), ("6.1", LONG_AGO), ("6.2", LONG_AGO)):
         _installed(tmp_path, program, version, changed)
         module._version.cache_clear()
-        keys.append(cache._key(recording, source))
+        keys.append(cache._key(recognised(recording)))
     module._version.cache_clear()
     assert keys[0] == keys[1] != keys[2]
     text = tmp_path / "text"
     text.write_bytes(b"read by ourselves")
-    assert module._converter_version(text, source) == ""
+    assert module._program_version(replace(recognised(recording), head=text.read_bytes())) == ""
 
 
 def test_content_is_hashed_again_only_when_the_file_may_have_changed(tmp_path, trace_file, monkeypatch):
@@ -178,13 +198,13 @@ DAMAGE = {
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_broken_entry_is_replaced_and_said(tmp_path, trace_file, kind):
     cache, reader = Cache(tmp_path / "cache"), Counted()
-    first = cache.read(trace_file, reader)
+    first = cache.read(reader(trace_file))
     (entry,) = entries(cache)
     DAMAGE[kind](entry)
-    again = cache.read(trace_file, reader)
+    again = cache.read(reader(trace_file))
     assert "the cache's copy was broken and was replaced" in again.health["message"][-1]
     assert same(first, again.replace(health=again.health[:-1]))
-    assert same(first, cache.read(trace_file, reader))
+    assert same(first, cache.read(reader(trace_file)))
     assert reader.reads == 2
     assert entries(cache) == [entry]
 
@@ -195,17 +215,17 @@ def test_an_entry_appears_whole_or_not_at_all(tmp_path, trace_file, monkeypatch)
         broken.setattr(
             module, "_checksums", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
         )
-        trace = cache.read(trace_file, reader)
+        trace = cache.read(reader(trace_file))
     assert "not kept in the cache" in trace.health["message"][-1]
     assert "No space left" in trace.health["message"][-1]
     assert entries(cache) == []
-    cache.read(trace_file, reader)
+    cache.read(reader(trace_file))
     assert reader.reads == 2
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_time(tmp_path, trace_file):
     (tmp_path / "cache").write_text("a file, no folder")
-    trace = Cache(tmp_path / "cache").read(trace_file, Counted())
+    trace = Cache(tmp_path / "cache").read(Counted()(trace_file))
     assert "not kept in the cache" in trace.health["message"][-1]
     assert same(torch_profiler.read(trace_file), trace.replace(health=trace.health[:-1]))
 
@@ -215,17 +235,17 @@ def test_the_least_used_entries_go_when_the_limit_is_passed(tmp_path, trace_file
     paths = [Path(shutil.copy(trace_file, tmp_path / f"rank{rank}.json.gz")) for rank in range(3)]
     for number, path in enumerate(paths[:2]):
         before = set(entries(cache))
-        cache.read(path, reader)
+        cache.read(reader(path))
         (made,) = set(entries(cache)) - before
         os.utime(made, (number, number))
     size = sum(file.stat().st_size for file in made.iterdir())
-    cache.read(paths[0], reader)  # used again: now the other one is older
-    Cache(cache.folder, limit=int(2.5 * size)).read(paths[2], reader)
+    cache.read(reader(paths[0]))  # used again: now the other one is older
+    Cache(cache.folder, limit=int(2.5 * size)).read(reader(paths[2]))
     assert len(entries(cache)) == 2
     assert reader.reads == 3
-    cache.read(paths[0], reader)
+    cache.read(reader(paths[0]))
     assert reader.reads == 3
-    cache.read(paths[1], reader)
+    cache.read(reader(paths[1]))
     assert reader.reads == 4
 
 
@@ -235,7 +255,7 @@ def test_leftovers_of_dead_processes_are_removed_when_stale(tmp_path, trace_file
     for folder in (old, new):
         folder.mkdir(parents=True)
     os.utime(old, (time.time() - 2 * module.STALE_S,) * 2)
-    cache.read(trace_file, Counted())
+    cache.read(Counted()(trace_file))
     assert (old.exists(), new.exists()) == (False, True)
 
 

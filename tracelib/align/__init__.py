@@ -7,22 +7,33 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.align.clocks import Evidence, source_row, unmatched_offsets, with_clock_pairs, with_ftrace_clock
-from tracelib.align.containers import mapped, on_hosts, user_map
+from tracelib.align.clocks import (
+    Evidence,
+    Remark,
+    source_row,
+    unmatched_offsets,
+    with_clock_pairs,
+    with_ftrace_clock,
+)
+from tracelib.align.containers import ids_on_hosts, mapped, user_map
 from tracelib.align.hosts import group_hosts
 from tracelib.align.merge import merge
 from tracelib.align.roles import assign_roles
 from tracelib.align.timeline import DEFAULT_MAX_ERROR_NS, timeline
 from tracelib.errors import BadParameter
-from tracelib.schema import FRAMES
+from tracelib.schema import HEALTH
+from tracelib.words import share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracelib.align.timeline import Timeline
     from tracelib.trace import Trace
 
 __all__ = ["align"]
+
+#: Above this share of slices that begin while their thread is off the CPU, two clocks do not agree.
+DISAGREE = 0.05
 
 
 def align(
@@ -42,27 +53,29 @@ def align(
     traces
         What the readers return: source 0, local ids, times in the file's own clock.
     offsets
-        The user's word on clocks: file name or glob -> ns to add to the file's own times to get wall time (or, if no
-        file declares wall time, to get the common timeline). It goes before every declaration.
+        The user's word on clocks: file name or glob -> ns to add to the file's own times to get wall time
+        (or, if no file declares wall time, the common timeline). It goes before every declaration.
     max_error_ns
-        A clock measured by anchors is accepted if its estimated error is at most this; else the source stays untied.
+        A clock measured by anchors is accepted up to this estimated error; else the source stays untied.
     roles
         Pattern on a thread's or process's name or process id -> role ("worker", "worker:1" with a rank).
     ftrace_clock
         The `trace_clock` that ftrace files were recorded with; the text does not tell it.
     wall_offsets
-        Name of a clock -> ns to add to it to get wall time, as somebody read both together on the traces' host: ties the
-        files that name this clock and declare nothing themselves.
+        Name of a clock -> ns to add to it to get wall time, both read together on the traces' host. Ties
+        the files that name this clock and declare nothing themselves.
     pids
-        File name or glob -> process or thread id in that file -> id on the host; "*" means the files of recorders that live
-        in a container. Without it, ids of a container are matched by proof from the threads' activity, or not at all.
+        File name or glob -> process or thread id in that file -> id on the host; "*" means the files of
+        recorders that live in a container. Without it, ids of a container are matched by proof from the
+        threads' activity, or not at all.
 
     Returns
     -------
     Trace
-        `sources.tied_by` says how each file was tied: declared, user, anchors, reference (its clock is the timeline),
-        or untied. The threads and GPUs of an untied source are its own, under a host name that no other source has, and
-        its times are still the file's: nothing of it meets another source, and no figure may mix them.
+        `sources.tied_by` says how each file was tied: declared, user, anchors, reference (its clock is the
+        timeline), or untied. The threads and GPUs of an untied source are its own, under a host name that no
+        other source has, and its times are still the file's: nothing of it meets another source, and no
+        figure may mix them.
 
     Raises
     ------
@@ -73,31 +86,31 @@ def align(
     if not traces:
         raise BadParameter("traces", [], ["at least one trace"])
     clocked = with_clock_pairs(with_ftrace_clock(traces, ftrace_clock), wall_offsets or {})
-    names = [str(source_row(trace)["file"]) for trace in clocked]
-    stray = unmatched_offsets(names, offsets or {})
-    if stray:
-        raise BadParameter("offsets", stray[0], names)
-    given = {
+    rows = [source_row(trace) for trace in clocked]
+    files = [str(row["file"]) for row in rows]
+    if stray := unmatched_offsets(files, offsets or {}):
+        raise BadParameter("offsets", stray[0], files)
+    user_ids = {
         index: ids
-        for index, (trace, name) in enumerate(zip(clocked, names, strict=True))
-        if (ids := user_map(name, source_row(trace)["format"], pids or {}))
+        for index, row in enumerate(rows)
+        if (ids := user_map(files[index], row["format"], pids or {}))
     }
-    clocked = _with_ids(clocked, given)
+    clocked = _with_ids(clocked, user_ids)
     tied = timeline(clocked, offsets or {}, max_error_ns)
     apart = [tie.method == "untied" for tie in tied.ties]
     hosts = group_hosts(clocked, apart, tied.off_share)
-    found, inside = on_hosts(clocked, tied.ties, hosts.group, given)
-    if found:
-        clocked = _with_ids(clocked, found)
+    proven_ids, container_remarks = ids_on_hosts(clocked, tied.ties, hosts.group, user_ids)
+    if proven_ids:
+        clocked = _with_ids(clocked, proven_ids)
         tied.evidence = Evidence(clocked)
         hosts = group_hosts(clocked, apart, tied.off_share)
     merged = merge(clocked, tied.ties, hosts.group, hosts.names)
     remarks = [
         *tied.remarks,
         *_disagreements(clocked, tied, hosts.group),
-        *((source, level, message, "") for source, level, message in hosts.remarks),
-        *inside,
-        *(_map_remark(clocked[index], index, ids) for index, ids in given.items()),
+        *hosts.remarks,
+        *container_remarks,
+        *(_map_remark(clocked[index], index, ids) for index, ids in user_ids.items()),
     ]
     return assign_roles(_with_remarks(merged, remarks), roles)
 
@@ -106,33 +119,27 @@ def _with_ids(traces: Sequence[Trace], maps: Mapping[int, Mapping[int, int]]) ->
     return [mapped(trace, maps[index]) if index in maps else trace for index, trace in enumerate(traces)]
 
 
-def _map_remark(trace: Trace, index: int, ids: Mapping[int, int]) -> tuple[int, str, str, str]:
+def _map_remark(trace: Trace, index: int, ids: Mapping[int, int]) -> Remark:
     """Say how many of a source's active threads the user's map names; the others join nothing."""
     tids = trace.slices.join(trace.threads.select("thread", "tid"), on="thread")["tid"].unique()
-    known = len(set(tids) & set(ids.values()))
-    said = f"the map of ids that was given names {known} of its {tids.len()} active threads"
-    return (index, "info", said, "") if known else (index, "warning", said, "check whose ids the map holds")
+    named = len(set(tids) & set(ids.values()))
+    message = f"the map of ids that was given names {named} of its {tids.len()} active threads"
+    return (index, "info", message, "") if named else (index, "warning", message, "check whose ids it holds")
 
 
-#: Above this share of slices that begin while their thread is off the CPU, two clocks do not agree.
-DISAGREE = 0.05
-
-
-def _disagreements(
-    traces: Sequence[Trace], tied: Timeline, group: Sequence[int]
-) -> list[tuple[int | None, str, str, str]]:
+def _disagreements(traces: Sequence[Trace], tied: Timeline, group: Sequence[int]) -> Iterator[Remark]:
     """Check tied sources of one host against each other's scheduler events, and say where they do not fit."""
-    out: list[tuple[int | None, str, str, str]] = []
     for index, other in permutations(range(len(traces)), 2):
-        share = tied.off_share(index, other) if group[index] == group[other] else None
-        if share is not None and share > DISAGREE:
-            file = str(source_row(traces[other])["file"])
-            said = f"{100 * share:.0f} % of its ranges begin while {file} has their thread off the CPU: the clocks disagree"
-            out.append((index, "warning", said, "give the offset of one of them (--offset FILE=NS)"))
-    return out
+        off_cpu = tied.off_share(index, other) if group[index] == group[other] else None
+        if off_cpu is not None and off_cpu > DISAGREE:
+            file = source_row(traces[other])["file"]
+            message = (
+                f"{share(off_cpu)} of its ranges begin while their thread is off the CPU in {file}: "
+                "the clocks disagree"
+            )
+            yield index, "warning", message, "give the offset of one of them (--offset FILE=NS)"
 
 
-def _with_remarks(trace: Trace, remarks: Sequence[tuple[int | None, str, str, str]]) -> Trace:
-    rows = [dict(zip(("source", "level", "message", "fix"), remark, strict=True)) for remark in remarks]
-    health = pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])])
+def _with_remarks(trace: Trace, remarks: Sequence[Remark]) -> Trace:
+    health = pl.concat([trace.health, pl.DataFrame(remarks, schema=HEALTH, orient="row")])
     return trace.replace(health=health.sort("source", maintain_order=True))

@@ -1,4 +1,4 @@
-"""Whether what a profiler saw a thread do agrees with when the scheduler let it run, and which shift makes it agree.
+"""Whether what a profiler saw threads do agrees with when the scheduler let them run, and by which shift.
 
 A thread does nothing while it is off the CPU: no slice of it can begin or end there. Each time that a thread
 is provably off therefore bounds the shift between the profiler's clock and the scheduler's from both sides,
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 
     from tracelib.trace import Trace
 
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    #: Of each thread that both know: when it left and came back, and the sorted moments when it was active.
+    Pairs = list[tuple[Ints, Ints, Ints]]
+
 #: Fewer slices than this in the common time say nothing.
 ENOUGH = 50
 #: Fewer absences than this bound nothing.
 MIN_OFF = 12
-#: A slice may seem to begin this long before its thread's switch-in: clocks are read at different points of
-#: the path.
+#: A slice may seem to begin this long before its thread's switch-in: each recorder reads its clock elsewhere.
 SLACK_NS = 20_000
-#: Share of absences that may be contradicted: profilers cut the slices that are open when they start and
-#: stop.
+#: Share of absences that may be contradicted: profilers cut the slices open when they start and stop.
 TRIM = 0.01
 ACTIVE = ("op", "runtime", "driver", "annotation", "python", "os")
 #: For the search of an unknown shift: how many moments vote, over how long, and what one contradiction costs.
 VOTERS, CHUNK_NS, PENALTY, PAIRS = 1_500, 3_000_000_000, 20, 1_000_000
-#: By how much a drifting clock may be off at the ends of that time: no single shift fits there to the
-#: microsecond.
+#: By how much a drifting clock may be off at the ends of that time: no single shift fits exactly.
 SMEAR_NS = 100_000
 #: Clocks that something keeps in step drift less than this against each other.
 PLAUSIBLE_DRIFT = 100e-6
@@ -47,7 +49,7 @@ RIVAL = 0.8
 
 @dataclass(frozen=True)
 class Bounds:
-    """The shifts of the profiler's clock that agree with the scheduler: `low_ns` to `high_ns`, from `absences` of threads.
+    """The shifts of the profiler's clock that `absences` of threads allow: `low_ns` to `high_ns`.
 
     `low_ns` > `high_ns`: no shift agrees. `contradicted` = share of the absences during which their thread
     did something.
@@ -64,21 +66,21 @@ def off_share(begins: pl.DataFrame, off: pl.DataFrame) -> float | None:
 
     Both on one clock: `begins` as of :func:`moments`, `off` as of :func:`absences`.
     """
-    known = begins.filter(pl.col("tid").is_in(off["tid"].unique().implode())).sort("at")
-    if known.is_empty():
+    common = begins.filter(pl.col("tid").is_in(off["tid"].unique().implode())).sort("at")
+    if common.is_empty():
         return None
-    inside = known.filter(pl.col("at").is_between(off["left"].min(), off["came"].max()))
+    inside = common.filter(pl.col("at").is_between(off["left"].min(), off["came"].max()))
     if inside.height < ENOUGH:
         return None
-    found = inside.join_asof(
+    last = inside.join_asof(
         off.sort("left"), left_on="at", right_on="left", by="tid", check_sortedness=False, coalesce=False
     )
-    away = (found["at"] > found["left"] + SLACK_NS) & (found["at"] < found["came"] - SLACK_NS)
+    away = (last["at"] > last["left"] + SLACK_NS) & (last["at"] < last["came"] - SLACK_NS)
     return int(away.fill_null(value=False).sum()) / inside.height
 
 
 def bounds(moments: pl.DataFrame, off: pl.DataFrame) -> Bounds | None:
-    """Return between which shifts of the moments they agree with the absences, None if nothing says; both on one clock."""
+    """Return which shifts of the moments agree with the absences, None if nothing tells (on one clock)."""
     limits = _limits(_pairs(off, moments), 0.0, 0.0, 0, 2 * SLACK_NS)
     if limits is None:
         return None
@@ -88,13 +90,13 @@ def bounds(moments: pl.DataFrame, off: pl.DataFrame) -> Bounds | None:
 
 
 def activity_fit(off: pl.DataFrame, moments: pl.DataFrame) -> Fit | None:
-    """Return how the moments' clock maps to that of the absences, None if too little is common or several shifts would do."""
+    """Return how the moments' clock maps to that of the absences, None if nothing or several shifts fit."""
     pairs = _pairs(off, moments)
     for smear_ns in (0, SMEAR_NS):
         shift = _search(pairs, smear_ns)
-        found = None if shift is None else _refined(pairs, *shift)
-        if found is not None:
-            return found
+        line = None if shift is None else _refined(pairs, *shift)
+        if line is not None:
+            return line
     return None
 
 
@@ -136,11 +138,6 @@ def absences(trace: Trace) -> pl.DataFrame:
     return named.select("tid", "came", left="ts_ns").sort("tid", "left")
 
 
-#: Of each thread that both know: when it left and came back, and the sorted moments at which it did
-#: something.
-Pairs = list[tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]]
-
-
 def _pairs(off: pl.DataFrame, moments: pl.DataFrame) -> Pairs:
     out: Pairs = []
     common = off.select("tid").unique().join(moments.select("tid").unique(), on="tid").sort("tid")["tid"]
@@ -152,7 +149,7 @@ def _pairs(off: pl.DataFrame, moments: pl.DataFrame) -> Pairs:
 
 
 def _search(pairs: Pairs, smear_ns: int) -> tuple[int, int, int] | None:
-    """Return the shift at which threads do most while on their CPUs and nothing while off, its width, and its time.
+    """Return the shift at which threads do most while on a CPU and nothing while off, its width, its time.
 
     Absences count from `smear_ns` after their begin to as much before their end. None if another shift does
     nearly as well: threads that were rarely off fit anywhere.
@@ -192,7 +189,7 @@ def _search(pairs: Pairs, smear_ns: int) -> tuple[int, int, int] | None:
     return (first + last) // 2, last - first, centre
 
 
-def _plateau(edges: NDArray[np.int64], score: NDArray[np.int64], best: int) -> tuple[int, int]:
+def _plateau(edges: Ints, score: Ints, best: int) -> tuple[int, int]:
     """Return the shifts round the best one that are nearly as good."""
     good = score >= RIVAL * score[best]
     low = best
@@ -206,9 +203,9 @@ def _plateau(edges: NDArray[np.int64], score: NDArray[np.int64], best: int) -> t
 
 def _limits(
     pairs: Pairs, offset: float, rate: float, centre: int, unsure_ns: float, reach: int | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return, of each absence longer than twice what the shift is unsure by: its time, and the least and most further shift."""
-    out: list[tuple[NDArray[np.float64], ...]] = []
+) -> tuple[Floats, Floats, Floats] | None:
+    """Return each absence's time and the least and most further shift, if it is twice `unsure_ns` long."""
+    out: list[tuple[Floats, ...]] = []
     for left, came, at in pairs:
         middle = (left + came) // 2
         long = (came - left) > 2 * unsure_ns
@@ -228,7 +225,7 @@ def _limits(
     return joined[0], joined[1], joined[2]
 
 
-def _trimmed(limits: NDArray[np.float64], which: str) -> int:
+def _trimmed(limits: Floats, which: str) -> int:
     """Return the tightest limit but for the share that may be wrong."""
     spare = int(TRIM * len(limits))
     ordered = np.sort(limits)
@@ -236,7 +233,7 @@ def _trimmed(limits: NDArray[np.float64], which: str) -> int:
 
 
 def _refined(pairs: Pairs, shift: int, width: int, centre: int) -> Fit | None:
-    """Return the line that keeps clear of all absences by the widest margin, followed outwards from `centre`."""
+    """Return the line that keeps clear of all absences by most, followed outwards from `centre`."""
     offset, rate, unsure = float(shift), 0.0, float(max(width, 100_000))
     span = max(int(max(at[-1] - centre, centre - at[0])) for _, _, at in pairs)
     turn, reach, count, margin = MAX_DRIFT_PPB / 2e9, 0, 0, 0.0
@@ -253,25 +250,14 @@ def _refined(pairs: Pairs, shift: int, width: int, centre: int) -> Fit | None:
             turn = min(turn, max(margin, SLACK_NS) / reach)
     if margin <= 0:
         return None
-    first, last = (
-        side(pick(pair[2]) for pair in pairs) - centre for side, pick in ((min, _first), (max, _last))
-    )
+    first = min(int(at[0]) for _, _, at in pairs) - centre
+    last = max(int(at[-1]) for _, _, at in pairs) - centre
     error = max(1_000, _room(when, low - add - more * when, high - add - more * when, (first, last)))
-    return Fit(round(offset), round(rate * 1e9), centre, count, round(margin / 2), error, error, 1.0)
+    return Fit(round(offset), round(rate * 1e9), centre, count, round(margin / 2), error, error)
 
 
-def _first(at: NDArray[np.int64]) -> int:
-    return int(at[0])
-
-
-def _last(at: NDArray[np.int64]) -> int:
-    return int(at[-1])
-
-
-def _room(
-    when: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], edges: tuple[int, int]
-) -> int:
-    """Return how far another line that keeps clear of all absences can be from the chosen one, within the whole run."""
+def _room(when: Floats, low: Floats, high: Floats, edges: tuple[int, int]) -> int:
+    """Return how far, within the run, other lines clear of all absences can be from the chosen one."""
     far = 0.0
     for drift in np.linspace(-PLAUSIBLE_DRIFT, PLAUSIBLE_DRIFT, 81):
         lowest, highest = _trimmed(low - drift * when, "max"), _trimmed(high - drift * when, "min")
@@ -280,14 +266,12 @@ def _room(
     return round(far)
 
 
-def _widest(
-    when: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], turn: float
-) -> tuple[float, float, float]:
-    """Return the margin, shift and drift of the line with most room between the limits; no drift if that does as well."""
-    found = []
+def _widest(when: Floats, low: Floats, high: Floats, turn: float) -> tuple[float, float, float]:
+    """Return margin, shift and drift of the line with most room; without drift if that does as well."""
+    lines = []
     for drift in np.linspace(-turn, turn, 81):
         lowest, highest = _trimmed(low - drift * when, "max"), _trimmed(high - drift * when, "min")
-        found.append((float(highest - lowest), (highest + lowest) / 2, float(drift)))
-    best = max(found)
-    still = found[len(found) // 2]
+        lines.append((float(highest - lowest), (highest + lowest) / 2, float(drift)))
+    best = max(lines)
+    still = lines[len(lines) // 2]
     return still if still[0] > 0 and still[0] >= 0.5 * best[0] else best

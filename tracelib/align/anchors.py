@@ -10,7 +10,7 @@ runners-up: a run that repeats itself exactly, one period later, fits as well, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.trace import Trace
+
+    Ints = NDArray[np.int64]
+    #: Difference at a time, drift as a plain ratio, and that time.
+    Line = tuple[float, float, int]
 
 
 def _tids(trace: Trace, column: str) -> pl.Expr:
@@ -53,7 +57,7 @@ def wakeups(trace: Trace) -> pl.DataFrame:
 
 
 def switches_by_thread(trace: Trace) -> pl.DataFrame:
-    """Return when each thread came to and left each CPU: what nsys and perf both know, which name one side each."""
+    """Return when each thread came to and left each CPU: nsys and perf both know, and name one side each."""
     events = trace.sched.filter(pl.col("event") == "switch")
     sides = [
         _moments(
@@ -104,16 +108,15 @@ MIN_ANCHORS = 12
 MIN_SHARE = 0.7
 #: A second shift that does at least this well, relative to the best, makes the answer ambiguous.
 RIVAL = 0.75
-#: What moments meet by chance must stay below this part of what the best line reaches; the shifts that show
-#: chance.
+#: By chance, moments must meet less than this part of what the best line reaches; shifts that show chance.
 CHANCE, DECOYS_NS = 0.4, (-23_456_789, -9_123_457, -3_701_235, 3_302_467, 8_765_431, 21_098_765)
 #: Widths of the bins in which votes are counted: narrow for dense moments, wide for a drifting clock.
 BINS_NS = (5_000, 25_000, 125_000, 600_000)
 VOTERS, VOTES = 600, 300_000
 #: Shifts to try of each width: how far a peak stands out compares within one width only.
 CANDIDATES = 4
-#: A moment whose nearest partner is farther away has none.
-FAR_NS = 100_000
+#: A moment whose nearest partner is farther away has none; and where residuals are looked for.
+FAR_NS, NEAR_NS = 100_000, 200_000
 CHUNKS = (0.5, 0.25, 0.75, 0.1, 0.9)
 #: No clock of a machine that is in order drifts more.
 MAX_DRIFT_PPB = 500_000
@@ -121,7 +124,7 @@ MAX_DRIFT_PPB = 500_000
 
 @dataclass(frozen=True)
 class Fit:
-    """Add ``offset_ns + drift_ppb * (t - pivot_ns) / 1e9`` to the second source's times to get the first's."""
+    """Add ``offset_ns + drift_ppb * (t - pivot_ns) / 1e9`` to the second source's times to get the first."""
 
     offset_ns: int
     drift_ppb: int
@@ -130,41 +133,46 @@ class Fit:
     p50_ns: int
     p99_ns: int
     error_ns: int
-    share: float
     kind: str = ""
 
-
-#: Difference at a time, drift as a plain ratio, and that time.
-Line = tuple[float, float, int]
+    def inverse(self) -> Fit:
+        """Return the fit that maps the first source's clock to the second's."""
+        drift = self.drift_ppb / 1e9
+        return replace(
+            self,
+            offset_ns=-self.offset_ns,
+            pivot_ns=self.pivot_ns + self.offset_ns,
+            drift_ppb=-round(drift / (1 + drift) * 1e9),
+        )
 
 
 class _Index:
     """The first source's moments, ready to be asked which one of a key is nearest to a time."""
 
-    def __init__(self, times: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
+    def __init__(self, times: Ints, keys: Ints) -> None:
         self.origin = int(times.min())
         self.reach = int(times.max()) - self.origin + 1
         self.stride = 1 << (self.reach + 2).bit_length()
         self.packed = np.sort(keys * self.stride + (times - self.origin) + 1)
         self.low, self.high = int(times.min()), int(times.max())
 
-    def nearest(self, times: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for each time, the difference to the nearest moment of its key; far away if there is none."""
+    def nearest(self, times: Ints, keys: Ints) -> Ints:
+        """Return each time's difference to the nearest moment of its key; far away if there is none."""
         wanted = keys * self.stride + np.clip(times - self.origin + 1, 0, self.stride - 1)
         after = np.searchsorted(self.packed, wanted)
         best = np.full(len(times), self.stride, dtype=np.int64)
         for at in (after - 1, after):
-            found = self.packed[np.clip(at, 0, len(self.packed) - 1)]
-            same = (found // self.stride == keys) & (at >= 0) & (at < len(self.packed))
-            difference = found - keys * self.stride - 1 + self.origin - times
+            packed = self.packed[np.clip(at, 0, len(self.packed) - 1)]
+            same = (packed // self.stride == keys) & (at >= 0) & (at < len(self.packed))
+            difference = packed - keys * self.stride - 1 + self.origin - times
             best = np.where(same & (np.abs(difference) < np.abs(best)), difference, best)
         return best
 
 
-def fit(first: pl.DataFrame, second: pl.DataFrame, near_ns: tuple[int, int] | None = None) -> Fit | None:
-    """Return how `second`'s clock maps to `first`'s, None if too little is common or more than one shift would do.
+def fit(first: pl.DataFrame, second: pl.DataFrame) -> Fit | None:
+    """Return how `second`'s clock maps to `first`'s, None if too little is common or several shifts would do.
 
-    Both hold `ts_ns` and `key` (:mod:`tracelib.align.anchors`). `near_ns` = (shift, radius) looks there only.
+    Both hold moments: `ts_ns` and `key`.
     """
     first_times, first_keys, times, keys = _common(first, second)
     if len(times) < MIN_ANCHORS or len(first_times) < MIN_ANCHORS:
@@ -172,15 +180,15 @@ def fit(first: pl.DataFrame, second: pl.DataFrame, near_ns: tuple[int, int] | No
     index = _Index(first_times, first_keys)
     lines = [
         line
-        for shift, centre, width in _candidates(first_times, first_keys, times, keys, near_ns)
+        for shift, centre, width in _candidates(first_times, first_keys, times, keys)
         if (line := _track(index, times, keys, shift, centre, width)) is not None
     ]
     if not lines:
         return None
     # All are judged by the sharpest one's measure: a line that fits loosely must not win by its looseness.
     missed = [_missed(index, times, keys, line) for line in lines]
-    tight = max(2_000.0, 6 * min(float(np.median(found[found <= FAR_NS])) for found in missed))
-    shares = [float((found <= tight).sum()) / len(found) for found in missed]
+    tight = max(2_000.0, 6 * min(float(np.median(miss[miss <= FAR_NS])) for miss in missed))
+    shares = [float((miss <= tight).sum()) / len(miss) for miss in missed]
     best = int(np.argmax(shares))
     spread = [
         abs(_at(line, time) - _at(lines[best], time)) for line in lines for time in (times[0], times[-1])
@@ -192,18 +200,16 @@ def fit(first: pl.DataFrame, second: pl.DataFrame, near_ns: tuple[int, int] | No
         return None
     if _by_chance(index, times, keys, lines[best], tight) > CHANCE * shares[best]:
         return None
-    return _measured(lines[best], missed[best], shares[best])
+    return _measured(lines[best], missed[best])
 
 
-def residuals(
-    first: pl.DataFrame, second: pl.DataFrame, shift_ns: int, radius_ns: int = 200_000
-) -> NDArray[np.int64]:
-    """Return by how much `second`'s moments, moved by `shift_ns`, miss the nearest of `first`, where one is near."""
+def residuals(first: pl.DataFrame, second: pl.DataFrame) -> Ints:
+    """Return by how much `second`'s moments miss the nearest of `first`, where one is near."""
     first_times, first_keys, times, keys = _common(first, second)
     if not len(times) or not len(first_times):
         return np.empty(0, dtype=np.int64)
-    missed = _Index(first_times, first_keys).nearest(times + shift_ns, keys)
-    return missed[np.abs(missed) <= radius_ns]
+    missed = _Index(first_times, first_keys).nearest(times, keys)
+    return missed[np.abs(missed) <= NEAR_NS]
 
 
 def _common(first: pl.DataFrame, second: pl.DataFrame) -> tuple[Any, Any, Any, Any]:
@@ -217,28 +223,20 @@ def _common(first: pl.DataFrame, second: pl.DataFrame) -> tuple[Any, Any, Any, A
     return out[0], out[1], out[2], out[3]
 
 
-def _candidates(
-    first_times: NDArray[np.int64],
-    first_keys: NDArray[np.int64],
-    times: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    near_ns: tuple[int, int] | None,
-) -> list[tuple[int, int, int]]:
-    """Return the most voted shifts, with the time of the voters and the width of the bins that they fell in."""
+def _candidates(first_times: Ints, first_keys: Ints, times: Ints, keys: Ints) -> list[tuple[int, int, int]]:
+    """Return the most voted shifts, with the time of the voters and the width of their bins."""
     order = np.argsort(first_keys, kind="stable")
     by_key = np.searchsorted(first_keys[order], np.arange(int(first_keys.max()) + 2))
-    found: list[tuple[float, int, int, int]] = []
+    peaks: list[tuple[float, int, int, int]] = []
     for where in CHUNKS:
         start = int(max(0, len(times) - VOTERS) * where)
         chunk = slice(start, start + VOTERS)
         shifts = _votes(times[chunk], keys[chunk], first_times[order], by_key)
-        if near_ns is not None:
-            shifts = shifts[np.abs(shifts - near_ns[0]) <= near_ns[1]]
         centre = int(np.median(times[chunk]))
         for width in BINS_NS:
-            found += [(strength, shift, centre, width) for shift, strength in _peaks(shifts, width)]
+            peaks += [(strength, shift, centre, width) for shift, strength in _peaks(shifts, width)]
     best: list[tuple[int, int, int]] = []
-    for _, shift, centre, width in sorted(found, key=lambda item: (-item[0], item[3])):
+    for _, shift, centre, width in sorted(peaks, key=lambda item: (-item[0], item[3])):
         several = sum(narrow == width for _, _, narrow in best)
         if several < CANDIDATES and all(
             abs(shift - other) > 2 * min(width, narrow) for other, _, narrow in best
@@ -247,12 +245,7 @@ def _candidates(
     return best
 
 
-def _votes(
-    times: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    first_times: NDArray[np.int64],
-    by_key: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _votes(times: Ints, keys: Ints, first_times: Ints, by_key: Ints) -> Ints:
     """Return the shift that each pair of a voter and a moment of its key stands for."""
     counts = by_key[keys + 1] - by_key[keys]
     rare_first = np.argsort(counts, kind="stable")
@@ -263,13 +256,11 @@ def _votes(
     starts = by_key[keys[within]]
     repeat = counts[within]
     offsets = np.arange(int(repeat.sum())) - np.repeat(np.cumsum(repeat) - repeat, repeat)
-    shifts: NDArray[np.int64] = first_times[np.repeat(starts, repeat) + offsets] - np.repeat(
-        times[within], repeat
-    )
+    shifts: Ints = first_times[np.repeat(starts, repeat) + offsets] - np.repeat(times[within], repeat)
     return shifts
 
 
-def _peaks(shifts: NDArray[np.int64], width: int, count: int = 5) -> list[tuple[int, float]]:
+def _peaks(shifts: Ints, width: int, count: int = 5) -> list[tuple[int, float]]:
     """Return the shifts with most votes, and by how many deviations they stand out of the other bins.
 
     Two neighbouring bins count as one, as a peak may straddle their edge.
@@ -294,9 +285,7 @@ def _at(line: Line, time: int) -> float:
     return offset + (int(time) - centre) * rate
 
 
-def _missed(
-    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], line: Line
-) -> NDArray[np.int64]:
+def _missed(index: _Index, times: Ints, keys: Ints, line: Line) -> Ints:
     """Return how far the moments in the common time are from their nearest partners."""
     offset, rate, centre = line
     moved = times + np.rint((times - centre) * rate + offset).astype(np.int64)
@@ -304,18 +293,14 @@ def _missed(
     return np.abs(index.nearest(moved[common], keys[common]))
 
 
-def _by_chance(
-    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], line: Line, tight: float
-) -> float:
+def _by_chance(index: _Index, times: Ints, keys: Ints, line: Line, tight: float) -> float:
     """Return the share of moments that meet a partner as closely under shifts that are surely wrong."""
     offset, rate, centre = line
     wrong = [_missed(index, times, keys, (offset + decoy, rate, centre)) for decoy in DECOYS_NS]
-    return float(np.median([(found <= tight).sum() / max(1, len(found)) for found in wrong]))
+    return float(np.median([(miss <= tight).sum() / max(1, len(miss)) for miss in wrong]))
 
 
-def _track(
-    index: _Index, times: NDArray[np.int64], keys: NDArray[np.int64], shift: int, centre: int, width: int
-) -> Line | None:
+def _track(index: _Index, times: Ints, keys: Ints, shift: int, centre: int, width: int) -> Line | None:
     """Return the line through the differences of matched moments, followed outwards from `centre`."""
     offset, rate, reach, tolerance = float(shift), 0.0, 0, 2 * width
     span = int(max(times.max() - centre, centre - times.min()))
@@ -342,7 +327,7 @@ def _track(
 
 
 def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Return offset and slope through the bulk of the points: least squares on what lies near the median, repeated."""
+    """Return offset and slope through the bulk of the points: least squares near the median, repeated."""
     offset, slope = float(np.median(y)), 0.0
     for _ in range(3):
         rest = np.abs(y - offset - slope * x)
@@ -353,8 +338,8 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]
     return offset, slope
 
 
-def _measured(line: Line, missed: NDArray[np.int64], share: float) -> Fit:
+def _measured(line: Line, missed: Ints) -> Fit:
     matched = missed[missed <= FAR_NS]
     p50, p99 = (int(np.quantile(matched, part)) for part in (0.5, 0.99))
     offset, rate, centre = line
-    return Fit(round(offset), round(rate * 1e9), centre, len(matched), p50, p99, max(p99, 1_000), share)
+    return Fit(round(offset), round(rate * 1e9), centre, len(matched), p50, p99, max(p99, 1_000))

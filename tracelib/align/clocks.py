@@ -1,8 +1,14 @@
-"""The clocks of the sources: what each declares, what the user says, and how two of them compare."""
+"""The clocks of the sources: what each declares, what the user says, and how two of them compare.
+
+A :class:`Tie` maps a file's own times to the timeline. Declared clocks (docs/numbers.md, Alignment): Kineto's
+base + ts is wall time, an nsys session starts at a wall time, perf's `reference time` header pairs its clock
+with wall time. Two sources of one host that name the same steady clock (perf `-k mono` and ftrace's `mono`)
+share it, so one pair ties both. :class:`Evidence` compares two sources by what both saw.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +16,18 @@ import numpy as np
 import polars as pl
 
 from tracelib.align import activity
-from tracelib.align.anchors import KINDS, Fit, fit, residuals
+from tracelib.align.anchors import KINDS, fit, residuals
 from tracelib.errors import BadParameter
+from tracelib.sources import format_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tracelib.align.anchors import Fit
     from tracelib.trace import Trace
 
-
 BILLION = 1_000_000_000
-#: Kernel names of trace clocks, and the clock that each reads; the others do not compare to any other
-#: source's clock.
+#: Kernel names of trace clocks, and the clock that each reads.
 FTRACE_CLOCKS = {
     "mono": "monotonic",
     "mono_raw": "monotonic_raw",
@@ -34,8 +40,21 @@ FTRACE_CLOCKS = {
     "x86-tsc": "tsc",
     "counter": "counter",
 }
-#: Clocks that mean the same in every source of one host until it reboots.
+#: Clocks that mean the same in every source of one host until it reboots; no others are compared by name.
 STEADY = frozenset({"monotonic", "monotonic_raw", "boottime", "tai", "tsc"})
+#: Moments that mean the same on every host; all others are told by thread ids, which one host gives out.
+ACROSS_HOSTS = ("ends of collectives",)
+#: An answer this good need not be compared with what the other kinds of moments would say.
+GOOD_NS = 10_000
+#: A declared clock is contradicted if more than this share of a thread's absences is.
+CONTRADICTED = 0.1
+#: Two recordings of one run cover at least this part of the shorter one together.
+MEET = 0.1
+#: The share of a source's moments that must have a partner near, for a tie to count as checked by them.
+CHECKED = 0.5
+
+#: A row of `health`: source, level, message, fix.
+Remark = tuple[int | None, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -63,9 +82,11 @@ class Tie:
         shifted = times + self.offset_ns
         if not self.drift_ppb:
             return shifted
-        # Whole microseconds times ppb stay far below 2^63 for any run; the lost sub-microsecond part drifts <
-        # 1 ns.
+        # Whole microseconds times ppb stay far below 2^63 for any run; what is lost drifts less than 1 ns.
         return shifted + ((times - self.pivot_ns) // 1000 * self.drift_ppb) // (BILLION // 1000)
+
+
+UNTIED = Tie("untied")
 
 
 def source_row(trace: Trace) -> dict[str, Any]:
@@ -86,35 +107,34 @@ def with_ftrace_clock(traces: Sequence[Trace], clock: str | None) -> list[Trace]
         return list(traces)
     if clock not in FTRACE_CLOCKS:
         raise BadParameter("ftrace_clock", clock, FTRACE_CLOCKS)
-    said = pl.lit(FTRACE_CLOCKS[clock])
+    named = pl.lit(FTRACE_CLOCKS[clock])
     return [
-        trace.replace(sources=trace.sources.with_columns(clock=said))
-        if source_row(trace)["format"] == "ftrace"
+        trace.replace(sources=trace.sources.with_columns(clock=named))
+        if format_named(source_row(trace)["format"]).clock_from_user
         else trace
         for trace in traces
     ]
 
 
 def with_clock_pairs(traces: Sequence[Trace], wall_offsets: Mapping[str, int]) -> list[Trace]:
-    """Return the traces, those that name a clock in `wall_offsets` and declare no tie to wall time with that one.
+    """Return the traces, tied to wall time if they declare no tie and name a clock in `wall_offsets`.
 
-    `wall_offsets` maps a clock to what must be added to it to get wall time, read on the host of these
-    traces.
+    `wall_offsets` maps a clock to what must be added to get wall time, read on the host of these traces.
     """
-    out = []
+    paired = []
     for trace in traces:
         row = source_row(trace)
-        known = row["wall_offset_ns"] is None and row["clock"] in wall_offsets
-        said = pl.lit(wall_offsets.get(row["clock"]), pl.Int64)
-        out.append(trace.replace(sources=trace.sources.with_columns(wall_offset_ns=said)) if known else trace)
-    return out
+        if row["wall_offset_ns"] is None and row["clock"] in wall_offsets:
+            offset = pl.lit(wall_offsets[row["clock"]], pl.Int64)
+            paired.append(trace.replace(sources=trace.sources.with_columns(wall_offset_ns=offset)))
+        else:
+            paired.append(trace)
+    return paired
 
 
 def declared_tie(row: Mapping[str, Any]) -> Tie | None:
     """Return the tie to wall time that the file itself declares, None if it declares none."""
-    if row["wall_offset_ns"] is None:
-        return None
-    return Tie("declared", int(row["wall_offset_ns"]))
+    return None if row["wall_offset_ns"] is None else Tie("declared", int(row["wall_offset_ns"]))
 
 
 def user_offset(file: str, offsets: Mapping[str, int]) -> Tie | None:
@@ -125,14 +145,14 @@ def user_offset(file: str, offsets: Mapping[str, int]) -> Tie | None:
 
 
 def unmatched_offsets(files: Sequence[str], offsets: Mapping[str, int]) -> list[str]:
-    """Return the names and globs in `offsets` that stand for no file: most likely a slip of the pen."""
+    """Return the names and globs in `offsets` that match no file: most likely a slip of the pen."""
     return [
         pattern for pattern in offsets if not any(file == pattern or fnmatch(file, pattern) for file in files)
     ]
 
 
 def shared_clock_tie(row: Mapping[str, Any], others: Sequence[tuple[Mapping[str, Any], Tie]]) -> Tie | None:
-    """Return the tie of a tied source that names the same steady clock on the same host, None if there is none.
+    """Return the tie of a source that names the same steady clock on the same host, None if there is none.
 
     An ftrace text does not name its host; a clock shared with sources of two hosts is not decided here.
     """
@@ -149,23 +169,12 @@ def shared_clock_tie(row: Mapping[str, Any], others: Sequence[tuple[Mapping[str,
     return Tie("declared", tie.offset_ns, tie.drift_ppb, tie.pivot_ns, tie.error_ns, against=other["file"])
 
 
-#: Kinds of moments that mean the same on every host; all others are told by thread ids, which one host gives
-#: out.
-ACROSS_HOSTS = ("ends of collectives",)
-#: An answer this good need not be compared with what the other kinds of moments would say.
-GOOD_NS = 10_000
-#: A declared clock is contradicted if more than this share of a thread's absences is.
-CONTRADICTED = 0.1
-#: Two recordings of one run cover at least this part of the shorter one together.
-MEET = 0.1
-#: Of the moments of one source, the share that must have a partner near for a tie to count as checked by
-#: them.
-CHECKED = 0.5
-
-
 @dataclass(frozen=True)
 class Check:
-    """How two tied sources agree: `error_ns` at most, by `count` things of a `kind`; or `shift_ns` that would be needed."""
+    """How two tied sources agree, by `count` things of a `kind`.
+
+    At most `error_ns` off each other; or they do not agree, and `shift_ns` would make them.
+    """
 
     kind: str
     count: int
@@ -177,23 +186,21 @@ class Check:
 
 @dataclass
 class Evidence:
-    """Anchors of each of `traces`, made when first asked for."""
+    """What each of `traces` can be compared by, computed when first asked for."""
 
     traces: Sequence[Trace]
-    _made: dict[tuple[int, str], pl.DataFrame] = field(default_factory=dict)
+    _frames: dict[tuple[int, str], pl.DataFrame] = field(default_factory=dict)
 
     def _frame(self, index: int, what: str) -> pl.DataFrame:
-        if (index, what) not in self._made:
+        if (index, what) not in self._frames:
             makers = {**dict(KINDS), "moments": activity.moments, "absences": activity.absences}
-            self._made[index, what] = makers[what](self.traces[index])
-        return self._made[index, what]
+            self._frames[index, what] = makers[what](self.traces[index])
+        return self._frames[index, what]
 
     def span(self, index: int) -> tuple[int, int] | None:
         """Return the first and last moment of a source's events, in its own clock."""
-        frames = [
-            getattr(self.traces[index], name)
-            for name in ("slices", "gpu_ops", "samples", "sched", "counters")
-        ]
+        trace = self.traces[index]
+        frames = (trace.slices, trace.gpu_ops, trace.samples, trace.sched, trace.counters)
         times = [frame["ts_ns"].to_numpy() for frame in frames if frame.height]
         return (min(int(at.min()) for at in times), max(int(at.max()) for at in times)) if times else None
 
@@ -202,80 +209,73 @@ class Evidence:
         hosts = {source_row(self.traces[index])["host"] for index in (one, other)} - {None}
         return len(hosts) > 1
 
+    def _have_activity(self, *, slices: int, sched: int) -> bool:
+        return self.traces[sched].sched.height > 0 and self.traces[slices].slices.height > 0
+
     def fit(self, tied: int, other: int, max_error_ns: int) -> Fit | None:
         """Return how source `other`'s clock maps to source `tied`'s, by the anchors that tell it best."""
         best: Fit | None = None
-        for kind in (*dict(KINDS), "activity"):
-            if kind not in ACROSS_HOSTS and self._apart(tied, other):
-                continue
-            found = self._activity(tied, other) if kind == "activity" else self._moments(tied, other, kind)
-            if (
-                found is not None
-                and found.error_ns <= max_error_ns
-                and (best is None or found.error_ns < best.error_ns)
-            ):
-                best = _of_kind(found, kind)
+        for kind in ACROSS_HOSTS if self._apart(tied, other) else (*dict(KINDS), "activity"):
+            if kind == "activity":
+                way = self._fit_activity(tied, other)
+            else:
+                way = self._fit_moments(tied, other, kind)
+            least = max_error_ns if best is None else best.error_ns - 1
+            if way is not None and way.error_ns <= least:
+                best = replace(way, kind=kind)
             if best is not None and best.error_ns <= GOOD_NS:
                 break
         return best
 
-    def _moments(self, tied: int, other: int, kind: str) -> Fit | None:
+    def _fit_moments(self, tied: int, other: int, kind: str) -> Fit | None:
         first, second = self._frame(tied, kind), self._frame(other, kind)
         return fit(first, second) if first.height and second.height else None
 
-    def _activity(self, tied: int, other: int) -> Fit | None:
+    def _fit_activity(self, tied: int, other: int) -> Fit | None:
         """Return the fit of one source's slices to the other's scheduler events, whichever has which."""
-        found = self._ran(sched=tied, slices=other)
-        if found is None:
-            turned = self._ran(sched=other, slices=tied)
-            found = None if turned is None else _inverse(turned)
-        return found
-
-    def _ran(self, *, sched: int, slices: int) -> Fit | None:
-        if self.traces[sched].sched.is_empty() or self.traces[slices].slices.is_empty():
-            return None
-        return activity.activity_fit(self._frame(sched, "absences"), self._frame(slices, "moments"))
+        if self._have_activity(sched=tied, slices=other):
+            forward = activity.activity_fit(self._frame(tied, "absences"), self._frame(other, "moments"))
+            if forward is not None:
+                return forward
+        if self._have_activity(sched=other, slices=tied):
+            backward = activity.activity_fit(self._frame(other, "absences"), self._frame(tied, "moments"))
+            return None if backward is None else backward.inverse()
+        return None
 
     def off_share(self, slices: int, sched: int, ties: Sequence[Tie]) -> float | None:
-        """Return the share of a source's slices that begin while another's events have their thread off the CPU."""
-        if self.traces[sched].sched.is_empty() or self.traces[slices].slices.is_empty():
+        """Return the share of a source's slices that begin while their thread is off the CPU in another's."""
+        if not self._have_activity(slices=slices, sched=sched):
             return None
         begins = self._frame(slices, "moments").filter("begin")
+        absences = self._frame(sched, "absences")
         return activity.off_share(
-            _moved(begins, ties[slices], "at"),
-            _moved(self._frame(sched, "absences"), ties[sched], "left", "came"),
+            _moved(begins, ties[slices], "at"), _moved(absences, ties[sched], "left", "came")
         )
 
     def check(self, one: int, other: int, ties: Sequence[Tie], max_error_ns: int) -> Check | None:
         """Return how two tied sources agree, None if they share nothing that tells."""
-        found = [self._check_activity(*pair, ties, max_error_ns) for pair in ((one, other), (other, one))]
-        found += [
-            self._check_moments(one, other, kind, ties, max_error_ns)
-            for kind in dict(KINDS)
-            if kind in ACROSS_HOSTS or not self._apart(one, other)
-        ]
-        known = [check for check in found if check is not None]
-        wrong = [check for check in known if check.shift_ns]
-        return min(wrong or known, key=lambda check: check.error_ns, default=None)
+        apart = self._apart(one, other)
+        kinds = ACROSS_HOSTS if apart else dict(KINDS)
+        pairs = () if apart else ((one, other), (other, one))
+        checks = [self._check_activity(*pair, ties, max_error_ns) for pair in pairs]
+        checks += [self._check_moments(one, other, kind, ties, max_error_ns) for kind in kinds]
+        telling = [check for check in checks if check is not None]
+        wrong = [check for check in telling if check.shift_ns]
+        return min(wrong or telling, key=lambda check: check.error_ns, default=None)
 
     def _check_activity(
         self, slices: int, sched: int, ties: Sequence[Tie], max_error_ns: int
     ) -> Check | None:
-        if (
-            self._apart(slices, sched)
-            or self.traces[sched].sched.is_empty()
-            or self.traces[slices].slices.is_empty()
-        ):
+        if not self._have_activity(slices=slices, sched=sched):
             return None
         moments = _moved(self._frame(slices, "moments"), ties[slices], "at")
         off = _moved(self._frame(sched, "absences"), ties[sched], "left", "came")
-        found = activity.bounds(moments, off)
-        if found is None and _meet(moments, off):
+        limits = activity.bounds(moments, off)
+        if limits is None and _meet(moments, off):
             return None  # they cover a common time, and nothing in it tells
-        if found is not None and found.contradicted <= CONTRADICTED and found.low_ns <= found.high_ns:
-            return Check(
-                "activity", found.absences, max(-found.low_ns, found.high_ns, found.low_ns, -found.high_ns)
-            )
+        if limits is not None and limits.contradicted <= CONTRADICTED and limits.low_ns <= limits.high_ns:
+            low, high = limits.low_ns, limits.high_ns
+            return Check("activity", limits.absences, max(-low, high, low, -high))
         return _check_of(activity.activity_fit(off, moments), "activity", max_error_ns)
 
     def _check_moments(
@@ -284,7 +284,7 @@ class Evidence:
         first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))
         if first.is_empty() or second.is_empty():
             return None
-        missed = np.abs(residuals(first, second, 0))
+        missed = np.abs(residuals(first, second))
         times = [frame["ts_ns"].to_numpy() for frame in (first, second)]
         low, high = max(int(at[0]) for at in times), min(int(at[-1]) for at in times)
         common = min(int(((at >= low) & (at <= high)).sum()) for at in times)
@@ -305,32 +305,14 @@ def _meet(moments: pl.DataFrame, off: pl.DataFrame) -> bool:
 
 
 def _check_of(better: Fit | None, kind: str, max_error_ns: int) -> Check | None:
-    """Return what a fit of two tied clocks says of their ties: that they are wrong, or by how much they may be."""
+    """Return what a fit of two tied clocks says of their ties: wrong, or by how much they may be off."""
     if better is None or better.error_ns > max_error_ns:
         return None
-    if abs(better.offset_ns) > max_error_ns:
-        return Check(
-            kind, better.anchors, better.error_ns, better.p50_ns, better.p99_ns, shift_ns=better.offset_ns
-        )
-    return Check(kind, better.anchors, abs(better.offset_ns) + better.error_ns, better.p50_ns, better.p99_ns)
+    shift, error = better.offset_ns, better.error_ns
+    if abs(shift) <= max_error_ns:
+        shift, error = 0, abs(shift) + error
+    return Check(kind, better.anchors, error, better.p50_ns, better.p99_ns, shift)
 
 
 def _moved(frame: pl.DataFrame, tie: Tie, *columns: str) -> pl.DataFrame:
     return frame.with_columns(tie.moved(pl.col(column)).alias(column) for column in columns)
-
-
-def _of_kind(found: Fit, kind: str) -> Fit:
-    values: dict[str, Any] = {**vars(found), "kind": kind}
-    return Fit(**values)
-
-
-def _inverse(found: Fit) -> Fit:
-    """Return the fit that maps the first source's clock to the second's."""
-    drift = found.drift_ppb / 1e9
-    values: dict[str, Any] = {
-        **vars(found),
-        "offset_ns": -found.offset_ns,
-        "pivot_ns": found.pivot_ns + found.offset_ns,
-        "drift_ppb": -round(drift / (1 + drift) * 1e9),
-    }
-    return Fit(**values)

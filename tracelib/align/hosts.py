@@ -19,39 +19,53 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelib.align.clocks import source_row
+from tracelib.sources import format_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracelib.align.clocks import Remark
     from tracelib.trace import Trace
 
+    #: pid, tid, name, process, number of events
+    Identity = tuple[int | None, int, str | None, str | None, int]
 
 #: Share of a source's own threads that must be found on a host before the source is put there.
 ENOUGH = 0.8
-#: Short-lived processes change their name between two recorders' looks; more contradictions than this are no
-#: accident.
+#: Short-lived processes change their name between two recorders' looks; more contradictions are no accident.
 CLASHES = 0.1
 #: Above this share of slices that begin while their thread is off the CPU, the ids are another machine's.
 IMPOSSIBLE = 0.2
+#: The kernel cuts a thread's name to so many bytes.
+COMM_BYTES = 15
+KINETO_THREAD = re.compile(r"^(?:thread|stream) -?\d+(?: \((.*)\))?$", re.DOTALL)
+#: Names that an interpreter gives to whatever it runs: they tell nothing about the thread.
+GENERIC = re.compile(
+    r"^(?:python[\d.]*|pypy[\d.]*|pt_main_thread|ld-linux.*|main|<\.\.\.>|Thread-\d+.*|MainThread|\d*)$"
+)
 
 
 @dataclass
 class Hosts:
-    """The grouping: `group[i]` for source i, `names[g]` of each group, and a remark per source put on a host unproven."""
+    """Which sources share a host: `group[i]` of source i, `names[g]` of group g, and what there is to say."""
 
     group: list[int] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
-    remarks: list[tuple[int, str, str]] = field(default_factory=list)  # (source, level, message)
+    remarks: list[Remark] = field(default_factory=list)
 
     def add(self, name: str | None) -> int:
         self.names.append(name)
         return len(self.names) - 1
 
+    def members(self, group: int) -> list[int]:
+        return [source for source, at in enumerate(self.group) if at == group]
+
+    def remark(self, source: int, level: str, message: str) -> None:
+        self.remarks.append((source, level, message, ""))
+
 
 def group_hosts(
-    traces: Sequence[Trace],
-    apart: Sequence[bool],
-    off_share: Callable[[int, int], float | None] = lambda _a, _b: None,
+    traces: Sequence[Trace], apart: Sequence[bool], off_share: Callable[[int, int], float | None]
 ) -> Hosts:
     """Return which of `traces` share a host.
 
@@ -63,8 +77,8 @@ def group_hosts(
     rows = [source_row(trace) for trace in traces]
     for index, row in enumerate(rows):
         if row["host"] is not None and not apart[index]:
-            known = row["host"] in hosts.names
-            hosts.group[index] = hosts.names.index(row["host"]) if known else hosts.add(row["host"])
+            new = row["host"] not in hosts.names
+            hosts.group[index] = hosts.add(row["host"]) if new else hosts.names.index(row["host"])
     identities = [_identities(trace) for trace in traces]
     # Those that see most threads first: ftrace sees every process, a Kineto file only its own.
     unnamed = [i for i in range(len(traces)) if hosts.group[i] < 0 and not apart[i]]
@@ -80,11 +94,9 @@ def group_hosts(
 
 
 def _name_rivals(hosts: Hosts, traces: Sequence[Trace]) -> None:
-    """Give unnamed hosts a name where two of them hold the same process id, so that (host, pid) stays a key."""
-    members = {
-        group: [i for i, at in enumerate(hosts.group) if at == group] for group in range(len(hosts.names))
-    }
-    pids = {group: set().union(*(_processes(traces[i]) for i in found)) for group, found in members.items()}
+    """Name unnamed hosts where two of them hold the same process id, so that (host, pid) stays a key."""
+    members = {group: hosts.members(group) for group in range(len(hosts.names))}
+    pids = {group: set().union(*(_processes(traces[i]) for i in own)) for group, own in members.items()}
     unnamed = [group for group, name in enumerate(hosts.names) if name is None]
     for group in unnamed:
         if any(pids[group] & pids[other] for other in unnamed if other != group):
@@ -99,14 +111,15 @@ def _rivals(index: int, traces: Sequence[Trace]) -> list[str]:
     image.
     """
     own = source_row(traces[index])
-    if own["format"] not in ("torch_profiler", "nsys"):
+    scope = format_named(own["format"]).scope
+    if scope == "machine":
         return []
     rivals = []
     for trace in (*traces[:index], *traces[index + 1 :]):
         other = source_row(trace)
         if other["format"] != own["format"] or not _processes(traces[index]) & _processes(trace):
             continue
-        if own["format"] == "nsys" or other["rank"] != own["rank"] or _overlap(own, other):
+        if scope == "session" or other["rank"] != own["rank"] or _overlap(own, other):
             rivals.append(str(other["file"]))
     return rivals
 
@@ -127,12 +140,8 @@ def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     )
 
 
-#: pid, tid, name, process, number of events
-Identity = tuple[int | None, int, str | None, str | None, int]
-
-
 def _identities(trace: Trace) -> list[Identity]:
-    """Return who did something in a trace, and how much: what counts is where the work was, not how many slept."""
+    """Return who did something in a trace, and how much: threads count by their work."""
     seen = [trace.slices["thread"], trace.samples["thread"], trace.sched["next"], trace.sched["prev"]]
     events = pl.concat(seen).drop_nulls().rename("thread").value_counts()
     threads = trace.threads.join(events, on="thread").filter(pl.col("tid") > 0).sort("thread")
@@ -157,41 +166,35 @@ def _place(
     """
     fitting: list[int] = []
     for group in range(len(hosts.names)):
-        members = [other for other, at in enumerate(hosts.group) if at == group]
-        found, clashes = _agreement(
-            identities[index], [row for other in members for row in identities[other]]
-        )
-        off = [
-            s
-            for other in members
-            for s in (off_share(index, other), off_share(other, index))
-            if s is not None
-        ]
+        members = hosts.members(group)
+        theirs = [row for other in members for row in identities[other]]
+        met, clashes = _agreement(identities[index], theirs)
+        shares = [off_share(*pair) for other in members for pair in ((index, other), (other, index))]
+        off = [part for part in shares if part is not None]
         proven = bool(off) or not rivals
-        if found >= ENOUGH and clashes <= CLASHES and max(off, default=0.0) <= IMPOSSIBLE and proven:
+        if met >= ENOUGH and clashes <= CLASHES and max(off, default=0.0) <= IMPOSSIBLE and proven:
             fitting.append(group)
     if len(fitting) == 1:
         name = hosts.names[fitting[0]] or "another source's host"
-        hosts.remarks.append(
-            (
-                index,
-                "info",
-                f"{file} names no host; its process and thread ids agree with {name}, so it is put there",
-            )
-        )
+        message = f"{file} names no host; its process and thread ids agree with {name}, so it is put there"
+        hosts.remark(index, "info", message)
         return fitting[0]
     if rivals:
-        message = f"{file} and {', '.join(rivals)} hold different processes of one id, and no source proves where each ran; {file} is kept apart"
-        hosts.remarks.append((index, "warning", message))
+        files = ", ".join(rivals)
+        message = (
+            f"{file} and {files} hold different processes of one id, and no source proves where each ran; "
+            f"{file} is kept apart"
+        )
+        hosts.remark(index, "warning", message)
     if fitting:
         names = ", ".join(str(hosts.names[group]) for group in fitting)
-        message = f"{file} names no host and its thread ids fit several ({names}); it is kept apart from all of them"
-        hosts.remarks.append((index, "warning", message))
+        message = f"{file} names no host and its thread ids fit several ({names}); it is kept apart"
+        hosts.remark(index, "warning", message)
     return hosts.add(None)
 
 
 def _agreement(own: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[float, float]:
-    """Return the shares of a source's events on threads that the other side knows, and on threads that it contradicts."""
+    """Return the shares of a source's events on threads that the other side knows, and contradicts."""
     by_tid: dict[int, list[Identity]] = {}
     for row in theirs:
         by_tid.setdefault(row[1], []).append(row)
@@ -205,14 +208,6 @@ def _agreement(own: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[flo
         met += count * bool(fits)
         clashes += count * bool(same and not fits)
     return met / max(1, total), clashes / max(1, total)
-
-
-COMM_BYTES = 15
-KINETO_THREAD = re.compile(r"^(?:thread|stream) -?\d+(?: \((.*)\))?$", re.DOTALL)
-#: Names that an interpreter gives to whatever it runs: they tell nothing about the thread.
-GENERIC = re.compile(
-    r"^(?:python[\d.]*|pypy[\d.]*|pt_main_thread|ld-linux.*|main|<\.\.\.>|Thread-\d+.*|MainThread|\d*)$"
-)
 
 
 def bare_name(name: str | None) -> str | None:
@@ -254,7 +249,7 @@ def compatible(one: str | None, other: str | None, inherited: Iterable[str | Non
 
 
 def best_name(names: Iterable[str | None], inherited: Iterable[str | None] = ()) -> str | None:
-    """Return the name that says most: own before inherited before generic, whole before cut, else the earlier one."""
+    """Return the name that says most: own before inherited before generic, whole before cut."""
     known = [name for name in names if name]
     parents = [name for name in inherited if name]
     own = [

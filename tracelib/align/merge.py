@@ -1,4 +1,4 @@
-"""Many traces of one file each into one trace: threads that are the same become one, times move to the timeline.
+"""Many traces of one file each into one trace: equal threads become one, times move to the timeline.
 
 Two rows are the same thread if host, process id and thread id agree and the names do not contradict each
 other; a source that does not know process ids (ftrace without record-tgid) is joined by thread id alone, if
@@ -17,6 +17,7 @@ import polars as pl
 from tracelib.align.clocks import source_row
 from tracelib.align.hosts import bare_name, best_name, compatible
 from tracelib.schema import FRAMES, IDLE
+from tracelib.sources import format_named
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from tracelib.align.clocks import Tie
 
-#: Whose name for a thread is taken first: the kernel's own, then nsys's copy of it, then the profiler's.
-NAME_ORDER = ("perf", "ftrace", "pftrace", "nsys", "torch_profiler")
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
 DURATIONS = ("slices", "gpu_ops")
 #: Names of each (host group, process id).
@@ -76,14 +75,14 @@ def _threads(traces: Sequence[Trace], hosts: Sequence[int]) -> tuple[list[_Threa
     for index, row in sorted(rows, key=lambda item: item[1]["pid"] is None):  # stable: those with a pid first
         group = hosts[index]
         near = by_tid[group, row["tid"]] if row["pid"] is None else by_ids[group, row["pid"], row["tid"]]
-        found = _match(row, [i for i in near if index not in merged[i].seen], merged, mains)
-        if found is None:
-            found = len(merged)
+        same = _match(row, [i for i in near if index not in merged[i].seen], merged, mains)
+        if same is None:
+            same = len(merged)
             merged.append(_Thread(group, row["pid"], row["tid"]))
-            by_ids[group, row["pid"], row["tid"]].append(found)
-            by_tid[group, row["tid"]].append(found)
-        merged[found].seen[index] = (bare_name(row["name"]), bare_name(row["process"]))
-        local[index][row["thread"]] = found
+            by_ids[group, row["pid"], row["tid"]].append(same)
+            by_tid[group, row["tid"]].append(same)
+        merged[same].seen[index] = (bare_name(row["name"]), bare_name(row["process"]))
+        local[index][row["thread"]] = same
     return merged, local
 
 
@@ -98,7 +97,7 @@ def _main_names(traces: Sequence[Trace], hosts: Sequence[int]) -> Mains:
 
 
 def _match(row: dict[str, Any], near: Sequence[int], merged: Sequence[_Thread], mains: Mains) -> int | None:
-    """Return which of the threads `near` is `row`'s, None if none fits or, without a process id, more than one."""
+    """Return which of the threads `near` is `row`'s, None if none or, without a process id, several fit."""
     name = bare_name(row["name"])
     fits = [
         candidate
@@ -114,16 +113,15 @@ def _match(row: dict[str, Any], near: Sequence[int], merged: Sequence[_Thread], 
 def _threads_frame(
     threads: Sequence[_Thread], formats: Sequence[str], names: Sequence[str | None]
 ) -> pl.DataFrame:
-    order = [
-        sorted(thread.seen, key=lambda index: (NAME_ORDER.index(formats[index]), index)) for thread in threads
-    ]
+    ranks = [format_named(name).thread_name_rank for name in formats]
+    order = [sorted(thread.seen, key=lambda index: (ranks[index], index)) for thread in threads]
     processes: defaultdict[tuple[int, int | None], list[str | None]] = defaultdict(list)
     for thread, sources in zip(threads, order, strict=True):
         mains = [thread.seen[i][0] for i in sources] if thread.pid == thread.tid else []
         processes[thread.host, thread.pid] = (
             mains + processes[thread.host, thread.pid] + [thread.seen[i][1] for i in sources]
         )
-    process = {key: best_name(found) for key, found in processes.items() if key[1] is not None}
+    process = {key: best_name(own) for key, own in processes.items() if key[1] is not None}
     rows = []
     for number, (thread, sources) in enumerate(zip(threads, order, strict=True)):
         own = process.get((thread.host, thread.pid)) or best_name(thread.seen[i][1] for i in sources)
@@ -144,7 +142,7 @@ def _threads_frame(
 def _gpus(
     traces: Sequence[Trace], hosts: Sequence[int], names: Sequence[str | None]
 ) -> tuple[pl.DataFrame, list[dict[int, int]]]:
-    """Return the GPUs that ran something, keyed by (host, device, rank or else source and id), and each source's ids."""
+    """Return the GPUs that ran something, one per (host, device, rank or source), and each source's ids."""
     keys: dict[tuple[int, int | None, str], int] = {}
     rows: list[dict[str, Any]] = []
     local: list[dict[int, int]] = [{} for _ in traces]

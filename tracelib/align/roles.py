@@ -21,14 +21,14 @@ import polars as pl
 
 from tracelib.align.hosts import is_generic
 from tracelib.errors import BadParameter
-from tracelib.schema import FRAMES
+from tracelib.schema import THREADS
+from tracelib.words import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from tracelib.trace import Trace
 
-ROLES = ("api_server", "engine", "worker", "recorder", "system")
 #: Order among equal evidence: what a name says of the rarer part first.
 SERVER = ("worker", "engine", "api_server")
 
@@ -51,21 +51,16 @@ def _rules() -> tuple[tuple[_Rule, ...], tuple[dict[str, Any], ...], re.Pattern[
 
 
 def by_name(name: str | None, scope: str) -> Verdict | None:
-    """Return the role and rank that the rules of `scope` give a thread's or process's name, None without a match.
+    """Return the role and rank that the rules of `scope` give a thread's or process's name, None if none do.
 
-    Examples
-    --------
-    >>> by_name("VLLM::Worker_TP1", "process"), by_name("VLLM::EngineCor", "process"), by_name("bash", "process")
-    (('worker', 1), ('engine', None), None)
-
+    >>> by_name("VLLM::Worker_TP1", "process"), by_name("bash", "process")
+    (('worker', 1), None)
     """
     for rule in _rules()[0]:
         match = rule.match.search(name) if name and rule.scope == scope else None
         if match:
-            rank = next(
-                (value for key, value in match.groupdict().items() if key.startswith("rank") and value), None
-            )
-            return rule.role, None if rank is None else int(rank)
+            ranks = (int(rank) for key, rank in match.groupdict().items() if key.startswith("rank") and rank)
+            return rule.role, next(ranks, None)
     return None
 
 
@@ -78,10 +73,10 @@ def assign_roles(trace: Trace, roles: Mapping[str, str] | None = None) -> Trace:
     Raises
     ------
     BadParameter
-        A role is none of api_server, engine, worker, recorder, system, or a pattern is no regular expression.
+        A role is none of :data:`tracelib.words.ROLES`, or a pattern is not a regular expression.
 
     """
-    said = {pattern: _role_and_rank(pattern, value) for pattern, value in (roles or {}).items()}
+    user_roles = {pattern: _role_and_rank(pattern, value) for pattern, value in (roles or {}).items()}
     ranks = _recorded_ranks(trace)
     evidence = _evidence(trace)
     processes: defaultdict[Process, list[dict[str, Any]]] = defaultdict(list)
@@ -89,11 +84,11 @@ def assign_roles(trace: Trace, roles: Mapping[str, str] | None = None) -> Trace:
         processes[_process(row)].append(row)
     rows: list[dict[str, Any]] = []
     for process, members in processes.items():
-        role, rank = _process_role(members, said, evidence.get(process, Counter()))
+        role, rank = _process_role(members, user_roles, evidence.get(process, Counter()))
         if role == "worker" and rank is None:
             rank = ranks.get(process)
-        rows += [{**row, **_thread_role(row, role, rank, said)} for row in members]
-    threads = pl.DataFrame(rows, schema=FRAMES["threads"]).sort("thread")
+        rows += [{**row, **_thread_role(row, role, rank, user_roles)} for row in members]
+    threads = pl.DataFrame(rows, schema=THREADS).sort("thread")
     return trace.replace(threads=threads, gpus=_ranked_gpus(trace, threads))
 
 
@@ -113,10 +108,9 @@ def _role_and_rank(pattern: str, value: str) -> Verdict:
     return role, int(rank) if rank else None
 
 
-def _user_role(texts: Iterable[str | None], said: Mapping[str, Verdict]) -> Verdict | None:
-    known = [text for text in texts if text]
-    for pattern, verdict in said.items():
-        if any(fnmatch(text, pattern) or _matches(pattern, text) for text in known):
+def _user_role(texts: Sequence[str | None], user_roles: Mapping[str, Verdict]) -> Verdict | None:
+    for pattern, verdict in user_roles.items():
+        if any(fnmatch(text, pattern) or _matches(pattern, text) for text in texts if text):
             return verdict
     return None
 
@@ -129,21 +123,20 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _process_role(
-    members: list[dict[str, Any]], said: Mapping[str, Verdict], evidence: Counter[tuple[str, int | None]]
+    members: list[dict[str, Any]],
+    user_roles: Mapping[str, Verdict],
+    evidence: Counter[tuple[str, int | None]],
 ) -> Verdict:
     first = members[0]
     main = [row["name"] for row in members if row["pid"] is not None and row["pid"] == row["tid"]]
-    user = _user_role([first["process"], *main, str(first["pid"])], said)
-    if user:
+    if user := _user_role([first["process"], *main, str(first["pid"])], user_roles):
         return user
     for name in (*main, first["process"]):
-        verdict = by_name(name, "process")
-        if verdict:
+        if verdict := by_name(name, "process"):
             return verdict
-    votes = Counter(verdict for row in members if (verdict := by_name(row["name"], "process")))
-    found = votes or evidence
-    if found:
-        return max(found, key=lambda verdict: (found[verdict], -_order(verdict[0])))
+    votes = Counter(verdict for row in members if (verdict := by_name(row["name"], "process"))) or evidence
+    if votes:
+        return max(votes, key=lambda verdict: (votes[verdict], -_order(verdict[0])))
     names = [name for name in (*main, first["process"], first["name"]) if name]
     if any(_rules()[2].search(name) or not is_generic(name) for name in names):
         return "system", None
@@ -155,51 +148,41 @@ def _order(role: str | None) -> int:
 
 
 def _thread_role(
-    row: Mapping[str, Any], role: str | None, rank: int | None, said: Mapping[str, Verdict]
+    row: Mapping[str, Any], role: str | None, rank: int | None, user_roles: Mapping[str, Verdict]
 ) -> dict[str, str | int | None]:
-    own = _user_role([row["name"]], said) or by_name(row["name"], "thread")
+    own = _user_role([row["name"]], user_roles) or by_name(row["name"], "thread")
     if own:
         return {"role": own[0], "rank": own[1] if own[1] is not None else (rank if own[0] == role else None)}
     return {"role": role, "rank": rank}
 
 
 def _launchers(trace: Trace) -> pl.DataFrame:
-    """Return host, pid and rank of processes that launched GPU work, the rank from the file's or the GPU's."""
+    """Return host, pid and rank (the file's, else the GPU's) of processes that launched GPU work."""
     hosts = trace.gpus.select("gpu", "host", gpu_rank="rank")
     ranks = trace.sources.select("source", source_rank="rank")
     pairs = trace.gpu_ops.select("source", "gpu", "pid").drop_nulls("pid").unique()
     joined = pairs.join(hosts, on="gpu").join(ranks, on="source")
-    return (
-        joined.select("host", "pid", rank=pl.coalesce("source_rank", "gpu_rank"))
-        .unique()
-        .sort("host", "pid", "rank")
-    )
+    launchers = joined.select("host", "pid", rank=pl.coalesce("source_rank", "gpu_rank"))
+    return launchers.unique().sort("host", "pid", "rank")
 
 
 def _recorded_ranks(trace: Trace) -> dict[Process, int]:
     """Return the rank of each process for which the recorder wrote one."""
     ranks = _launchers(trace).drop_nulls("rank").group_by("host", "pid").agg(pl.col("rank").unique())
-    return {(host, pid, None): found[0] for host, pid, found in ranks.iter_rows() if len(found) == 1}
+    return {(host, pid, None): own[0] for host, pid, own in ranks.iter_rows() if len(own) == 1}
 
 
 def _evidence(trace: Trace) -> dict[Process, Counter[tuple[str, int | None]]]:
     """Return for each process how much its slices speak for each role."""
     gpu = {(host, pid, None) for host, pid, _ in _launchers(trace).iter_rows()}
-    named = (
-        trace.slices.filter(pl.col("category").is_in(["annotation", "python"]))
-        .group_by("thread", "name")
-        .len()
-    )
-    with_process = named.join(trace.threads.select("thread", "host", "pid"), on="thread").drop_nulls("pid")
-    distinct = with_process.select("host", "pid", pl.col("name").cast(pl.String)).unique()
+    ranges = trace.slices.filter(pl.col("category").is_in(["annotation", "python"]))
+    by_thread = ranges.select("thread", "name").unique()
+    by_process = by_thread.join(trace.threads.select("thread", "host", "pid"), on="thread").drop_nulls("pid")
+    distinct = by_process.select("host", "pid", pl.col("name").cast(pl.String)).unique()
     evidence: defaultdict[Process, Counter[tuple[str, int | None]]] = defaultdict(Counter)
     for rule in _rules()[1]:
-        for host, pid in (
-            distinct.filter(pl.col("name").str.contains(rule["match"]))
-            .select("host", "pid")
-            .unique()
-            .iter_rows()
-        ):
+        matching = distinct.filter(pl.col("name").str.contains(rule["match"]))
+        for host, pid in matching.select("host", "pid").unique().iter_rows():
             process = (host, pid, None)
             if process in gpu or not rule.get("needs_gpu"):
                 evidence[process][rule["role"], None] += rule["weight"]
@@ -209,26 +192,14 @@ def _evidence(trace: Trace) -> dict[Process, Counter[tuple[str, int | None]]]:
 
 
 def _ranked_gpus(trace: Trace, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return the GPUs with the rank of the one worker process that drives each, where the recorder named none."""
-    workers = (
-        threads.filter(pl.col("role") == "worker")
-        .select("host", "pid", worker_rank="rank")
-        .drop_nulls()
-        .unique()
-    )
-    pairs = (
-        trace.gpu_ops.select("gpu", "pid")
-        .drop_nulls()
-        .unique()
-        .join(trace.gpus.select("gpu", "host"), on="gpu")
-    )
-    ranked = (
-        pairs.join(workers, on=["host", "pid"], nulls_equal=True)
-        .group_by("gpu")
-        .agg(pl.col("worker_rank").unique())
-    )
-    sole = ranked.filter(pl.col("worker_rank").list.len() == 1).select(
-        "gpu", pl.col("worker_rank").list.first()
+    """Return the GPUs with the rank of the one worker that drives each, where the recorder named none."""
+    workers = threads.filter(pl.col("role") == "worker").select("host", "pid", worker_rank="rank")
+    pairs = trace.gpu_ops.select("gpu", "pid").drop_nulls().unique()
+    on_hosts = pairs.join(trace.gpus.select("gpu", "host"), on="gpu")
+    driven = on_hosts.join(workers.drop_nulls().unique(), on=["host", "pid"], nulls_equal=True)
+    ranks = driven.group_by("gpu").agg(pl.col("worker_rank").unique())
+    sole = ranks.filter(pl.col("worker_rank").list.len() == 1).with_columns(
+        pl.col("worker_rank").list.first()
     )
     joined = trace.gpus.join(sole, on="gpu", how="left").with_columns(rank=pl.coalesce("rank", "worker_rank"))
     return joined.select(trace.gpus.columns).sort("gpu")

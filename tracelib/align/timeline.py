@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelib.align.clocks import (
     BILLION,
-    Check,
+    UNTIED,
     Evidence,
     Tie,
     declared_tie,
@@ -24,18 +24,29 @@ from tracelib.align.clocks import (
     source_row,
     user_offset,
 )
+from tracelib.words import count, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tracelib.align.anchors import Fit
+    from tracelib.align.clocks import Check, Remark
     from tracelib.trace import Trace
 
+    Rows = Sequence[Mapping[str, Any]]  # of `sources`, one per trace
+    Checks = dict[tuple[int, int], Check]
+    Span = tuple[int, int]  # first and last ns on the timeline
 
 DEFAULT_MAX_ERROR_NS = 50_000
-
-Remark = tuple[int | None, str, str, str]  # source, level, message, fix
-Checks = dict[tuple[int, int], Check]
+UNTIED_MESSAGE = (
+    "its clock could not be tied to the others': it is reported alone, and nothing of it is joined"
+)
+UNTIED_FIX = (
+    "give its clock (--ftrace-clock mono) or its offset to wall time (--offset FILE=NS); "
+    "record perf with -k mono"
+)
+REFERENCE_MESSAGE = "no file says where wall time is: this file's clock is the timeline"
+ALONE_MESSAGE = "it covers none of the time that the other files cover: another run, or a wrong clock"
 
 
 @dataclass
@@ -47,7 +58,7 @@ class Timeline:
     remarks: list[Remark] = field(default_factory=list)
 
     def off_share(self, index: int, other: int) -> float | None:
-        """Return the share of source `index`'s slices that begin while source `other` has their thread off the CPU."""
+        """Return the share of a source's slices that begin while their thread is off the CPU in another's."""
         return self.evidence.off_share(index, other, self.ties)
 
 
@@ -57,134 +68,129 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
     evidence = Evidence(traces)
     ties: list[Tie | None] = [user_offset(str(row["file"]), offsets) or declared_tie(row) for row in rows]
     if all(tie is None for tie in ties):
-        fullest = max(
-            range(len(traces)), key=lambda index: (traces[index].gpu_ops.height, _rows(traces[index]))
-        )
-        ties[fullest] = Tie("reference")
+        size = [(trace.gpu_ops.height, _events(trace)) for trace in traces]
+        ties[size.index(max(size))] = Tie("reference")
     _tie_all(rows, ties, evidence, max_error_ns)
     remarks, checks = _replace_wrong(rows, ties, evidence, max_error_ns)
-    made = [_checked(index, tie or Tie("untied"), checks, rows) for index, tie in enumerate(ties)]
-    remarks += apart(evidence, made)
-    for index, tie in enumerate(made):
+    checked = [_checked(index, tie or UNTIED, checks, rows) for index, tie in enumerate(ties)]
+    remarks += _apart(evidence, checked)
+    for index, tie in enumerate(checked):
         remarks += _remarks(index, tie, checks, rows)
-    return Timeline(made, evidence, remarks)
+    return Timeline(checked, evidence, remarks)
 
 
-def _rows(trace: Trace) -> int:
+def _events(trace: Trace) -> int:
     return sum(frame.height for frame in trace.frames().values())
 
 
-def _tie_all(
-    rows: Sequence[Mapping[str, Any]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
-) -> None:
+def _tie_all(rows: Rows, ties: list[Tie | None], evidence: Evidence, max_error_ns: int) -> None:
     """Tie what can be tied through those that are, the surest first."""
     while True:
         for index, row in enumerate(rows):
             if ties[index] is None:
                 tied = [(other, tie) for other, tie in zip(rows, ties, strict=True) if tie is not None]
                 ties[index] = shared_clock_tie(row, tied)
-        found = _surest(ties, evidence, max_error_ns)
-        if found is None:
+        surest = _surest(ties, evidence, max_error_ns)
+        if surest is None:
             return
-        index, through, best = found
+        index, through, fit = surest
         against = ties[through]
         assert against is not None
-        ties[index] = _through(best, against, str(rows[through]["file"]))
+        ties[index] = _through(fit, against, str(rows[through]["file"]))
 
 
 def _surest(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -> tuple[int, int, Fit] | None:
     """Return a source without a tie, the tied one that it agrees with best, and how their clocks differ."""
-    found = [
-        (fit, index, through)
+    fits = [
+        (index, through, fit)
         for index, tie in enumerate(ties)
         if tie is None
-        for through, known in enumerate(ties)
-        if known is not None and (fit := evidence.fit(through, index, max_error_ns)) is not None
+        for through, other in enumerate(ties)
+        if other is not None and (fit := evidence.fit(through, index, max_error_ns)) is not None
     ]
-    if not found:
-        return None
-    fit, index, through = min(found, key=lambda item: item[0].error_ns)
-    return index, through, fit
+    return min(fits, key=lambda item: item[2].error_ns, default=None)
 
 
-def _through(found: Fit, against: Tie, file: str) -> Tie:
-    """Return the tie of a source that `found` maps to the clock of a source tied by `against`."""
-    at_pivot = found.pivot_ns + found.offset_ns
+def _through(fit: Fit, against: Tie, file: str) -> Tie:
+    """Return the tie of a source that `fit` maps to the clock of a source tied by `against`."""
+    at_pivot = fit.pivot_ns + fit.offset_ns
     drifted = (at_pivot - against.pivot_ns) * against.drift_ppb // BILLION
     return Tie(
         "anchors",
-        found.offset_ns + against.offset_ns + drifted,
-        found.drift_ppb + against.drift_ppb,
-        found.pivot_ns,
-        found.error_ns + (against.error_ns or 0),
+        fit.offset_ns + against.offset_ns + drifted,
+        fit.drift_ppb + against.drift_ppb,
+        fit.pivot_ns,
+        fit.error_ns + (against.error_ns or 0),
         against=file,
-        anchors=found.anchors,
-        p50_ns=found.p50_ns,
-        p99_ns=found.p99_ns,
-        kind=found.kind,
+        anchors=fit.anchors,
+        p50_ns=fit.p50_ns,
+        p99_ns=fit.p99_ns,
+        kind=fit.kind,
     )
 
 
 def _replace_wrong(
-    rows: Sequence[Mapping[str, Any]], ties: list[Tie | None], evidence: Evidence, max_error_ns: int
+    rows: Rows, ties: list[Tie | None], evidence: Evidence, max_error_ns: int
 ) -> tuple[list[Remark], Checks]:
-    """Check the tied sources against each other, and tie by anchors those whose declared clock is proven wrong.
-
-    Which of two is wrong, more witnesses decide; then, who shares less time with the others; then, the one
-    without GPU work, whose header is a mere pair of clock readings.
-    """
+    """Check tied sources against each other; tie by anchors those whose declared clock is proven wrong."""
     remarks: list[Remark] = []
-
-    def made(index: int) -> Tie:
-        return ties[index] or Tie("untied")
-
     while True:
         checks = _checks(ties, evidence, max_error_ns)
         wrong = {pair: check for pair, check in checks.items() if check.shift_ns}
-        accused = [index for pair in wrong for index in pair if made(index).method == "declared"]
-        if not accused:
-            remarks += [_doubt(pair, check, rows) for pair, check in wrong.items()]
-            return remarks, checks
-        # What was measured against an accused one repeats its word: only declared clocks bear witness.
-        votes = [
-            index for pair in wrong if all(made(at).method != "anchors" for at in pair) for index in pair
-        ]
-        worst = max(
-            accused,
-            key=lambda index: (
-                votes.count(index),
-                -_shared_time(index, rows, evidence, ties),
-                evidence.traces[index].gpu_ops.is_empty(),
-                index,
-            ),
-        )
+        worst = _worst([*wrong], rows, ties, evidence)
+        if worst is None:
+            return [*remarks, *(_doubt(pair, check, rows) for pair, check in wrong.items())], checks
         pair, check = next((pair, check) for pair, check in wrong.items() if worst in pair)
-        other = pair[0] if pair[1] == worst else pair[1]
         _untie(worst, rows, ties)
-        _tie_all(
-            [{**row, "clock": None} if at == worst else row for at, row in enumerate(rows)],
-            ties,
-            evidence,
-            max_error_ns,
+        nameless = [{**row, "clock": None} if at == worst else row for at, row in enumerate(rows)]
+        _tie_all(nameless, ties, evidence, max_error_ns)
+        level, outcome = "warning", "it is tied by anchors instead"
+        if ties[worst] is None:
+            level, outcome = "error", "it is kept apart"
+        message = (
+            f"the clock that it declares is {_off(check)} off that of {rows[_other(pair, worst)]['file']}, "
+            f"as {_anchors(check)} prove; {outcome}"
         )
-        level = "warning" if ties[worst] is not None else "error"
-        said = (
-            f"the clock that it declares is {abs(check.shift_ns) / 1e6:.3f} ms off that of {rows[other]['file']}, as "
-            f"{check.count:,} anchors ({check.kind}) prove; {'it is tied by anchors instead' if ties[worst] else 'it is kept apart'}"
-        )
-        remarks.append((worst, level, said, "give its offset (--offset FILE=NS) if you know better"))
+        remarks.append((worst, level, message, "give its offset (--offset FILE=NS) if you know better"))
 
 
-def _shared_time(
-    index: int, rows: Sequence[Mapping[str, Any]], evidence: Evidence, ties: Sequence[Tie | None]
-) -> int:
-    """Return how long a source and each of the others, tied otherwise than through it, cover the same time, in all."""
-    file = rows[index]["file"]
-    free = [at for at, tie in enumerate(ties) if at != index and tie is not None and tie.against != file]
-    return common_ns(index, free, evidence, ties)
+def _worst(
+    wrong: Sequence[tuple[int, int]], rows: Rows, ties: Sequence[Tie | None], evidence: Evidence
+) -> int | None:
+    """Return which source of the pairs that disagree declares a wrong clock, None if none declares one.
+
+    More witnesses decide; then, who shares less time with the others; then, who has no GPU work, and whose
+    header is a mere pair of clock readings.
+    """
+    method = [(tie or UNTIED).method for tie in ties]
+    # What was measured against an accused one repeats its word: only declared clocks bear witness.
+    votes = [index for pair in wrong if all(method[at] != "anchors" for at in pair) for index in pair]
+    return max(
+        (index for pair in wrong for index in pair if method[index] == "declared"),
+        key=lambda index: (
+            votes.count(index),
+            -_shared_time(index, rows, evidence, ties),
+            evidence.traces[index].gpu_ops.is_empty(),
+            index,
+        ),
+        default=None,
+    )
 
 
-def _untie(index: int, rows: Sequence[Mapping[str, Any]], ties: list[Tie | None]) -> None:
+def _other(pair: tuple[int, int], one: int) -> int:
+    return pair[0] if pair[1] == one else pair[1]
+
+
+def _shared_time(index: int, rows: Rows, evidence: Evidence, ties: Sequence[Tie | None]) -> int:
+    """Return how long a source and others, not tied through it, cover the same time."""
+    spans = _spans(evidence, ties)
+    first, last = spans.get(index, (0, 0))
+    through = [at for at, tie in enumerate(ties) if tie is not None and tie.against == rows[index]["file"]]
+    others = [span for at, span in spans.items() if at not in (index, *through)]
+    return sum(max(0, min(last, end) - max(first, begin)) for begin, end in others)
+
+
+def _untie(index: int, rows: Rows, ties: list[Tie | None]) -> None:
     """Take a source's tie away, and the ties of those that were tied through it."""
     ties[index] = None
     for other, tie in enumerate(ties):
@@ -194,10 +200,10 @@ def _untie(index: int, rows: Sequence[Mapping[str, Any]], ties: list[Tie | None]
 
 def _checks(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -> Checks:
     """Return how the sources agree whose clocks nobody measured."""
-    held = [index for index, tie in enumerate(ties) if tie is not None]
-    moved = [tie or Tie("untied") for tie in ties]
+    tied = [index for index, tie in enumerate(ties) if tie is not None]
+    moved = [tie or UNTIED for tie in ties]
     checks: Checks = {}
-    for one, other in combinations(held, 2):
+    for one, other in combinations(tied, 2):
         files = {str(source_row(evidence.traces[index])["file"]) for index in (one, other)}
         measured = [moved[index] for index in (one, other) if moved[index].method == "anchors"]
         # What was tied through the other one proves nothing about it.
@@ -208,12 +214,12 @@ def _checks(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -
     return checks
 
 
-def _checked(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, Any]]) -> Tie:
-    """Return a tie that nobody measured with what the best check says of it: the error that is left room for, and by what."""
-    found = _best_check(index, checks)
-    if found is None or tie.error_ns is not None:
+def _checked(index: int, tie: Tie, checks: Checks, rows: Rows) -> Tie:
+    """Return a tie that nobody measured with the error that its best check leaves room for, and by what."""
+    best = _best_check(index, checks)
+    if best is None or tie.error_ns is not None:
         return tie
-    check, other = found
+    check, other = best
     return replace(
         tie,
         error_ns=check.error_ns,
@@ -226,109 +232,99 @@ def _checked(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, A
 
 
 def _best_check(index: int, checks: Checks) -> tuple[Check, int] | None:
-    """Return the check that leaves a source least room, of those that agree with its tie, and against which source."""
+    """Return the check that leaves a source least room, of those that agree, and the source it is against."""
     agreed = [
-        (check, pair[0] if pair[1] == index else pair[1])
-        for pair, check in checks.items()
-        if index in pair and not check.shift_ns
+        (check, _other(pair, index)) for pair, check in checks.items() if index in pair and not check.shift_ns
     ]
     return min(agreed, key=lambda item: item[0].error_ns, default=None)
 
 
-def _doubt(pair: tuple[int, int], check: Check, rows: Sequence[Mapping[str, Any]]) -> Remark:
-    said = (
-        f"its clock is {abs(check.shift_ns) / 1e6:.3f} ms off that of {rows[pair[0]]['file']}, as {check.count:,} anchors "
-        f"({check.kind}) say; what is joined between them is off by as much"
+def _off(check: Check) -> str:
+    return f"{abs(check.shift_ns) / 1e6:.3f} ms"
+
+
+def _anchors(check: Check) -> str:
+    return f"{count(check.count)} anchors ({check.kind})"
+
+
+def _doubt(pair: tuple[int, int], check: Check, rows: Rows) -> Remark:
+    message = (
+        f"its clock is {_off(check)} off that of {rows[pair[0]]['file']}, as {_anchors(check)} say; "
+        "what is joined between them is off by as much"
     )
-    return pair[1], "warning", said, "correct the offset of one of them (--offset FILE=NS), or leave it out"
+    return (
+        pair[1],
+        "warning",
+        message,
+        "correct the offset of one of them (--offset FILE=NS), or leave it out",
+    )
 
 
-def _remarks(index: int, tie: Tie, checks: Checks, rows: Sequence[Mapping[str, Any]]) -> list[Remark]:
+def _remarks(index: int, tie: Tie, checks: Checks, rows: Rows) -> list[Remark]:
     if tie.method == "untied":
-        fix = "give its clock (--ftrace-clock mono) or its offset to wall time (--offset FILE=NS); record perf with -k mono"
-        return [
-            (
-                index,
-                "warning",
-                "its clock could not be tied to the others': it is reported alone, and nothing of it is joined",
-                fix,
-            )
-        ]
+        return [(index, "warning", UNTIED_MESSAGE, UNTIED_FIX)]
     if tie.method == "anchors":
         return [(index, "info", _by_anchors(tie), "")]
-    said: list[Remark] = []
+    remarks: list[Remark] = []
     if tie.method == "reference" and len(rows) > 1:
-        said.append((index, "info", "no file says where wall time is: this file's clock is the timeline", ""))
-    agreed = _best_check(index, checks)
-    if agreed is not None:
-        check, other = agreed[0], rows[agreed[1]]["file"]
-        median = "" if check.p50_ns is None else f", half of them within {_us(check.p50_ns)}"
-        message = f"its clock agrees with that of {other} within {_us(check.error_ns)}{median} by {check.count:,} anchors ({check.kind})"
-        said.append((index, "info", message, ""))
-    return said
+        remarks.append((index, "info", REFERENCE_MESSAGE, ""))
+    if best := _best_check(index, checks):
+        check, other = best
+        median = "" if check.p50_ns is None else f", half of them within {duration(check.p50_ns)}"
+        message = (
+            f"its clock agrees with that of {rows[other]['file']} within {duration(check.error_ns)}{median} "
+            f"by {_anchors(check)}"
+        )
+        remarks.append((index, "info", message, ""))
+    return remarks
 
 
 def _by_anchors(tie: Tie) -> str:
-    drift = (
-        f"; its clock runs {-tie.drift_ppb / 1000:+.1f} ppm against that one"
-        if abs(tie.drift_ppb) >= 1000
-        else ""
-    )
     if tie.kind == "activity":
-        how = f"{tie.anchors:,} times that its threads were off the CPU leave it within {_us(tie.p99_ns)}"
+        times = f"{count(tie.anchors)} times that its threads were off the CPU"
+        how = f"{times} leave it within {duration(tie.p99_ns)}"
     else:
         how = (
-            f"{tie.anchors:,} moments that both saw ({tie.kind}): half of them agree within {_us(tie.p50_ns)}, "
-            f"99 % within {_us(tie.p99_ns)}"
+            f"{count(tie.anchors)} moments that both saw ({tie.kind}): half of them agree within "
+            f"{duration(tie.p50_ns)}, 99 % within {duration(tie.p99_ns)}"
         )
+    drifts = abs(tie.drift_ppb) >= 1000
+    drift = f"; its clock runs {-tie.drift_ppb / 1000:+.1f} ppm against that one" if drifts else ""
     return f"tied through {tie.against} by {how}{drift}"
 
 
-def _us(ns: int | None) -> str:
-    return "unknown" if ns is None else f"{ns / 1000:.1f} µs"
-
-
-Span = tuple[int, int]  # first and last ns on the timeline
-
-
-def common_ns(index: int, others: Iterable[int], evidence: Evidence, ties: Sequence[Tie | None]) -> int:
-    """Return the time that a source and each of the others cover together, summed over them."""
-    spans = _spans(evidence, ties)
-    first, last = spans.get(index, (0, 0))
-    known = [spans[at] for at in others if at in spans]
-    return sum(max(0, min(last, end) - max(first, begin)) for begin, end in known)
-
-
-def apart(evidence: Evidence, ties: Sequence[Tie]) -> list[tuple[int | None, str, str, str]]:
-    """Return remarks (source, level, message, fix) on files that lie where no other does, and on several runs read as one."""
-    found = stretches(_spans(evidence, ties))
-    if len(found) < 2:
+def _apart(evidence: Evidence, ties: Sequence[Tie]) -> list[Remark]:
+    """Return remarks on files that share no time with the others, and on several runs read as one."""
+    together = stretches(_spans(evidence, ties))
+    if len(together) < 2:
         return []
-    alone = "it covers none of the time that the other files cover: another run, or a wrong clock"
-    remarks: list[tuple[int | None, str, str, str]] = [
-        (index, "warning", alone, "") for one in found if len(one) == 1 for index in one
+    remarks: list[Remark] = [
+        (files[0], "warning", ALONE_MESSAGE, "") for files in together if len(files) == 1
     ]
-    runs = sum(len(one) > 1 for one in found)
+    runs = sum(len(files) > 1 for files in together)
     if runs > 1:
-        message = f"the files lie in {runs} stretches of time between which nothing was recorded, as those of {runs} runs would"
+        message = (
+            f"the files lie in {runs} stretches of time between which nothing was recorded, as those of "
+            f"{runs} runs would"
+        )
         remarks.append((None, "warning", message, "report each run by itself: tracelib batch 'FOLDER/*'"))
     return remarks
 
 
 def stretches(spans: Mapping[int, Span]) -> list[list[int]]:
     """Return the keys of the spans, those together that share time, directly or by way of others; by time."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     reached = -math.inf
     for key, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
         if first < reached:
-            found[-1].append(key)
+            groups[-1].append(key)
         else:
-            found.append([key])
+            groups.append([key])
         reached = max(reached, last)
-    return found
+    return groups
 
 
-def _spans(evidence: Evidence, ties: Sequence[Tie | None]) -> dict[int, Span]:
+def _spans(evidence: Evidence, ties: Iterable[Tie | None]) -> dict[int, Span]:
     """Return what each tied source covers, of those that hold anything with a time."""
     return {
         index: (own[0] + tie.offset_ns, own[1] + tie.offset_ns)

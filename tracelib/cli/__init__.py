@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tracelib",
         description=(
-            "Why is a multi-GPU LLM server slow while its GPUs are not busy? Answers from the traces you have."
+            "Why is a multi-GPU LLM server slow while its GPUs are not busy? Answers from your own traces."
         ),
         epilog="tracelib COMMAND --help teaches each command with examples.",
     )

@@ -1,4 +1,4 @@
-"""What the commands share: exit statuses, the flags made of `tracelib.options`, and how their values are read."""
+"""What the commands share: exit statuses, the flags that `tracelib.options` gives, and how they are read."""
 
 from __future__ import annotations
 

@@ -18,25 +18,26 @@ if TYPE_CHECKING:
     from tracelib.options import Options
 
 _RECORD_HELP = """\
-Record traces that answer the question: perf and ftrace (one clock, nothing thinned out), the kernel's counters, GPU samples, and
-the server's own profiler where its URL is given. Without --go it says what this machine permits and prints the exact commands.
+Record traces that answer the question: perf and ftrace (one clock, nothing thinned out), the kernel's
+counters, GPU samples, and the server's own profiler where its URL is given. Without --go it says what this
+machine permits and prints the exact commands.
 
 examples:
-  tracelib record --recipe vllm --server http://localhost:8000 --server-traces /abs/traces --out run1        # look first
+  tracelib record --recipe vllm --server http://localhost:8000 --server-traces /abs/traces --out run1   # look
   tracelib record --recipe vllm --server http://localhost:8000 --server-traces /abs/traces --out run1 --go
   tracelib record --recipe generic --pid 4711 --seconds 5 --out run2 --go
   tracelib record --recipe generic --command 'python serve.py' --out run3 --go
   tracelib report run1
 
-Nothing is left switched on, also if the recorder is killed. A command is started when all recorders run; it is ended (SIGTERM to
-its process group, SIGKILL after 10 s) with the recording.
+Nothing is left switched on, even if the recorder is killed. A command starts when all recorders run and
+ends with the recording (SIGTERM to its process group, SIGKILL after 10 s).
 
-exit status: 0 recorded as planned; 2 usage error, or nothing can be recorded here; 3 something is missing (named), or it was
-stopped early."""
+exit status: 0 recorded as planned; 2 usage error, or nothing can be recorded here; 3 something is missing
+(named), or it was stopped early."""
 
 _CHECK_HELP = """\
-Say in ten seconds, without tracing anything, whether this server is short of CPUs: pressure, run queue, quota, threads that
-fill a core, and how busy the GPUs are meanwhile. Needs no rights beyond reading /proc.
+Say in ten seconds, without tracing anything, whether this server is short of CPUs: pressure, run queue,
+quota, threads that fill a core, and how busy the GPUs are meanwhile. Needs no rights beyond reading /proc.
 
 examples:
   tracelib check                                 the whole machine (in a container: what /proc shows there)
@@ -45,7 +46,8 @@ examples:
   tracelib check > /dev/null || mail -s 'CPUs are short' ops < /dev/null
 
 exit status: 0 no state named by --fail-on (default: throttled,cpu_shortage); 1 one of them; 2 usage error;
-3 this machine does not tell. States: throttled, cpu_shortage, idle, thread_saturated, enough_cpu, not_measured."""
+3 this machine does not count it.
+states: throttled, cpu_shortage, idle, thread_saturated, enough_cpu, not_measured"""
 
 
 def add_commands(command: Command) -> None:
@@ -102,7 +104,7 @@ def _add_record(command: argparse.ArgumentParser) -> None:
     add_options(command, "record", "kept in run.toml")
     command.add_argument("--go", action="store_true", help="record (otherwise: say what would be done)")
     command.add_argument(
-        "--finish", action="store_true", help="save and clear away what killed recorders have left in --out"
+        "--finish", action="store_true", help="save and clear away what a killed recorder left in --out"
     )
     command.set_defaults(run=_record)
 
@@ -141,11 +143,11 @@ def _record(flags: argparse.Namespace) -> int:
 
 
 def _no_server(flags: argparse.Namespace, processes: str) -> None:
-    """Say before the recording, not after it, that there is nobody to record."""
+    """Say before the recording, not after it, that there is nothing to record."""
     missing = f"a recipe whose server runs here (no process is named {processes}, as this one's)"
     if flags.go:
         raise BadParameter(
-            "--recipe", flags.recipe, [missing, "--pid, --command or --server beside it", "generic"]
+            "--recipe", flags.recipe, [missing, "--pid, --command or --server with it", "generic"]
         )
     print(f"\n--recipe {flags.recipe}: no process is named {processes}; start the server, or give --pid.")
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 VERDICTS = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
 
 _REPORT_HELP = """\
-Write the root-cause report of one run: report.html, summary.md, findings.json, overview.png and the executed notebook.
+Write the root-cause report of one run: report.html, summary.md, findings.json, overview.png and the executed
+notebook.
 
 examples:
   tracelib report traces/                        every trace below a folder, report in reports/traces
@@ -35,18 +36,20 @@ exit status: 0 report written, whatever the verdict; 1 verdict named by --fail-o
 3 report written, but a part of the notebook failed (named at the top of the page)."""
 
 _BATCH_HELP = """\
-Write a report of each run, and an index of all of them, worst first: index.html to read and sort, index.json for programs.
-A run that fails is named and does not stop the others. Run again, it does only what is new or has changed.
+Write a report of each run, and an index of all of them, worst first: index.html to read and sort, index.json
+for programs. A run that fails is named and does not stop the others. Run again, it does only what is new or
+has changed.
 
 examples:
   tracelib batch runs/* -o reports -j 4
   tracelib batch 'captures/*/traces' -o reports        a quoted pattern
 
-exit status: 0 every run has its report; 2 usage error; 3 a run failed, in whole or in part (named in the index)."""
+exit status: 0 every run has its report; 2 usage error; 3 a run failed, in whole or in part (the index says
+which)."""
 
 _INSPECT_HELP = """\
-Say what is in trace files, in seconds and without a notebook: formats, recorders, clocks and how they are tied, spans,
-counts, who plays which role, and what is wrong with them.
+Say what is in trace files, in seconds and without a notebook: formats, recorders, clocks and how they are
+tied, spans, counts, who plays which role, and what is wrong with them.
 
 example:
   tracelib inspect traces/"""
@@ -57,7 +60,8 @@ The notebooks that come with tracelib.
 examples:
   tracelib notebooks list
   tracelib notebooks copy root_cause my.ipynb    a copy to change
-  papermill tracelib://root_cause.ipynb out.ipynb -p traces traces/    or run one; --help-notebook lists its parameters"""
+  papermill tracelib://root_cause.ipynb out.ipynb -p traces traces/    run one
+  papermill tracelib://root_cause.ipynb --help-notebook                its parameters"""
 
 
 def add_commands(command: Command) -> None:
@@ -96,11 +100,11 @@ def _add_timeout(command: argparse.ArgumentParser) -> None:
 def _report(flags: argparse.Namespace) -> int:
     from tracelib.report import write_report
     from tracelib.report.pipeline import can_draw
-    from tracelib.sources import trace_files
+    from tracelib.sources.discovery import discover
 
     options = options_of(flags)
     failing = listed(flags.fail_on, "--fail-on", VERDICTS)
-    trace_files(options.traces)  # a wrong path is reported at once, before a kernel starts
+    discover(options.traces)  # a wrong path is reported at once, before a kernel starts
     folder = flags.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {counted(len(options.traces), 'path')}, writing {folder} ...", file=sys.stderr)
     report = write_report(folder, options, timeout_s=flags.timeout)

@@ -21,27 +21,28 @@ _EXPORT_HELP = """\
 Write a run for another viewer, all files on one timeline, what tracelib found as tracks of their own.
 
   perfetto     one .pftrace for https://ui.perfetto.dev (drag it there) or trace_processor
-  archive      the recorded files themselves, not redacted, in a TAR with a manifest that Perfetto 58 and later merge by
+  archive      the recorded files themselves, not redacted, in a TAR that Perfetto 58 and later merge
   speedscope   CPU samples and threads for https://www.speedscope.app
   chrome       the JSON of chrome://tracing
 
 examples:
   tracelib export traces/ --to perfetto -o run.pftrace
-  tracelib export traces/ --to perfetto --window 1.5:2     only what overlaps these seconds: minutes of trace open slowly"""
+  tracelib export traces/ --to perfetto --window 1.5:2     only what overlaps these seconds"""
 
 
 _REDACT_HELP = """\
-Write a copy of a trace to give away, in its own format, with the same events at the same times: home directories, user and host
-names, addresses, keys, environment variables, arguments and prompt-like texts are replaced. Kineto JSON, perf script and ftrace
-text, nsys SQLite; compressed where OUT ends in .gz.
+Write a copy of a trace to give away, in its own format, with the same events at the same times: home
+directories, user and host names, addresses, keys, environment variables, arguments and prompt-like texts are
+replaced. Takes Kineto JSON, perf script and ftrace text, nsys SQLite; compresses where OUT ends in .gz.
 
 example:
   tracelib redact worker_TP0.pt.trace.json.gz -o clean.pt.trace.json.gz"""
 
 
 _ATTACH_HELP = """\
-Put a finished report onto a ticket: the summary as a comment in that system's markup, the files attached. Credentials come from
-the environment only. What a system does not take through its API is printed as a step to do by hand.
+Put a finished report onto a ticket: the summary as a comment in that system's markup, the files attached.
+Credentials come from the environment only. What a system's API does not take is printed as a step to do by
+hand.
 
   jira:OPS-42                JIRA_URL, JIRA_TOKEN, on Jira Cloud also JIRA_USER
   github:owner/repository#7  GITHUB_TOKEN (GITHUB_API_URL for an Enterprise server)
@@ -80,7 +81,7 @@ def _export(flags: argparse.Namespace) -> int:
     from tracelib.findings import diagnose
     from tracelib.loading import load
     from tracelib.report import redact
-    from tracelib.sources import trace_files
+    from tracelib.sources.discovery import discover
 
     options = options_of(flags)
     window = seconds(options.window)
@@ -90,10 +91,11 @@ def _export(flags: argparse.Namespace) -> int:
         )
     name = name_of(options.traces[:1])
     target = flags.output or Path(name + export.FORMATS[flags.to])
-    _refuse_inputs(target, trace_files(options.traces)[0])
+    files = [file.path for file in discover(options.traces).traces]
+    _refuse_inputs(target, files)
     run = load(options.traces, **options.arguments_of(load))
     if flags.to == "archive":
-        for left in export.write_archive(run, trace_files(options.traces)[0], target):
+        for left in export.write_archive(run, files, target):
             print(f"left out: {left}", file=sys.stderr)
     else:
         run = redact.trace(run)[0] if options.redact else run

@@ -12,7 +12,7 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import TraceError
-from tracelib.sources.torch_profiler.document import base_ns
+from tracelib.sources import format_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["MANIFEST", "manifest", "write_archive"]
 
 MANIFEST = "perfetto_manifest.json"
-#: Formats that Perfetto opens, and whether their events carry a clock of their own.
-READ_BY_PERFETTO = {"torch_profiler": False, "perf": True, "ftrace": True, "pftrace": True}
 CLOCKS = {
     "realtime": "REALTIME",
     "monotonic": "MONOTONIC",
@@ -54,8 +52,7 @@ def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
         raise TraceError(
             f"{target}: Perfetto opens none of these files ({'; '.join(left)}). Use --to perfetto."
         )
-    kineto = [row["file"] for row in packed if row["format"] == "torch_profiler"]
-    made = manifest(packed, {name: base_ns(by_name[name]) for name in kineto})
+    made = manifest(packed, {row["file"]: _base_ns(row, by_name[row["file"]]) for row in packed})
     # Perfetto knows a manifest by its first characters.
     text = json.dumps(made, separators=(",", ":")).encode()
     with tarfile.open(target, "w") as archive:
@@ -78,7 +75,7 @@ def _sorted_out(run: Trace, by_name: Mapping[str, Path]) -> tuple[list[dict[str,
 
 def _reason(row: Mapping[str, Any], by_name: Mapping[str, Path]) -> str:
     """Return why a file cannot be packed; "" if it can."""
-    if row["format"] not in READ_BY_PERFETTO:
+    if format_named(row["format"]).in_perfetto is None:
         return f"Perfetto does not read {row['format']}"
     if row["file"] not in by_name:
         return "it is part of another archive or was not found"
@@ -122,8 +119,15 @@ def _entry(row: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
 
 
 def _clock(row: Mapping[str, Any]) -> dict[str, str]:
-    has_clock = READ_BY_PERFETTO[row["format"]] and row["clock"] in CLOCKS
+    opened = format_named(row["format"]).in_perfetto
+    has_clock = opened and opened.has_clock and row["clock"] in CLOCKS
     return {"clock": CLOCKS[row["clock"]]} if has_clock else {}
+
+
+def _base_ns(row: Mapping[str, Any], path: Path) -> int:
+    """Return what must be added to the times in the file to get those of its clock."""
+    opened = format_named(row["format"]).in_perfetto
+    return opened.base_ns(path) if opened and opened.base_ns else 0
 
 
 def _to_timeline(row: Mapping[str, Any], bases: Mapping[str, int]) -> int:

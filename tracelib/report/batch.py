@@ -21,9 +21,9 @@ from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.report import numbers
 from tracelib.report.batch_page import index_page
 from tracelib.report.pipeline import write_report
-from tracelib.sources import choose, trace_files
 from tracelib.sources.archives import is_archive
-from tracelib.sources.files import sha256
+from tracelib.sources.discovery import discover, recognised
+from tracelib.sources.files import head, sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -86,9 +86,9 @@ def _is_other(path: Path) -> bool:
     """Return whether it is a file that nobody takes for a trace, such as a README; one that is empty or closed may be one."""
     try:
         if path.is_file():
-            choose(path)
+            recognised(path)
     except UnknownFormat as error:
-        return not error.reason and not is_archive(path)
+        return not error.reason and not is_archive(head(path))
     return False
 
 
@@ -177,7 +177,7 @@ def _same_files(folder: Path, run: Path) -> bool:
         return False
     findings = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
     made_of = {source["sha256"] for source in findings["sources"]}
-    return made_of == {sha256(path) for path in trace_files([run])[0]}
+    return made_of == {sha256(file.path) for file in discover([run]).traces}
 
 
 def entry_of(name: str, findings: Mapping[str, Any], *, error: str = "", resumed: bool = False) -> Entry:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.report.clean_sqlite import cleaned_database
 from tracelib.report.redact import Redactor
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 from tracelib.sources.files import head, open_stream
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def clean(path: Path, target: Path) -> Redactor:
         raise BadParameter("-o", target, ["a file that does not exist yet"])
     if not path.is_file():
         raise UnknownFormat(path, (), reason="no such file: give one trace file")
-    choose(path)  # whatever is no trace is refused
+    recognised(path)  # whatever is not a trace is refused
     start = head(path)
     with _whole_or_not(target) as half:
         if start.startswith(SQLITE):

@@ -66,13 +66,12 @@ def damage_of(path: Path) -> Damage | None:
     return _damage.get(path)
 
 
-def is_archive(path: Path) -> bool:
-    """Say whether the file at `path` is a zip or a tar, by its first bytes: a tar's header has a checksum of itself."""
-    start = head(path, tarfile.BLOCKSIZE)
+def is_archive(start: bytes) -> bool:
+    """Say whether a file that begins with `start` is a zip or a tar: a tar's header has a checksum of itself."""
     if start.startswith(ZIP):
         return True
     try:
-        return tarfile.TarInfo.frombuf(start, "utf-8", "replace").size >= 0
+        return tarfile.TarInfo.frombuf(start[: tarfile.BLOCKSIZE], "utf-8", "replace").size >= 0
     except tarfile.HeaderError:
         return False
 

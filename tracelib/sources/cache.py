@@ -1,14 +1,15 @@
 """A second load of the same file: its frames, kept as Parquet in the user's cache folder.
 
-An entry is named by all that decides what a reader returns: the content (SHA-256) and base name (which may tell the rank)
-of the file, and of those that are read with it, the source text of the reader, so that no one has to remember to raise a version, and the version of the
-program by way of which the reader gets at the content, if it needs one (perf, nsys, trace-cmd). It appears whole, by a
-rename, or not at all; the checksums in it are verified before Parquet is decoded, and a broken entry is replaced. The
-entries not used for longest are removed once all of them take more than `LIMIT` bytes.
+An entry is named by all that decides what a reader returns: the content (SHA-256) and base name (which may tell the
+rank) of the file and of those that are read with it; the source text of all readers and of what they use, so that no
+one has to remember to raise a version; and the version of the program by way of which the reader gets at the content,
+if it needs one (perf, nsys, trace-cmd). It appears whole, by a rename, or not at all; the checksums in it are verified
+before Parquet is decoded, and a broken entry is replaced. The entries not used for longest are removed once all of
+them take more than `LIMIT` bytes.
 
-The content of a large file is not hashed again while its path, size, inode and times of modification and change are
-those that were seen when it was hashed, as in git's index; what was modified less than two seconds before is not
-remembered, because a change within one tick of the clock would not show.
+The content of a file is not hashed again while its path, size, inode and times of modification and change are those
+that were seen when it was hashed, as in git's index; what was modified less than two seconds before is not remembered,
+because a change within one tick of the clock would not show.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import platformdirs
 import polars as pl
 
 from tracelib.schema import FRAMES
-from tracelib.sources.files import BLOCK, GZIP, ZSTD, files_of, head, sha256
+from tracelib.sources.files import BLOCK, GZIP, ZSTD, sha256
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LIMIT", "Cache", "cache"]
+    from tracelib.sources.format import TraceFile
 
 #: Bytes that all entries together may take.
 LIMIT = 5 << 30
@@ -53,17 +54,10 @@ STALE_S = 30 * 86_400
 VERSION_S = 10
 VARIABLE = "TRACELIB_CACHE"
 OFF = ("off", "0", "no", "false")
-
-
-class Source(Protocol):
-    """What a format's package offers."""
-
-    __name__: str
-    __file__: str
-
-    def read(self, path: Path) -> Trace:
-        """Read the file."""
-        ...
+#: Where the readers are, and what of the package they use besides.
+PACKAGE = Path(__file__).parent.parent
+USED_BY_READERS = ("display.py", "errors.py", "schema.py", "trace.py", "words.py")
+SOURCE_TEXT = ("*.py", "*.toml", "*.[ch]")
 
 
 def cache(wanted: bool | None) -> Cache | None:  # noqa: FBT001  (passed on from `load(cache=…)`)
@@ -85,47 +79,51 @@ class Cache:
     folder: Path
     limit: int = LIMIT
 
-    def read(self, path: Path, source: Source) -> Trace:
-        """Return what `source.read(path)` returns, from the cache if it has that, else to be found there next time.
+    def read(self, file: TraceFile) -> Trace:
+        """Return what `file.read()` returns, from the cache if it has that, else to be found there next time.
 
         Raises
         ------
         BadTrace
-            As `source.read`; then nothing is kept.
+            As `file.read`; then nothing is kept.
 
         """
-        if sum(file.stat().st_size for file in files_of(path, source)) < SMALLEST:
-            return source.read(path)
+        if file.format is None or sum(path.stat().st_size for path in file.files) < SMALLEST:
+            return file.read()
         try:
-            entry = self.folder / "frames" / self._key(path, source)
+            entry = self.folder / "frames" / self._key(file)
         except OSError as error:
-            return _noted(source.read(path), f"not kept in the cache {self.folder}: {error}")
+            return _noted(file.read(), f"not kept in the cache {self.folder}: {error}")
         if not entry.exists():
-            return self._filled(entry, path, source, "")
+            return self._filled(entry, file, "")
         try:
             return _kept(entry)
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-            return self._filled(entry, path, source, f"the cache's copy was broken and was replaced: {error}")
+            return self._filled(entry, file, f"the cache's copy was broken and was replaced: {error}")
 
-    def _filled(self, entry: Path, path: Path, source: Source, note: str) -> Trace:
+    def _filled(self, entry: Path, file: TraceFile, note: str) -> Trace:
         """Return the file's trace; it is in the cache afterwards, as it is read or else after that."""
-        stream: Any = getattr(source, "stream", None) if _is_large(path) else None
-        trace = source.read(path) if stream is None else None
+        stream = file.known_format.stream if _is_large(file.path) else None
+        trace = None
         try:
-            _keep(entry, functools.partial(stream, path) if trace is None else trace.to_parquet)
+            if stream is None:
+                trace = file.read()
+                _keep(entry, trace.to_parquet)
+            else:
+                _keep(entry, functools.partial(stream, file.path))
             self._forget_oldest()
             trace = trace or _kept(entry)
         except OSError as error:
             note = f"not kept in the cache {self.folder}: {error}"
-        return _noted(trace or source.read(path), note)
+        return _noted(trace or file.read(), note)
 
-    def _key(self, path: Path, source: Source) -> str:
+    def _key(self, file: TraceFile) -> str:
         parts = (
-            *(f"{file.name} {self._content(file)}" for file in files_of(path, source)),
-            path.name,
-            source.__name__,
-            _reader_version(Path(source.__file__).parent),
-            _converter_version(path, source),
+            *(f"{path.name} {self._content(path)}" for path in file.files),
+            file.path.name,
+            file.known_format.name,
+            _source_version(PACKAGE),
+            _program_version(file),
         )
         return hashlib.blake2b(
             "\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=20
@@ -172,23 +170,18 @@ def _identity(path: Path, status: os.stat_result) -> str:
 
 
 @functools.cache
-def _reader_version(package: Path) -> str:
+def _source_version(package: Path) -> str:
     """Return a digest of all source text that decides what a reader returns."""
-    shared = (
-        *package.parent.glob("*.py"),
-        *(package.parent.parent / name for name in ("words.py", "schema.py", "trace.py")),
-    )
+    readers = (file for pattern in SOURCE_TEXT for file in (package / "sources").rglob(pattern))
     digest = hashlib.blake2b(pl.__version__.encode(), digest_size=20)
-    own = (file for pattern in ("*.py", "*.toml", "*.[ch]") for file in package.rglob(pattern))
-    for file in sorted([*own, *shared]):
+    for file in sorted([*readers, *(package / name for name in USED_BY_READERS)]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-def _converter_version(path: Path, source: Source) -> str:
-    """Return the version of the program by way of which `source` reads the file, "" if it needs none or it is not here."""
-    needed: Callable[[bytes], str | None] | None = getattr(source, "converter", None)
-    name = needed(head(path)) if needed else None
+def _program_version(file: TraceFile) -> str:
+    """Return the version of the program by way of which `file` is read, "" if it needs none or it is not installed."""
+    name = file.known_format.program(file.head)
     program = shutil.which(name) if name else None
     return _version(program) if program else ""
 

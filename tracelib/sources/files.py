@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Stream", "files_of", "hashed", "head", "keep_freed_memory", "open_stream", "sha256", "watched"]
-
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 #: How a member begins: of gzip, of zstd, or of zstd with data of others that decompress to nothing (pzstd, seekable zstd).
 _MEMBER = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
@@ -218,12 +216,6 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
     """Return the first `size` decompressed bytes of the file, fewer if it is shorter: what `sniff` decides on."""
     with open_stream(path) as stream:
         return io.BufferedReader(stream, BLOCK).read(size)
-
-
-def files_of(path: Path, source: object) -> list[Path]:
-    """Return the files that the reader `source` reads when it is given `path`: most formats only that one."""
-    listed: Callable[[Path], list[Path]] | None = getattr(source, "files", None)
-    return listed(path) if listed else [path]
 
 
 def sha256(path: Path) -> str:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["PATIENCE_S", "shown"]
-
 #: Nothing is shown before reading takes longer than this.
 PATIENCE_S = 2.0
 #: Nor more often than this.
@@ -23,10 +21,11 @@ EVERY_S = 0.3
 
 
 @contextlib.contextmanager
-def shown(files: int) -> Iterator[Callable[[str], None]]:
+def progress_bar(files: int, name_told: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
     """Give a function to call with each file's name before it is read; of that file the share read so far is shown, too.
 
-    What was shown is taken away at the end, so that no log and no report keeps it.
+    `name_told` is called with each name as well. What was shown is taken away at the end, so that no log and no report
+    keeps it.
     """
     show, clear = _terminal() if sys.stderr.isatty() else _notebook()
     started, last, done = time.monotonic(), 0.0, -1
@@ -41,6 +40,8 @@ def shown(files: int) -> Iterator[Callable[[str], None]]:
     def begin(name: str) -> None:
         nonlocal done
         done += 1
+        if name_told is not None:
+            name_told(name)
         tell(name, 0.0)
 
     def read(path: Path, share: float) -> None:

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from tracelib.errors import BadTrace
-from tracelib.sources import choose, read_files, trace_files
+from tracelib.sources.discovery import discover, read_files, recognised
 from tracelib.sources.files import head
 from tracelib.sources.ftrace import read, sniff
 
@@ -78,9 +78,8 @@ def test_raw_ring_buffers_are_refused_with_the_reason(tmp_path, packed):
                 member.size = 100
                 tar.addfile(member, io.BytesIO(b"\1" * 100))
         path.write_bytes(buffer.getvalue())
-    assert choose(path).__name__ == "tracelib.sources.ftrace"
-    files, _ = trace_files([path])
-    _, (failure,) = read_files(files)
+    assert recognised(path).format.name == "ftrace"
+    _, (failure,) = read_files(discover([path]).traces)
     assert isinstance(failure, BadTrace)
     assert "raw per-CPU ring buffers" in str(failure)
     assert "trace-cmd record" in str(failure)

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tracelib.errors import BadTrace, UnknownFormat
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 from tracelib.sources.files import head
 from tracelib.sources.ftrace import read, sniff
 from tracelib.sources.ftrace.reader import collect
@@ -147,7 +147,7 @@ def test_what_is_no_trace_is_not_taken(corpus, name, became):
     path = corpus / "ftrace" / name
     assert not sniff(head(path), path.name)
     with pytest.raises(UnknownFormat):
-        choose(path)
+        recognised(path)
     with pytest.raises(BadTrace):
         read(path)
     became("ftrace", "not taken for a trace")

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tracelib.errors import BadTrace, UnknownFormat
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 from tracelib.sources.nsys import read
 
 pytestmark = pytest.mark.corpus
@@ -61,7 +61,7 @@ def test_every_file_is_named_here(truth):
 @pytest.mark.parametrize("name", LOADED)
 def test_counts_and_sums_equal_the_truth(corpus, truth, name, became):
     path, rows, ranges = corpus / "nsys" / name, truth[name]["rows"], truth[name].get("ranges", {})
-    assert choose(path).__name__ == "tracelib.sources.nsys"
+    assert recognised(path).format.name == "nsys"
     trace = read(path)
 
     def told(*tables):
@@ -115,7 +115,7 @@ def test_refusals_say_why(corpus, monkeypatch, name, reason, became):
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_is_no_trace_is_not_taken_for_one(corpus, name):
     with pytest.raises(UnknownFormat):
-        choose(corpus / "nsys" / name)
+        recognised(corpus / "nsys" / name)
 
 
 def test_recorder_and_clock(corpus):

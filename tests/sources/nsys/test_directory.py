@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from tracelib.errors import UnknownFormat
-from tracelib.sources import cache, choose, nsys, trace_files
+from tracelib.sources import cache
+from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.nsys import read
 
 
@@ -32,10 +33,10 @@ def converted(path, folder, kind):
 def test_same_frames_as_from_sqlite(corpus, tmp_path, name, kind):
     path = corpus / "nsys" / f"{name}.sqlite"
     folder = converted(path, tmp_path / "export", kind)
-    files, others = trace_files([folder])
-    assert [file.stem for file in files] == ["StringIds"]
+    (file,), others, _ = discover([folder])
+    assert [file.path.stem] == ["StringIds"]
     assert others == []
-    found, expected = read(files[0]), read(path)
+    found, expected = file.read(), read(path)
     for frame, rows in expected.frames().items():
         if frame not in ("sources", "counters"):
             assert found.frames()[frame].equals(rows), frame
@@ -51,12 +52,12 @@ def test_the_cache_knows_a_changed_table_though_the_file_that_stands_for_all_is_
     rows = {"CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)]}
     folder = converted(export(rows), tmp_path / "dir", kind)
     entry, kept = folder / f"StringIds.{kind}", cache.Cache(tmp_path / "cache")
-    assert kept.read(entry, nsys).slices["dur_ns"].to_list() == [5]
+    assert kept.read(recognised(entry)).slices["dur_ns"].to_list() == [5]
     table = folder / f"CUPTI_ACTIVITY_KIND_RUNTIME.{kind}"
     frame = pl.read_parquet(table) if kind == "parquet" else pl.read_ipc(table.read_bytes())
     longer = frame.with_columns(pl.col("end") + 4)
     longer.write_parquet(table) if kind == "parquet" else longer.write_ipc(table)
-    assert kept.read(entry, nsys).slices["dur_ns"].to_list() == [9]
+    assert kept.read(recognised(entry)).slices["dur_ns"].to_list() == [9]
 
 
 def test_a_damaged_table_costs_itself(export, process, tmp_path):
@@ -146,15 +147,15 @@ def test_one_table_alone_names_the_folder_to_give(export, process, tmp_path, kin
     folder = converted(export(rows), tmp_path / "the export", kind)
     table = next(folder.glob("CUPTI_ACTIVITY_KIND_RUNTIME.*"))
     with pytest.raises(UnknownFormat, match=r"one table of an nsys export, .*: give its folder, the export"):
-        choose(table)
+        recognised(table)
     next(folder.glob("StringIds.*")).unlink()
     absent = rf"StringIds\{table.suffix}, with the names, must lie among them"
     with pytest.raises(UnknownFormat, match=f"one table of an nsys export, .*{absent}"):
-        choose(table)
+        recognised(table)
     with pytest.raises(
         UnknownFormat, match=rf"none of its 2 files is a trace; CUPTI_\w+\.\w+: one .*{absent}"
     ):
-        trace_files([folder])
+        discover([folder])
 
 
 @pytest.mark.parametrize(
@@ -163,4 +164,4 @@ def test_one_table_alone_names_the_folder_to_give(export, process, tmp_path, kin
 def test_what_is_no_table_of_an_export_is_not_taken_for_one(tmp_path, name, head):
     (tmp_path / name).write_bytes(head)
     with pytest.raises(UnknownFormat, match="the content is none of: nsys"):
-        choose(tmp_path / name)
+        recognised(tmp_path / name)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from tracelib.errors import TraceError
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 
 HEAD = re.compile(
     r"^\s*(?P<comm>\S.*?)\s+(?:(?P<pid>-?\d+)/)?(?P<tid>-?\d+)\s+\[(?P<cpu>\d+)\]\s+(?P<sec>\d+)\.(?P<frac>\d+):\s+(?P<period>\d+)\s+(?P<event>\S+?):?\s(?P<rest>.*)$"
@@ -29,7 +29,7 @@ def capture(request, captures):
             found = HEAD.match(lines[0] + " ")
             assert found, lines[0]
             heads.append((found, len(lines) - 1))
-    return choose(path).read(path), heads
+    return recognised(path).read(), heads
 
 
 def test_every_sample_switch_and_wakeup_is_read_once(capture):
@@ -100,7 +100,7 @@ def test_the_corpus_has_the_truth_s_samples(corpus):
     for key, expected in sorted(truth.items()):
         if not key.startswith("perf_script/"):
             continue
-        trace = choose(corpus / key).read(corpus / key)
+        trace = recognised(corpus / key).read()
         samples = sum(
             n
             for event, n in expected["by_event"].items()
@@ -120,7 +120,7 @@ def test_binary_recordings_are_read_by_perf_or_refused_in_a_line(corpus):
     for path in sorted((corpus / "perf_data").iterdir())[:6]:
         said, samples = "", 0
         try:
-            samples = choose(path).read(path).samples.height
+            samples = recognised(path).read().samples.height
         except TraceError as error:
             said = str(error)
         assert samples or "perf script" in said
@@ -132,7 +132,7 @@ def test_a_cut_loses_nothing_but_the_cut_event(captures, tmp_path):
     for cut in (200_000, 400_001, 777_777):
         path = tmp_path / "cut.txt"
         path.write_bytes(text[:cut])
-        trace = choose(path).read(path)
+        trace = recognised(path).read()
         whole = text[:cut].rsplit(b"\n\n", 1)[0]
         blocks = [
             b

@@ -9,7 +9,7 @@ import zipfile
 import polars as pl
 import pytest
 
-from tracelib.sources import choose, trace_files
+from tracelib.sources.discovery import discover, recognised
 
 BASE = 1_700_000_000_000_000_000
 EVENTS = [
@@ -78,7 +78,7 @@ def trace_of(tmp_path):
     def load(data, name="trace.json"):
         path = tmp_path / name
         path.write_bytes(data.encode() if isinstance(data, str) else data)
-        return choose(path).read(path)
+        return recognised(path).read()
 
     return load
 
@@ -625,8 +625,7 @@ def tarred() -> bytes:
 @pytest.mark.parametrize(("name", "made"), [("ranks.zip", zipped), ("ranks.tar.gz", tarred)])
 def test_archives_of_several_ranks(tmp_path, name, made):
     (tmp_path / name).write_bytes(made())
-    files, _ = trace_files([tmp_path / name])
-    traces = [choose(file).read(file) for file in files]
+    traces = [file.read() for file in discover([tmp_path / name]).traces]
     assert sorted(trace.sources["rank"][0] for trace in traces) == [0, 1, 2]
     for trace in traces:
         assert_rows(trace)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tracelib.errors import UnknownFormat
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 
 pytestmark = pytest.mark.corpus
 
@@ -42,9 +42,9 @@ def test_counts_per_category_equal_the_truth(corpus, truth, record_property):
             continue
         if key in REFUSED:
             with pytest.raises(UnknownFormat):
-                choose(corpus / key)
+                recognised(corpus / key)
             continue
-        trace = choose(corpus / key).read(corpus / key)
+        trace = recognised(corpus / key).read()
         found = Counter(trace.gpu_ops["kind"].cast(pl.String).to_list())
         want = {"kernel": of(expected, KERNELS), "memcpy": of(expected, COPIES), "memset": of(expected, SETS)}
         quarantined = sum(want.values()) - trace.gpu_ops.height
@@ -62,7 +62,7 @@ def test_counts_per_category_equal_the_truth(corpus, truth, record_property):
 def test_files_that_only_look_like_traces_are_refused(corpus, folder):
     for path in sorted((corpus / "kineto" / folder).iterdir()):
         with pytest.raises(UnknownFormat, match="Give a trace file"):
-            choose(path)
+            recognised(path)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_files_that_only_look_like_traces_are_refused(corpus, folder):
 )
 def test_damaged_files_give_what_is_whole(corpus, name):
     path = corpus / "kineto" / "handmade" / name
-    trace = choose(path).read(path).check()
+    trace = recognised(path).read().check()
     assert trace.slices.height + trace.gpu_ops.height > 0
     if "truncated" in name:
         assert trace.health.filter(pl.col("level") != "info").height, "a cut file says so"
@@ -102,7 +102,7 @@ def test_times_are_exact_to_the_nanosecond(captures):
         for e in data["traceEvents"]
         if e.get("cat") == "kernel"
     )
-    trace = choose(path).read(path)
+    trace = recognised(path).read()
     kernels = trace.gpu_ops.filter(pl.col("kind") == "kernel").select(
         "ts_ns", "dur_ns", pl.col("name").cast(pl.String)
     )
@@ -116,7 +116,7 @@ def test_every_event_of_the_captures_is_counted_once(captures, folder):
     for path in sorted((captures / folder).glob("*.pt.trace.json.gz")):
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         want = Counter(e.get("cat") for e in events if e["ph"] == "X")
-        trace = choose(path).read(path)
+        trace = recognised(path).read()
         kinds = Counter(trace.gpu_ops["kind"].cast(pl.String).to_list())
         assert (kinds["kernel"], kinds["memcpy"], kinds["memset"]) == (
             want["kernel"],
@@ -140,7 +140,7 @@ def test_any_cut_gives_exactly_the_whole_events_before_it(captures, tmp_path):
     for cut in sorted(random.sample(range(first + 3000, len(text) - 2000), 25)):
         path = tmp_path / "cut.json"
         path.write_bytes(text[:cut])
-        trace = choose(path).read(path)
+        trace = recognised(path).read()
         # Whole events before the cut: an independent count by the closing braces at depth 1 that json accepts.
         events, at = 0, text.index(b"[", first) + 1
         decoder = json.JSONDecoder()

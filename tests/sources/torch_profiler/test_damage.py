@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelib.errors import BadTrace, TraceError
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 from tracelib.sources.torch_profiler import read, reader
 from tracelib.sources.torch_profiler.chunks import LONGEST, Cutter
 from tracelib.sources.torch_profiler.salvage import salvage
@@ -40,7 +40,7 @@ def trace_of(tmp_path):
     def load(text):
         path = tmp_path / "rank3.json"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return choose(path).read(path).check()
+        return recognised(path).read().check()
 
     return load
 
@@ -236,14 +236,14 @@ def test_an_empty_list_is_refused(tmp_path):
     path = tmp_path / "empty.json"
     path.write_text('{"traceEvents": []}')
     with pytest.raises(BadTrace, match="empty"):
-        choose(path).read(path)
+        recognised(path).read()
 
 
 def test_a_list_of_garbage_is_refused_with_its_size(tmp_path):
     path = tmp_path / "garbage.json"
     path.write_text('{"traceEvents": [@@@@@@@@@@@@@@@@')
     with pytest.raises(BadTrace, match="none of its events can be read"):
-        choose(path).read(path)
+        recognised(path).read()
 
 
 def test_text_after_the_list_is_no_event(trace_of):

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tracelib.align import align
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 from tracelib.sources.torch_profiler.document import Document, rank_of
 
 BASE = 1_700_000_000_000_000_000
@@ -47,7 +47,7 @@ def trace_of(tmp_path):
     def load(events, name="trace.json", **fields):
         path = tmp_path / name
         path.write_text(json.dumps({"baseTimeNanoseconds": BASE, **fields, "traceEvents": events}))
-        return choose(path).read(path).check()
+        return recognised(path).read().check()
 
     return load
 

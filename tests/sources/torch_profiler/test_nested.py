@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tests.sources.torch_profiler.agreement import chunks_of, compared, plain_whole
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 from tracelib.sources.torch_profiler.chunks import Cutter
 
 BASE = 1_700_000_000_000_000_000
@@ -25,7 +25,7 @@ def read(tmp_path):
     def load(*events, tail=TAIL):
         path = tmp_path / "trace.json"
         path.write_text('{"traceEvents": [' + ",".join(events) + tail)
-        return choose(path).read(path).check()
+        return recognised(path).read().check()
 
     return load
 
@@ -139,4 +139,4 @@ def test_much_metadata_may_stand_before_the_events(tmp_path):
     path = tmp_path / "trace.json"
     metadata = {"source": "DevTools", "startTime": "2026-01-01", "sourceMaps": ["x" * (70 << 10)]}
     path.write_text(json.dumps({"metadata": metadata, "traceEvents": [json.loads(event(5))]}))
-    assert choose(path).read(path).slices["ts_ns"].to_list() == [5000]
+    assert recognised(path).read().slices["ts_ns"].to_list() == [5000]

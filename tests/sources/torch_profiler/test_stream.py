@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from tests.conftest import ROOT, SHARED
 from tracelib.errors import BadTrace
 from tracelib.schema import SORT
-from tracelib.sources import cache, torch_profiler
+from tracelib.sources import cache
+from tracelib.sources.discovery import recognised
 from tracelib.sources.torch_profiler import read, reader, stream
 from tracelib.trace import Trace
 
@@ -146,12 +148,12 @@ def test_marks_syncs_counters_and_annotations_in_parts(tmp_path):
 def test_large_files_are_streamed_to_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "LARGE", 0)
     monkeypatch.setattr(cache, "SMALLEST", 0)
-    monkeypatch.setattr(torch_profiler, "read", None)  # it must not be used
+    unread = replace(recognised(SAMPLES[0]).format, read=None)  # it must not be used
     path = SAMPLES[0]
-    found = cache.Cache(tmp_path / "cache").read(path, torch_profiler)
+    found = cache.Cache(tmp_path / "cache").read(replace(recognised(path), format=unread))
     monkeypatch.undo()
     assert_same(read(path), found)
-    again = cache.Cache(tmp_path / "cache").read(path, torch_profiler)
+    again = cache.Cache(tmp_path / "cache").read(recognised(path))
     assert_same(found, again)
 
 
@@ -161,5 +163,5 @@ def test_what_cannot_be_read_leaves_nothing(tmp_path, monkeypatch):
     path = tmp_path / "broken.json"
     path.write_text('{"traceEvents": [@@@@@@@')
     with pytest.raises(BadTrace, match="none of its events"):
-        cache.Cache(tmp_path / "cache").read(path, torch_profiler)
+        cache.Cache(tmp_path / "cache").read(recognised(path))
     assert list((tmp_path / "cache").glob("frames/*")) == []

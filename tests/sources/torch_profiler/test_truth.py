@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import SHARED
 from tracelib.errors import UnknownFormat
-from tracelib.sources import choose, trace_files
+from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.torch_profiler import read
 from tracelib.sources.torch_profiler.events import gpu_kind, slice_category
 from tracelib.sources.torch_profiler.reader import content
@@ -92,9 +92,9 @@ def test_times_add_up_to_those_of_the_file(key):
 @pytest.mark.parametrize("key", sorted(REFUSED))
 def test_what_is_no_trace_is_refused(key, became):
     with pytest.raises(UnknownFormat, match="Give a trace file"):
-        choose(path_of(key))
+        recognised(path_of(key))
     with pytest.raises(UnknownFormat):
-        trace_files([path_of(key)])
+        discover([path_of(key)])
     became(key.split("/")[0], "refused as expected")
 
 
@@ -112,7 +112,7 @@ def test_damaged_files_give_what_is_whole_and_say_so(name, expected, became):
 @needs_corpus
 @pytest.mark.parametrize("key", sorted(ARCHIVES))
 def test_an_archive_is_the_ranks_in_it(key, became):
-    files, _ = trace_files([path_of(key)])
+    files = [file.path for file in discover([path_of(key)]).traces]
     ranks = {read(file).sources["rank"][0]: file for file in files}
     assert sorted(ranks) == list(range(8))
     for file in ranks.values():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head as first_bytes
+from tracelib.sources.format import Format
 from tracelib.sources.nsys.database import open_database
 from tracelib.sources.nsys.directory import (
     ARROW,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from tracelib.sources.nsys.tables import Tables
     from tracelib.trace import Trace
-
-__all__ = ["belongs", "converter", "files", "read", "sniff"]
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
 _TABLES = (
@@ -51,19 +50,12 @@ def sniff(head: bytes, name: str) -> bool:
     return head.startswith((MAGIC, *_STATS_HEADERS)) or is_table_of_directory(head, name)
 
 
-def converter(head: bytes) -> str | None:
-    """Return the program by way of which a file that starts with `head` is read, None if it needs none."""
+def _program(head: bytes) -> str | None:
     return "nsys" if head.startswith(MAGIC) else None
 
 
-def belongs(path: Path, head: bytes) -> str:
-    """Return what to give in place of the file at `path` that starts with `head` if it is one table, "" if it is not."""
-    return part_of_directory(path, head)
-
-
-def files(path: Path) -> list[Path]:
-    """Return all files that are read with the one at `path`: a directory's tables."""
-    return tables_beside(path) if is_table_of_directory(first_bytes(path), path.name) else [path]
+def _files(path: Path, head: bytes) -> list[Path]:
+    return tables_beside(path) if is_table_of_directory(head, path.name) else [path]
 
 
 def read(path: Path) -> Trace:
@@ -106,3 +98,15 @@ def _what_it_is(head: bytes) -> str:
     if head.startswith((PARQUET, ARROW)):
         return "a table on its own, as nsys's recipes write it, not an export's directory of tables with its StringIds"
     return "neither an export nor a report of Nsight Systems"
+
+
+FORMAT = Format(
+    name="nsys",
+    sniff=sniff,
+    read=read,
+    scope="session",
+    thread_name_rank=2,
+    program=_program,
+    files=_files,
+    instead=part_of_directory,
+)

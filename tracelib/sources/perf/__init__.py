@@ -6,6 +6,7 @@ import codecs
 import re
 from typing import TYPE_CHECKING
 
+from tracelib.sources.format import Format, InPerfetto
 from tracelib.sources.perf.patterns import (
     DEPARTED,
     FTRACE_HEAD,
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelib.trace import Trace
-
-__all__ = ["converter", "read", "sniff"]
 
 #: The first bytes of perf.data: version 2 (either byte order), version 1.
 BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
@@ -59,8 +58,7 @@ def _is_ftrace(line: str) -> bool:
     return re.match(FTRACE_HEAD, line) is not None and not by_perf_alone
 
 
-def converter(head: bytes) -> str | None:
-    """Return the program by way of which a file that starts with `head` is read, None if it needs none."""
+def _program(head: bytes) -> str | None:
     return "perf" if head.startswith(BINARY) else None
 
 
@@ -92,3 +90,14 @@ def read(path: Path) -> Trace:
     from tracelib.sources.perf.script import read_text  # noqa: PLC0415
 
     return read_text(path)
+
+
+FORMAT = Format(
+    name="perf",
+    sniff=sniff,
+    read=read,
+    scope="machine",
+    thread_name_rank=0,
+    in_perfetto=InPerfetto(has_clock=True),
+    program=_program,
+)

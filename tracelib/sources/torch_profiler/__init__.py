@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 
+from tracelib.sources.format import Format, InPerfetto
+from tracelib.sources.torch_profiler.document import base_ns
 from tracelib.sources.torch_profiler.reader import read, stream
-
-__all__ = ["read", "sniff", "stream"]
 
 _BARE_LIST = re.compile(rb'\[\s*\{[^{}]*?"ph"\s*:\s*"')
 #: The beginning of a list of events, with the empty objects that some writers put first.
@@ -47,3 +47,14 @@ def _begins_with_event(text: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(event, dict) and isinstance(event.get("ph"), str)
+
+
+FORMAT = Format(
+    name="torch_profiler",
+    sniff=sniff,
+    read=read,
+    scope="process",
+    thread_name_rank=3,
+    in_perfetto=InPerfetto(has_clock=False, base_ns=base_ns),
+    stream=stream,
+)

@@ -15,7 +15,7 @@ import tracelib
 from tests.conftest import ROOT
 from tracelib.align import align
 from tracelib.errors import BadParameter, UnknownFormat
-from tracelib.sources import choose
+from tracelib.sources.discovery import recognised
 
 SAMPLE = ROOT / "sample_traces" / "starved"
 
@@ -67,7 +67,7 @@ def test_one_thread_seen_by_three_recorders_is_one_thread(run):
 
 def test_a_hidden_shift_is_recovered_through_anchors(captures):
     perf, ftrace = (
-        choose(p).read(p)
+        recognised(p).read()
         for p in (captures / "healthy" / "perf.txt.gz", captures / "healthy" / "ftrace.txt.gz")
     )
     straight = align([perf, ftrace]).sources["offset_ns"].to_list()
@@ -80,7 +80,7 @@ def test_a_hidden_shift_is_recovered_through_anchors(captures):
 
 def test_a_drifting_clock_is_recovered_within_its_error(captures):
     perf, ftrace = (
-        choose(p).read(p)
+        recognised(p).read()
         for p in (captures / "healthy" / "perf.txt.gz", captures / "healthy" / "ftrace.txt.gz")
     )
     start = ftrace.sched["ts_ns"].min()
@@ -95,8 +95,8 @@ def test_a_drifting_clock_is_recovered_within_its_error(captures):
 
 
 def test_without_common_anchors_a_source_stays_apart_and_joins_nothing(captures):
-    perf = choose(captures / "healthy" / "perf.txt.gz").read(captures / "healthy" / "perf.txt.gz")
-    other = choose(captures / "throttled" / "ftrace.txt.gz").read(captures / "throttled" / "ftrace.txt.gz")
+    perf = recognised(captures / "healthy" / "perf.txt.gz").read()
+    other = recognised(captures / "throttled" / "ftrace.txt.gz").read()
     found = align([perf, other])
     assert found.sources["tied_by"].to_list() == ["declared", "untied"]
     assert found.health["message"].str.contains("could not be tied").any()
@@ -128,7 +128,7 @@ def test_paths_that_cannot_be_used(tmp_path):
 
 def test_a_pipe_is_told_from_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(UnknownFormat, match="a pipe or a device, no file"):
+    with pytest.raises(UnknownFormat, match="a pipe or a device, not a file"):
         tracelib.load(tmp_path / "pipe.json")
 
 
@@ -196,3 +196,29 @@ def test_files_of_one_run_are_not_taken_for_another_run(run, captures, tmp_path)
     shutil.copy(SAMPLE / "worker_TP0.pt.trace.json.gz", tmp_path)
     shutil.copy(captures / "healthy" / "api_server.pt.trace.json.gz", tmp_path)
     assert tracelib.load(tmp_path).health["message"].str.contains("covers none").any()
+
+
+def test_one_recording_in_several_files_is_read_once(tmp_path):
+    """Packed and unpacked, a link, and a copy in a hidden folder: one GPU, as many rows as in one of them."""
+    packed = SAMPLE / "worker_TP0.pt.trace.json.gz"
+    alone = tracelib.load(packed)
+    shutil.copy(packed, tmp_path)
+    (tmp_path / "worker_TP0.pt.trace.json").write_bytes(gzip.decompress(packed.read_bytes()))
+    (tmp_path / "latest.json").symlink_to(tmp_path / "worker_TP0.pt.trace.json")
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    shutil.copy(packed, tmp_path / ".ipynb_checkpoints" / "worker_TP0-checkpoint.json.gz")
+    for _ in range(2):  # the second time some come from the cache
+        both = tracelib.load(tmp_path)
+        assert (both.gpus.height, both.sources.height) == (1, 1)
+        assert both.gpu_ops.height == alone.gpu_ops.height
+        assert both.slices.height == alone.slices.height
+        assert both.health["message"].str.contains("holds the same recording as").sum() == 2
+        assert not both.health["message"].str.contains("one id").any()
+
+
+def test_two_ranks_are_not_taken_for_one_recording(tmp_path):
+    for rank in (0, 1):
+        shutil.copy(SAMPLE / f"worker_TP{rank}.pt.trace.json.gz", tmp_path)
+    both = tracelib.load(tmp_path)
+    assert both.gpus.height == both.sources.height == 2
+    assert not both.health["message"].str.contains("same recording").any()

@@ -19,6 +19,7 @@ from tracelib.align import activity
 from tracelib.align.anchors import KINDS, fit, residuals
 from tracelib.errors import BadParameter
 from tracelib.sources import format_named
+from tracelib.sources.kernel.clocks import TRACE_CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,19 +28,6 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 BILLION = 1_000_000_000
-#: Kernel names of trace clocks, and the clock that each reads.
-FTRACE_CLOCKS = {
-    "mono": "monotonic",
-    "mono_raw": "monotonic_raw",
-    "boot": "boottime",
-    "tai": "tai",
-    "local": "local",
-    "global": "local",
-    "perf": "local",
-    "uptime": "local",
-    "x86-tsc": "tsc",
-    "counter": "counter",
-}
 #: Clocks that mean the same in every source of one host until it reboots; no others are compared by name.
 STEADY = frozenset({"monotonic", "monotonic_raw", "boottime", "tai", "tsc"})
 #: Moments that mean the same on every host; all others are told by thread ids, which one host gives out.
@@ -105,9 +93,9 @@ def with_ftrace_clock(traces: Sequence[Trace], clock: str | None) -> list[Trace]
     """
     if clock is None:
         return list(traces)
-    if clock not in FTRACE_CLOCKS:
-        raise BadParameter("ftrace_clock", clock, FTRACE_CLOCKS)
-    named = pl.lit(FTRACE_CLOCKS[clock])
+    if clock not in TRACE_CLOCKS:
+        raise BadParameter("ftrace_clock", clock, TRACE_CLOCKS)
+    named = pl.lit(TRACE_CLOCKS[clock])
     return [
         trace.replace(sources=trace.sources.with_columns(clock=named))
         if format_named(source_row(trace)["format"]).clock_from_user

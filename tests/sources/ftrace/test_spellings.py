@@ -8,8 +8,7 @@ import pytest
 
 from tracelib.errors import BadTrace
 from tracelib.schema import IDLE
-from tracelib.sources import syscall_names
-from tracelib.sources.ftrace import graph, heads, read, sched, sniff
+from tracelib.sources.ftrace import graph, heads, read, sniff
 from tracelib.sources.ftrace.events import kind_of
 from tracelib.sources.ftrace.reader import collect
 
@@ -95,39 +94,6 @@ def test_wakeups(trace_of, event, fields, cpu):
     assert trace.threads.select("tid", "name").rows() == [(5, "sshd"), (9, "bash")]
 
 
-@pytest.mark.parametrize(
-    ("texts", "letters"),
-    [
-        (["R", "R+", "S", "D|W", "x", "I", "t", "Z", "W"], ["R", "R", "S", "D", "X", "I", "t", "Z", "other"]),
-        (["0x0", "0x100", "0x1", "0x80", "0x40"], ["R", "R", "S", "I", "P"]),  # Linux 4.16 and later
-        (["0", "4096", "1", "2", "64", "129"], ["R", "R", "S", "D", "X", "S"]),  # before 4.14
-    ],
-)
-def test_states(texts, letters):
-    fields = pl.DataFrame({"state": texts, "prev": [11] * len(texts)})
-    assert sched.states(fields)["state"].to_list() == letters
-
-
-def test_states_of_the_kernels_that_shifted_them():
-    fields = pl.DataFrame({"state": ["1", "2", "4", "256"], "prev": [0, 11, 12, 13]})
-    assert sched.states(fields)["state"].to_list() == ["R", "S", "D", "I"]
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        (["S", "Z", "X", "D|W"], ["S", "Z", "X", "D"]),  # before 4.14, as far as one can tell
-        (
-            ["S", "Z", "X", "W", "x", "R"],
-            ["S", "X", "Z", "I", "P", "R"],
-        ),  # an idle kworker tells the newer kernel
-    ],
-)
-def test_states_that_the_plugin_names_as_older_kernels_numbered_them(written, meant):
-    texts = [f"sched_switch:         a:1 [120] {state} ==> b:2 [120]" for state in written]
-    assert sched.states(sched.parse_fields(pl.Series(texts)))["state"].to_list() == meant
-
-
 def line(ts, rest, task="bash-7", cpu=1):
     return f"{task:>22}     [{cpu:03d}] .....  {ts:>12}: {rest}\n"
 
@@ -194,7 +160,9 @@ def test_raw_events_of_calls_that_no_name_stands_for_are_kept(trace_of):
 
 
 def test_a_signal_handlers_return_ends_without_its_number(trace_of):
-    raw = line("1.000000", "sys_enter: NR 15 (1, 2)") + line("1.000002", "sys_exit: NR -1 = 0")
+    raw = line("1.000000", "sys_enter: NR 15 (1, 2)") + line(
+        "1.000002", "sys_exit: NR -1 = 0"
+    )  # of any machine
     trace = trace_of(raw + line("1.000003", "sys_rt_sigreturn()") + line("1.000004", "sys_futex(uaddr: 1)"))
     assert trace.slices.select("name", "dur_ns").rows() == [
         ("rt_sigreturn", 2000),
@@ -233,11 +201,6 @@ def test_numbers_that_the_option_fields_prints_twice(trace_of):
     assert "unknown type 1" in messages(trace, "info")
     assert "1 event that the kernel did not print" in messages(trace)
     assert "fields that are not understood" not in messages(trace)
-
-
-def test_numbers_of_arm():
-    assert syscall_names.machine_of(pl.Series([98, 98, 63, 124])) == "arm64"
-    assert syscall_names.machine_of(pl.Series([202, 0, 24])) == "x86-64"
 
 
 def test_calls_at_the_edges_and_with_a_missing_half(trace_of):

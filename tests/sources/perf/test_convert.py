@@ -132,7 +132,7 @@ def test_tracepoints_with_their_fields_are_told_apart(tmp_path):
         ),
         ({"clockid": 7, "clock-time": 5, "real-time": 8}, ("boottime", 3)),
         ({"clockid": 0, "clock-time": 5, "real-time": 8}, ("realtime", 0)),
-        ({"clockid": 4, "clock-time": 5, "real-time": 8}, ("unknown", 3)),
+        ({"clockid": 4, "clock-time": 5, "real-time": 8}, ("monotonic_raw", 3)),
         ({"clockid": 1}, ("monotonic", None)),
         ({"clockid": 1, "clock-time": -(2**62), "real-time": 2**62}, ("monotonic", None)),
     ],

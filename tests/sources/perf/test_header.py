@@ -44,7 +44,7 @@ def test_the_pair_of_clocks_is_exact():
                 "# clockid: monotonic_raw (4)",
                 "# reference time: x = 10.000001 (TOD) = 1.000000002 (monotonic_raw)",
             ],
-            "unknown",
+            "monotonic_raw",
             9_000_000_998,
         ),
     ],

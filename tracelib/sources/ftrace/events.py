@@ -14,34 +14,22 @@ import numpy as np
 import polars as pl
 
 from tracelib.sources.ftrace.graph import graph_events
-from tracelib.sources.ftrace.interned import Texts, codes_of
+from tracelib.sources.kernel import syscalls
+from tracelib.sources.kernel.interning import Texts, codes_of
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.heads import Piece
 
-__all__ = ["UNPRINTED", "Events", "Kind", "kind_of"]
-
 #: First words, by the group of the event that they name; the first that fits counts.
 WORDS = tuple(
-    (re.compile(pattern), group, ends, raw)
-    for pattern, group, ends, raw in (
-        (r"sched_(switch|wakeup|waking|wakeup_new):", "sched", False, False),
+    (re.compile(pattern), group, ends)
+    for pattern, group, ends in (
+        (r"sched_(switch|wakeup|waking|wakeup_new):", "sched", False),
         # trace_marker (tracing_mark_write, or print) and trace_printk (bprint, bputs); "0" in kernels before 3.4
-        (r"(tracing_mark_write|print|bprint|bputs|0)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?:", "marker", False, False),
-        (r"(sys_enter):", "syscall", False, True),
-        (r"(sys_exit):", "syscall", True, True),
-        (r"sys_enter_(\w+):", "syscall", False, False),
-        (r"sys_exit_(\w+):", "syscall", True, False),
-        (r"sys_(\w+)\(.*", "syscall", False, False),
-        (
-            r"sys_(\w+)",
-            "syscall",
-            True,
-            False,
-        ),  # "sys_futex -> 0x0"; "sys_futex <-caller" is told apart by line
-        (r"(funcgraph_entry):", "graph", False, False),
-        (r"(funcgraph_exit):", "graph", True, False),
-        (r"(\S+):", "other", False, False),
+        (r"(tracing_mark_write|print|bprint|bputs|0)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?:", "marker", False),
+        (r"(funcgraph_entry):", "graph", False),
+        (r"(funcgraph_exit):", "graph", True),
+        (r"(\S+):", "other", False),
     )
 )
 #: First words of events that are neither named nor functions. The second is the kernel's "UNKNOWN TYPE 5": with the
@@ -67,16 +55,17 @@ class Kind(NamedTuple):
     """What a first word says: the group that the event goes to, its name, and whether it ends something."""
 
     group: str  # sched, syscall, marker, graph, other
-    name: str
+    name: str  # "" = a system call that is told by its number
     ends: bool = False
-    raw: bool = False  # raw_syscalls: the number of the call stands in the fields
 
 
 def kind_of(word: str) -> Kind:
     """Return what the first word of a rest says; one without the colon of an event's name is a traced function."""
-    for pattern, group, ends, raw in WORDS:
+    if edge := syscalls.edge_of(word):
+        return Kind("syscall", edge.call, edge.ends)
+    for pattern, group, ends in WORDS:
         if found := pattern.fullmatch(word):
-            return Kind(group, found[1], ends, raw)
+            return Kind(group, found[1], ends)
     return Kind("other", next((name for start, name in BARE.items() if word.startswith(start)), "function"))
 
 
@@ -95,7 +84,7 @@ KEPT = {
     "other": [],
 }
 GROUPS = tuple(KEPT)
-NUMBER = pl.col("args").str.extract(r"^(?:NR |id=(?:0x[0-9a-f]+ \()?)(-?\d+)\b").cast(pl.Int32, strict=False)
+NUMBER = pl.col("args").str.extract(syscalls.NUMBER).cast(pl.Int32, strict=False)
 MOST_HEADERS = 1000
 MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
 

@@ -7,21 +7,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.schema import COUNTERS, IDLE, SLICE_CATEGORY
-from tracelib.sources import syscall_names
-from tracelib.sources.ftrace import markers, nesting, sched, syscalls
-from tracelib.sources.ftrace.filtered import threads_recorded
+from tracelib.schema import COUNTERS, IDLE, SCHED, SLICES
+from tracelib.sources.ftrace import markers, nesting
 from tracelib.sources.ftrace.graph import calls
-from tracelib.sources.ftrace.interned import codes_of
 from tracelib.sources.ftrace.remarks import BIGGER
-from tracelib.sources.ftrace.threads import parse_tasks, thread_ids, threads_of
+from tracelib.sources.kernel import sched, syscalls
+from tracelib.sources.kernel.interning import codes_of
+from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
 from tracelib.sources.remarks import Remarks, counted
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.events import Events
     from tracelib.sources.ftrace.heads import Heads
 
-__all__ = ["Frames"]
+#: The head's task: a name, which may hold anything, the thread's id, and its process where the option `record-tgid` is on.
+TASK = r"^\s*(?P<name>.*)-(?P<tid>\d+)\s*(?:\(\s*(?P<pid>[\d-]+)\s*\))?\s*$"
+#: What trace-cmd prints before the task when it reports several files or buffers: "trace.dat:       bash-557".
+PREFIX = r"^\S+:\s{2,}(\S.*)$"
+SCHED_EVENT = r"^sched_(?P<event>\w+): *(?P<args>.*)$"
+#: A process that the TGID column names counts more than one that the thread's own marks name, however often.
+BY_COLUMN = 2**32
 
 
 @dataclass
@@ -33,8 +38,10 @@ class Frames:
     remarks: Remarks
     tasks: pl.DataFrame = field(init=False)
     fields: pl.DataFrame = field(init=False)
-    ids: pl.DataFrame = field(init=False)
     sched_rows: pl.DataFrame | None = field(init=False)
+    names: pl.DataFrame = field(init=False)
+    processes: pl.DataFrame = field(init=False)
+    threads: pl.DataFrame = field(init=False)  # without the processes that marks name
     first_ns: int = field(init=False)
     last_ns: int = field(init=False)
     wall_offset_ns: int | None = None
@@ -43,13 +50,14 @@ class Frames:
 
     def __post_init__(self) -> None:
         """Parse each distinct task and each distinct text of fields once."""
-        self.tasks = parse_tasks(self.heads.tasks.all())
-        self.sched_rows = self.events.table("sched")
-        self.fields = sched.states(sched.parse_fields(self.events.texts.all()))
-        seen = self.events.table("task")  # a line that is no event may have had what looks like a task
-        tasks = self.tasks if seen is None else self.tasks[codes_of(seen["task"])]
-        tids = pl.concat([tasks["tid"], self.fields["prev"].rename("tid"), self.fields["next"].rename("tid")])
-        self.ids = thread_ids(tids)
+        self.tasks = _tasks(self.heads.tasks.all())
+        texts = self.events.texts.all().to_frame("text")
+        said = texts.select(pl.col("text").str.extract_groups(SCHED_EVENT).struct.unnest())
+        self.fields = sched.fields(said["event"], said["args"])
+        rows = self.events.table("sched")
+        self.sched_rows = None if rows is None else self._understood(rows)
+        self.names, self.processes = self._named()
+        self.threads = threads(self.names, self.processes)
         self.first_ns, self.last_ns = self.events.first_ns or 0, self.events.last_ns or 0
 
     def made(self) -> dict[str, pl.DataFrame]:
@@ -58,53 +66,40 @@ class Frames:
         self._of_losses()
         self._of_gaps(scheduled)
         marks = self._marks()
-        name = pl.col("name").cast(pl.Categorical())
         slices = pl.concat(
-            [
-                self._syscalls(scheduled).with_columns(name, category=pl.lit("os").cast(SLICE_CATEGORY)),
-                self._graph().with_columns(name, category=pl.lit("other").cast(SLICE_CATEGORY)),
-                marks.slices.with_columns(name, category=pl.lit("annotation").cast(SLICE_CATEGORY)),
-            ]
+            [self._syscalls(scheduled), _slices(self._graph(), "other"), _slices(marks.slices, "annotation")]
         )
         source = pl.lit(0, pl.Int32).alias("source")
         text = pl.col("name", "track").cast(pl.Categorical())
         return {
             "sched": scheduled.drop("index"),
-            "slices": slices.select(
-                source,
-                "thread",
-                "ts_ns",
-                "dur_ns",
-                "name",
-                "category",
-                pl.lit(None, pl.Int64).alias("correlation"),
-            ),
+            "slices": slices,
             "counters": marks.counters.with_columns(source, text).select(COUNTERS.names()),
-            "threads": self._threads(marks.processes),
+            "threads": threads(self.names, pl.concat([self.processes, marks.processes])),
         }
 
-    def _threads_of(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return `rows` with tid and thread of their task, and event: the name that their first word says."""
-        thread = self.tasks.select("tid").join(self.ids, on="tid", how="left", maintain_order="left")
-        named = pl.DataFrame(
-            [(kind.name, kind.ends, kind.raw) for kind in self.events.kinds],
-            schema={"event": pl.Categorical(), "ends": pl.Boolean, "raw": pl.Boolean},
-            orient="row",
-        )
-        found = [*thread[codes_of(rows["task"])], *named[codes_of(rows["word"])]]
-        return rows.drop("task", "word").hstack(found)
+    def _threads_of(self, rows: pl.DataFrame) -> pl.Series:
+        """Return the thread of each row's task."""
+        return number_of(self.tasks["tid"], self.threads)[codes_of(rows["task"])]
+
+    def _kinds_of(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return what the first word of each row says: event (its name), ends."""
+        kinds = [(kind.name, kind.ends) for kind in self.events.kinds]
+        schema = {"event": pl.Categorical(), "ends": pl.Boolean}
+        return pl.DataFrame(kinds, schema=schema, orient="row")[codes_of(rows["word"])]
 
     def _sched(self) -> pl.DataFrame:
         """Return the frame `sched`, with index."""
         rows = self.sched_rows
-        if rows is not None:
-            rows = self._understood(rows)
-            scheduled = sched.frame(rows, self.fields, self.tasks, self.ids)
+        if rows is None:
+            scheduled = pl.DataFrame(schema=SCHED).insert_column(0, pl.Series("index", [], pl.UInt32))
         else:
-            scheduled = sched.nothing()
+            rows = rows.select("index", "ts_ns", "cpu", self._threads_of(rows), text=codes_of(rows["text"]))
+            scheduled = sched.frame(rows, self.fields, self.threads)
         marks = self._losses()
         if marks.height:
-            scheduled = pl.concat([scheduled, sched.cuts(marks)]).sort("index", maintain_order=True)
+            lost = sched.losses(marks.select("index", "cpu", ts_ns="cut_ns"))
+            scheduled = pl.concat([scheduled, lost]).sort("index", maintain_order=True)
         return scheduled
 
     def _understood(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -153,13 +148,13 @@ class Frames:
 
     def _of_gaps(self, scheduled: pl.DataFrame) -> None:
         """Remark the switches that are proven to be missing: not recorded on purpose, or lost."""
-        gaps = sched.gaps(scheduled)
+        gaps = sched.gaps(sched.handovers(scheduled))
         if gaps.is_empty():
             return
-        if threads := threads_recorded(scheduled, gaps):
+        if recorded := sched.threads_recorded(scheduled, gaps):
             self.remarks.add(
                 "info",
-                f"recorded for some threads only (at least {threads:,}): switches of others are not in the file, "
+                f"recorded for some threads only (at least {recorded:,}): switches of others are not in the file, "
                 f"what came in between is unknown at {counted(gaps.height, 'place')}",
                 "To see who else ran, record all threads: without set_event_pid, or trace-cmd record without -P and -F.",
             )
@@ -177,58 +172,21 @@ class Frames:
     def _syscalls(self, scheduled: pl.DataFrame) -> pl.DataFrame:
         rows = self.events.table("syscall")
         if rows is None:
-            return nesting.NO_RANGES
-        rows = self._threads_of(rows).select("ts_ns", "thread", "event", "ends", "raw", "number")
-        if not (rows["thread"] >= 0).all(ignore_nulls=False):
-            rows = rows.filter(pl.col("thread") >= 0)
-        rows = self._one_spelling(rows)
-        state = pl.col("prev_state")
-        dead = scheduled.filter(((state == "X") | (state == "Z")) & (pl.col("prev") >= 0))
-        dead = dead.group_by(pl.col("prev").alias("thread")).agg(pl.col("ts_ns").max().alias("dead_ns"))
-        calls = syscalls.paired(
-            rows.select("ts_ns", "thread", pl.col("event").alias("name"), "ends"),
-            self.first_ns,
-            self.last_ns,
-            dead,
-        )
-        if calls.at_edges:
-            self.remarks.add(
-                "info",
-                f"{counted(calls.at_edges, 'system call')} began before the trace or did not end in it: "
-                "cut at its first and last event",
-            )
-        if calls.without_end or calls.without_start:
-            self.remarks.add(
-                "warning",
-                f"system calls with an entry or exit that is missing: {calls.without_end:,} have no length, "
-                f"{calls.without_start:,} are left out",
-                BIGGER,
-            )
-        return calls.slices
-
-    def _one_spelling(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Leave out raw_syscalls events of calls that stand there by name as well; name the others by their number."""
-        if not rows["raw"].any():
-            return rows
-        twice = rows.select(syscall_names.told_twice(pl.col("raw"), pl.col("ends"))).to_series()
-        if twice.any():
-            self.remarks.add(
-                "info",
-                f"{counted(int(twice.sum()), 'raw_syscalls event')} not used: the same calls stand there by name",
-            )
-            rows = rows.filter(~twice)
-        numbered = rows.filter("raw")
-        if numbered.is_empty():
-            return rows
-        machine = syscall_names.judged(numbered["number"], self.remarks)
-        named = syscall_names.by_number(pl.col("number"), machine).cast(pl.Categorical())
-        return rows.with_columns(event=pl.when("raw").then(named).otherwise("event"))
+            return pl.DataFrame(schema=SLICES)
+        kinds = self._kinds_of(rows).rename({"event": "call"})
+        edges = rows.select("ts_ns", "number").hstack([self._threads_of(rows), *kinds])
+        edges = edges.with_columns(raw=pl.col("call") == "")
+        return syscalls.slices(edges, scheduled, (self.first_ns, self.last_ns), self.remarks)
 
     def _marks(self) -> markers.Marks:
         rows = self.events.table("marker")
         if rows is None:
             return markers.nothing()
-        rows = markers.texts(self._threads_of(rows))
+        rows = markers.texts(
+            rows.hstack(
+                [self._threads_of(rows), self.tasks["tid"][codes_of(rows["task"])], *self._kinds_of(rows)]
+            )
+        )
         marks = markers.read_marks(rows, self.last_ns)
         if marks.open_at_end or marks.without_start:
             self.remarks.add(
@@ -251,9 +209,8 @@ class Frames:
         rows = self.events.table("graph")
         if rows is None:
             return nesting.NO_RANGES
-        ranges, open_at_end, without_start = calls(
-            self._threads_of(rows).filter(pl.col("thread") >= 0), self.last_ns
-        )
+        rows = rows.hstack([self._threads_of(rows), *self._kinds_of(rows)])
+        ranges, open_at_end, without_start = calls(rows.filter(pl.col("thread") >= 0), self.last_ns)
         if open_at_end or without_start:
             self.remarks.add(
                 "info",
@@ -262,22 +219,37 @@ class Frames:
             )
         return ranges
 
-    def _threads(self, marked: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame `threads`: names of scheduler events are whole, the task column cuts them in latency format."""
+    def _named(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return what the lines show of names and of processes, as `threads` takes them."""
+        names, processes = [pl.DataFrame(schema=NAMES)], [pl.DataFrame(schema=PROCESSES)]
         seen, rows = self.events.table("task"), self.sched_rows
-        names, processes = [], [marked]
-        if seen is not None:
-            last = seen.group_by("task").agg(pl.col("index").max().alias("last"))
+        if seen is not None:  # a line that is no event may have had what looks like a task
+            last = seen.group_by("task").agg(pl.col("index").cast(pl.Int64).max().alias("last"))
             tasks = self.tasks[codes_of(last["task"])].hstack([last["last"]])
-            names.append(tasks.select("tid", "name", "last", pl.lit(0).alias("rank")))
-            processes.append(tasks.select("tid", "pid", pl.lit(2**31, pl.UInt32).alias("count")))
+            processes.append(tasks.select("tid", "pid", pl.col("last") + BY_COLUMN).drop_nulls())
+            names.append(tasks.select("tid", "name", pl.col("last") - LESS_TRUSTED))
         if rows is not None:
             last = rows.unique("text", keep="last")
-            parsed = self.fields[codes_of(last["text"])].hstack([last["index"]])
-            names += [
-                parsed.select(
-                    tid=pl.col(side), name=pl.col(f"{side}_name"), last=pl.col("index"), rank=pl.lit(1)
-                )
-                for side in ("prev", "next")
-            ]
-        return threads_of(names, processes, self.ids)
+            said = self.fields[codes_of(last["text"])]
+            said = said.with_columns(last=last["index"].cast(pl.Int64))
+            names += [said.select(tid=side, name=f"{side}_name", last="last") for side in ("prev", "next")]
+        return pl.concat(names), pl.concat(processes)
+
+
+def _tasks(texts: pl.Series) -> pl.DataFrame:
+    """Return one row per text of the task column, in their order: name, tid Int64, pid Int64 (null = no TGID)."""
+    parts = texts.to_frame("text").select(pl.col("text").str.extract_groups(TASK).struct.unnest())
+    name = pl.col("name").str.strip_chars(" \t")
+    ids = pl.col("tid", "pid").cast(pl.Int64, strict=False)
+    return parts.select(pl.coalesce(name.str.extract(PREFIX), name).alias("name"), ids)
+
+
+def _slices(ranges: pl.DataFrame, category: str) -> pl.DataFrame:
+    """Return ranges (thread, ts_ns, dur_ns, name) as rows of the frame `slices`."""
+    return ranges.select(
+        pl.lit(0, pl.Int32).alias("source"),
+        *("thread", "ts_ns", "dur_ns"),
+        pl.col("name").cast(pl.Categorical()),
+        pl.lit(category, SLICES["category"]).alias("category"),
+        pl.lit(None, pl.Int64).alias("correlation"),
+    ).match_to_schema(SLICES)

@@ -23,9 +23,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from tracelib.sources.ftrace.interned import Listed, Texts, per_distinct
-
-__all__ = ["GAP", "HEAD", "LATENCY", "Heads", "Layout", "Piece"]
+from tracelib.sources.kernel.interning import Listed, Texts, per_distinct
 
 #: White space inside a line. With `\s` the search in a whole text would go on into the lines that follow, from each anew.
 GAP = r"[^\S\n]"

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import polars as pl
 
 from tracelib.sources.ftrace.nesting import NO_RANGES, matched
-
-__all__ = ["Marks", "clock_tie", "nothing", "read_marks", "texts"]
+from tracelib.sources.kernel.threads import PROCESSES
 
 FIRST = r"^([BECSFGHIN])(?:\|(\d+))?(?:\|(.*))?$"
 VALUE = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?"
@@ -38,7 +37,7 @@ class Marks(NamedTuple):
 
     slices: pl.DataFrame  # thread Int32, ts_ns, dur_ns, name String
     counters: pl.DataFrame  # ts_ns, name String, track String, value Float64
-    processes: pl.DataFrame  # tid, pid, count: processes that threads gave as their own
+    processes: pl.DataFrame  # tid, pid, last (how often): processes that threads gave as their own
     open_at_end: int  # ranges that did not end: cut at the trace's last event
     without_start: int  # ends of ranges that began before the trace
 
@@ -48,8 +47,7 @@ def nothing() -> Marks:
     counters = pl.DataFrame(
         schema={"ts_ns": pl.Int64, "name": pl.String, "track": pl.String, "value": pl.Float64}
     )
-    processes = pl.DataFrame(schema={"tid": pl.Int64, "pid": pl.Int64, "count": pl.UInt32})
-    return Marks(NO_RANGES, counters, processes, 0, 0)
+    return Marks(NO_RANGES, counters, pl.DataFrame(schema=PROCESSES), 0, 0)
 
 
 def texts(rows: pl.DataFrame) -> pl.DataFrame:
@@ -121,7 +119,7 @@ def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
     return Marks(
         slices,
         _counters(rows),
-        own.group_by("tid", "pid").agg(pl.len().alias("count")).select("tid", "pid", "count"),
+        own.group_by("tid", "pid").agg(pl.len().cast(pl.Int64).alias("last")).select(PROCESSES.names()),
         open_ranges + open_apart,
         stray + stray_apart,
     )

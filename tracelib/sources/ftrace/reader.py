@@ -17,6 +17,7 @@ from tracelib.sources.ftrace.events import Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
 from tracelib.sources.ftrace.remarks import of_lines, shown
+from tracelib.sources.kernel.clocks import clock_named
 from tracelib.sources.remarks import Remarks, counted
 from tracelib.sources.text import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
@@ -28,20 +29,11 @@ if TYPE_CHECKING:
     from tracelib.sources.files import Stream
     from tracelib.sources.ftrace.containers import Atrace
 
-__all__ = ["Text", "collect", "read"]
-
 #: In the JavaScript string of old systrace pages, every line ends so.
 IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.
 SURELY_WHOLE = re.compile(r"(next_prio=\d+|target_cpu=\d{3}|\[-?\d+\]|-> 0x[0-9a-f]+|\))$")
 NO_EVENT = "If ftrace wrote it: echo 1 > options/context-info; echo 0 > options/{raw,hex,bin,verbose}; and record again."
-CLOCKS = {
-    "mono": "monotonic",
-    "mono_raw": "monotonic_raw",
-    "boot": "boottime",
-    "local": "local",
-    "global": "local",
-}
 
 
 @dataclass
@@ -140,7 +132,7 @@ def read(path: Path) -> Trace:
         "format": "ftrace",
         "recorder": _recorder(path, events),
         "cpus": events.cpus,
-        "clock": CLOCKS.get(events.clock or "", "unknown"),
+        "clock": clock_named(events.clock or ""),
         "wall_offset_ns": frames.wall_offset_ns,
         "first_ns": events.first_ns,
         "last_ns": events.last_ns,

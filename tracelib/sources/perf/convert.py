@@ -14,18 +14,17 @@ import polars as pl
 from tracelib.errors import BadTrace
 from tracelib.schema import SAMPLES, SCHED, SOURCES, STACKS
 from tracelib.sources.files import open_stream, sha256
-from tracelib.sources.perf import frames, scheduler
+from tracelib.sources.kernel import sched
+from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
+from tracelib.sources.perf import frames
 from tracelib.sources.perf.decoded import Recording, Sample, Tracepoint, decoded
 from tracelib.sources.perf.header import clock_of, tracepoints_of, wall_offset
 from tracelib.sources.perf.health import PerfRemarks
-from tracelib.sources.perf.threads import number_of, threads
 from tracelib.sources.remarks import counted
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["read_json"]
 
 FORMAT = "perf JSON"
 EXCERPT = 80
@@ -46,7 +45,8 @@ def read_json(path: Path) -> Trace:
     if not samples:
         raise BadTrace(path, FORMAT, "", "it holds no sample with a time", "", "Record with perf record -T.")
     rows = _rows(samples)
-    who = threads(_seen(rows), recording.headers.hostname)
+    fields = _scheduler_fields(samples)
+    who = _threads(rows, fields, recording.headers.hostname)
     rows = rows.with_columns(number_of(rows["tid"], who))
     woken = rows.filter(pl.col("kind") == "wakeup").height
     if woken:
@@ -65,7 +65,9 @@ def read_json(path: Path) -> Trace:
     if rows["kind"].eq("sample").all():
         remarks.untold(tracepoints_of(recording.headers.cmdline))
     chained, stacks = _stacks(samples, rows)
-    sched = _sched(rows, who)
+    switched = rows.with_row_index("text").filter(pl.col("kind") == "switch")
+    switched = switched.select("ts_ns", "cpu", "thread", "text")
+    scheduled = sched.frame(switched, fields, who).match_to_schema(SCHED)
     told = recording.headers
     clock = clock_of(told.clockid, told.cmdline)
     offset = wall_offset(clock, told.clock_time, told.real_time)
@@ -90,13 +92,12 @@ def read_json(path: Path) -> Trace:
         remarks.add(
             "warning", f"the file does not tie its clock ({clock}) to wall time", "perf record -k mono"
         )
-    missing = scheduler.missing(sched)
-    source["lost_detected"] = remarks.missing_switches(missing, system_wide=missing["from_idle"] > 0)
+    source["lost_detected"] = remarks.missing_switches(scheduled, system_wide=None)
     return Trace.of(
         {
             "samples": chained,
             "stacks": stacks,
-            "sched": sched,
+            "sched": scheduled,
             "threads": who,
             "health": remarks.frame(),
             "sources": pl.DataFrame([{name: source.get(name) for name in SOURCES.names()}], schema=SOURCES),
@@ -123,8 +124,6 @@ def _decoded(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
 
 def _rows(samples: list[Sample]) -> pl.DataFrame:
     """Return one row per sample: its own fields, and what kind of event it is."""
-    kinds = [_kind(sample) for sample in samples]
-    state = [f"prev_state={s.prev_state or '?'}" if s.prev_pid else "" for s in samples]
     return pl.DataFrame(
         {
             "ts_ns": pl.Series([s.timestamp for s in samples], dtype=pl.Int64),
@@ -133,13 +132,7 @@ def _rows(samples: list[Sample]) -> pl.DataFrame:
             "tid": pl.Series([s.tid for s in samples], dtype=pl.Int64),
             "cpu": pl.Series([s.cpu for s in samples], dtype=pl.Int32),
             "comm": pl.Series([s.comm for s in samples], dtype=pl.String),
-            "kind": kinds,
-            "rest": [
-                f"prev_comm={s.prev_comm} prev_pid={s.prev_pid} {text} ==> next_comm={s.next_comm} next_pid={s.next_pid}"
-                if text
-                else ""
-                for s, text in zip(samples, state, strict=True)
-            ],
+            "kind": [_kind(sample) for sample in samples],
         }
     )
 
@@ -154,17 +147,26 @@ def _kind(sample: Sample) -> str:
     return "tracepoint" if named else "sample"
 
 
-def _seen(rows: pl.DataFrame) -> pl.DataFrame:
-    switch = scheduler.switches(rows["rest"])
-    none = pl.lit(None, pl.Int64).alias("pid")
-    early = pl.lit(-1, pl.Int64).alias("rank")
-    return pl.concat(
-        [
-            switch.select(pl.col("prev").alias("tid"), none, pl.col("prev_comm").alias("comm"), early),
-            switch.select(pl.col("next").alias("tid"), none, pl.col("next_comm").alias("comm"), early),
-            rows.with_row_index("rank").select("tid", "pid", "comm", pl.col("rank").cast(pl.Int64)),
-        ]
+def _scheduler_fields(samples: list[Sample]) -> pl.DataFrame:
+    """Return what the fields of switches say, one row per sample."""
+    rows = [(s.prev_comm, s.prev_pid, s.prev_state or "?", s.next_comm, s.next_pid) for s in samples]
+    columns = ["prev_name", "prev", "state", "next_name", "next"]
+    texts = pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+    fields = texts.with_columns(pl.col("prev", "next").cast(pl.Int64, strict=False))
+    return fields.with_columns(
+        sched.states(fields).alias("prev_state"),
+        pl.lit("switch", SCHED["event"]).alias("event"),
+        pl.lit(None, pl.Int64).alias("cpu"),
     )
+
+
+def _threads(rows: pl.DataFrame, fields: pl.DataFrame, host: str | None) -> pl.DataFrame:
+    """Return the frame `threads`, from the samples and what those of switches say."""
+    rows = rows.with_row_index("last").with_columns(pl.col("last").cast(pl.Int64))
+    said = fields.with_columns(last=rows["last"] - LESS_TRUSTED).filter(rows["kind"] == "switch")
+    sides = [said.select(tid=side, name=f"{side}_name", last="last") for side in ("prev", "next")]
+    names = pl.concat(side.select(NAMES.names()) for side in (rows.rename({"comm": "name"}), *sides))
+    return threads(names, rows.select(PROCESSES.names()).drop_nulls(), host)
 
 
 def _stacks(samples: list[Sample], rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -202,18 +204,3 @@ def _stacks(samples: list[Sample], rows: pl.DataFrame) -> tuple[pl.DataFrame, pl
         ),
     )
     return made.match_to_schema(SAMPLES), named.match_to_schema(STACKS)
-
-
-def _sched(rows: pl.DataFrame, who: pl.DataFrame) -> pl.DataFrame:
-    """Return the switches as `sched`."""
-    switched = rows.filter(pl.col("kind") == "switch")
-    said = scheduler.switches(switched["rest"])
-    return switched.select(
-        pl.lit(0, pl.Int32).alias("source"),
-        "ts_ns",
-        "cpu",
-        pl.lit("switch", SCHED["event"]).alias("event"),
-        number_of(said["prev"], who).alias("prev"),
-        said["prev_state"],
-        number_of(said["next"], who).alias("next"),
-    ).match_to_schema(SCHED)

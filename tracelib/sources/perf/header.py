@@ -9,16 +9,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelib.sources.kernel.clocks import clock_named, clock_numbered
 from tracelib.sources.perf.patterns import MODIFIERS, PROBE, TRACEPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Header", "clock_of", "of_lines", "tracepoints_of", "wall_offset"]
-
-#: perf's name of a clock -> ours; raw and TAI time have none there, but may still be tied to wall time.
-CLOCKS = {"monotonic": "monotonic", "realtime": "realtime", "boottime": "boottime"}
-CLOCK_IDS = {0: "realtime", 1: "monotonic", 7: "boottime"}
 #: perf's tools that record tracepoints without naming them (`perf sched record`).
 TRACING = ("sched", "lock", "kmem", "kvm", "trace", "timechart", "kwork")
 EVENTS = re.compile(r"(?:^|\s)(?:-\w*?e[= ]?|--event[= ])(\S+)")
@@ -78,12 +74,12 @@ def of_lines(lines: Iterable[str]) -> Header:
 
 def _clock(clockid: str | None) -> str:
     """Return the clock's name; a recording without -k uses the scheduler's clock of that host, "local"."""
-    return "local" if clockid is None else CLOCKS.get(clockid.partition(" ")[0], "unknown")
+    return "local" if clockid is None else clock_named(clockid.partition(" ")[0])
 
 
 def clock_of(clockid: int | None, command: list[str]) -> str:
     """Return the clock of a recording: by its number (clock_gettime(2)), else by what `perf record` was asked for."""
-    return _clock_of_command(command) if clockid is None else CLOCK_IDS.get(clockid, "unknown")
+    return _clock_of_command(command) if clockid is None else clock_numbered(clockid)
 
 
 def wall_offset(clock: str, clock_ns: int | None, wall_ns: int | None) -> int | None:
@@ -109,10 +105,7 @@ def tracepoints_of(command: list[str]) -> list[str]:
 def _clock_of_command(command: list[str]) -> str:
     """Return the clock that a `perf record` command line asks for (-k, --clockid), "local" if it asks for none."""
     spoken = re.search(r"(?:^|\s)(?:-k[= ]?|--clockid[= ])(\S+)", " ".join(command))
-    name = spoken[1].removeprefix("CLOCK_").lower() if spoken else None
-    return _clock(
-        {"mono": "monotonic", "real": "realtime", "boot": "boottime"}.get(name, name) if name else None
-    )
+    return _clock(spoken[1] if spoken else None)
 
 
 def _wall_offset(values: dict[str, str]) -> int | None:

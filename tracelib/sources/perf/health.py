@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
+from tracelib.schema import IDLE
+from tracelib.sources.kernel.sched import gaps, handovers
 from tracelib.sources.remarks import Remarks, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import polars as pl
-
     from tracelib.sources.perf.ending import Ending
     from tracelib.sources.perf.header import Header
-
-__all__ = ["PerfRemarks"]
 
 RECORD = "perf record -k mono -a -g -e cpu-clock/freq=199/ -e sched:sched_switch -e sched:sched_wakeup"
 SHOWN = 3
@@ -64,25 +62,33 @@ class PerfRemarks(Remarks):
                 f"give the rate to the CPU samples alone, in place of -F: {RECORD}",
             )
 
-    def missing_switches(self, counts: Mapping[str, int], *, system_wide: bool) -> int:
-        """Remark on switches proven missing, and return how many at least."""
-        if not counts["breaks"]:
+    def missing_switches(self, scheduled: pl.DataFrame, *, system_wide: bool | None) -> int:
+        """Remark on switches proven to be missing from the frame `sched`, and return how many at least.
+
+        `system_wide` is None where the file does not tell: it was if idle CPUs are seen to become busy.
+        """
+        pairs = handovers(scheduled)
+        missing = gaps(pairs).height
+        if not missing:
             return 0
-        if not system_wide:
+        switch = pl.col("event") == "switch"
+        to_idle = scheduled.filter(switch & (pl.col("next") == IDLE)).height
+        from_idle = scheduled.filter(switch & (pl.col("prev") == IDLE)).height
+        if not (from_idle > 0 if system_wide is None else system_wide):
             self.add(
                 "info",
                 "recorded for some processes only: switches of other processes are not in the file",
-                f"{RECORD}",
+                RECORD,
             )
             return 0
         self.add(
             "warning",
-            f"at least {counted(counts['breaks'], 'switch event')} missing: {counts['breaks']:,} of {counts['switches']:,} "
+            f"at least {counted(missing, 'switch event')} missing: {missing:,} of {pairs.height:,} "
             f"times the next switch on that CPU leaves another thread than the one that came; "
-            f"{counts['to_idle']:,} switches to idle, {counts['from_idle']:,} from idle",
+            f"{to_idle:,} switches to idle, {from_idle:,} from idle",
             "check the kernel's tracepoints, enlarge the buffer (-m 4096); intervals at the gaps are rebuilt or unknown",
         )
-        return counts["breaks"]
+        return missing
 
     def unread(self, count: int, size: int, examples: list[str]) -> None:
         """Remark on lines that are none of perf's."""

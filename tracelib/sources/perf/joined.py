@@ -54,7 +54,7 @@ def joined(path: Path) -> Text:
             damage, lost_bytes = stream.damage, stream.lost_bytes
     except OSError as error:
         raise BadTrace(path, "perf script text", "", str(error)) from error
-    base_texts, texts, frame_texts = (table.strings() for table in (tables.base, tables.says, tables.frame))
+    base_texts, texts, frame_texts = (table.all() for table in (tables.base, tables.says, tables.frame))
     bases = heads.prefixes(base_texts)
     says = heads.events(texts)
     all_heads, all_frames = _laid_end_to_end(scans or [scan(b"", tables)])

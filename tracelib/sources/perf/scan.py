@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracelib.sources.kernel.interning import Texts
 from tracelib.sources.perf.patterns import FRAME, HEAD, HEAD_TAIL, LOOSE_HEAD, NAME_HOLDS_HEAD, PHYSICAL
 from tracelib.sources.text import lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = ["Codes", "Scan", "Tables", "scan"]
 
 EXCERPT = 200
 #: Bytes; a longer line is neither a head nor a frame (the longest mangled names have some thousands of characters).
@@ -27,40 +26,13 @@ LONGEST_LINE = 1 << 16
 HEAD_COLUMNS = pl.Schema({"line": pl.UInt32, "base": pl.String, "fraction": pl.String, "says": pl.String})
 
 
-class Codes:
-    """A growing list of distinct strings, shared by all blocks of one file and freed with it."""
-
-    def __init__(self) -> None:
-        self._categories = pl.Categories.random()
-        # Polars drops the strings of categories that no column uses: this one keeps them until the file is read
-        self._held = pl.Series([""], dtype=pl.Categorical(self._categories))
-        self._used = [self._held.to_physical()]
-
-    def of(self, strings: pl.Series) -> pl.Series:
-        """Return each string's code (UInt32), null for null."""
-        codes = strings.cast(pl.Categorical(self._categories)).to_physical()
-        known = codes.drop_nulls().to_numpy()
-        used = np.zeros(int(known.max(initial=0)) + 1, np.bool_)
-        used[known] = True
-        self._used.append(pl.Series(np.flatnonzero(used), dtype=codes.dtype))
-        return codes
-
-    def strings(self) -> pl.Series:
-        """Return the distinct strings; a code is a place in it (null: a code that was reserved, then not needed)."""
-        codes = pl.concat(self._used).unique().sort()
-        texts = codes.cat.to(pl.Categorical(self._categories)).cast(pl.String)
-        every = pl.int_range(int(codes[-1]) + 1, dtype=pl.UInt32, eager=True).alias("code").to_frame()
-        known = pl.DataFrame({"code": codes, "text": texts})
-        return every.join(known, on="code", how="left", maintain_order="left")["text"]
-
-
 @dataclass
 class Tables:
     """The distinct strings of a file: what stands before the time's point, behind the time, and in call-chain lines."""
 
-    base: Codes = field(default_factory=Codes)
-    says: Codes = field(default_factory=Codes)
-    frame: Codes = field(default_factory=Codes)
+    base: Texts = field(default_factory=Texts)
+    says: Texts = field(default_factory=Texts)
+    frame: Texts = field(default_factory=Texts)
 
 
 @dataclass(frozen=True)
@@ -105,14 +77,14 @@ def scan(block: bytes, tables: Tables) -> Scan:
     owner, owned = _owners(fast["line"].to_numpy(), indented.arg_true().to_numpy(), empty.to_numpy())
     return Scan(
         heads=fast.select(
-            tables.base.of(fast["base"]),
+            tables.base.codes(fast["base"]),
             (pl.col("fraction").str.pad_end(9, "0").cast(pl.Int32, strict=False)).alias("fraction_ns"),
-            tables.says.of(fast["says"]),
+            tables.says.codes(fast["says"]),
         ),
         frames=pl.DataFrame(
             {
                 "event": pl.Series(owner[owned], dtype=pl.UInt32),
-                "frame": tables.frame.of(line.filter(indented).filter(pl.Series(owned))),
+                "frame": tables.frame.codes(line.filter(indented).filter(pl.Series(owned))),
             }
         ),
         other=pl.DataFrame({"text": line.gather(other)}).select(

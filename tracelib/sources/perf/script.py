@@ -8,23 +8,24 @@ import numpy as np
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import SAMPLES, SCHED, SOURCES
+from tracelib.schema import SAMPLES, SCHED, SCHED_EVENT, SLICES, SOURCES
 from tracelib.sources.files import hashed, sha256
-from tracelib.sources.perf import frames, scheduler, switch_records, syscalls
+from tracelib.sources.kernel import sched, syscalls
+from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
+from tracelib.sources.perf import frames, switch_records
 from tracelib.sources.perf.health import PerfRemarks
 from tracelib.sources.perf.joined import Text, joined
 from tracelib.sources.perf.patterns import COMM_RECORD, EXTRA_LINE, LOSS, NO_TIME_HEAD, SHARE
-from tracelib.sources.perf.threads import number_of, shared_ids, threads
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["UNTIMED", "read_text"]
-
 UNTIMED = "events carry no time"
 
-SCHEDULER = ["switch", "wakeup", "waking", "wakeup_new"]
+#: Systems whose tracepoints are system calls.
+SYSTEM_CALLS = ("syscalls:", "raw_syscalls:")
+SCHEDULER = SCHED_EVENT.categories.to_list()
 
 
 def read_text(path: Path, original: Path | None = None) -> Trace:
@@ -49,24 +50,19 @@ def _made(text: Text, path: Path) -> Trace:
     """Return the trace in `text`; `path` is the file that `sources` names."""
     remarks = PerfRemarks()
     lost = _remark_on_text(remarks, text)
-    seen = _seen(text)
-    who = threads(seen, text.header.host)
-    if shared := shared_ids(seen):
-        remarks.add(
-            "info", f"{shared:,} thread ids were used by more than one process; each is shown as one thread"
-        )
+    fields = _scheduler_fields(text)
+    who = _threads(remarks, text, fields)
     events = text.events.with_columns(_thread(text, who), text.bases["cpu"].gather(text.events["base"]))
     # recorded twice, a switch is taken from its tracepoint, which also has the state
     unused = ["switched"] if (events["kind"] == "switch").any() else []
     samples, stacks = _samples(text, events)
-    sched, unread = _sched(text, events.filter(~pl.col("kind").is_in(unused)), who)
-    slices = _slices(remarks, text, events)
+    scheduled, unread = _sched(text, events.filter(~pl.col("kind").is_in(unused)), fields, who)
     if unread:
         remarks.add("warning", f"{unread:,} scheduler events could not be read")
-    missing = scheduler.missing(sched)
-    wide = text.header.system_wide if text.header.system_wide is not None else missing["from_idle"] > 0
-    detected = remarks.missing_switches(missing, system_wide=wide) + unread
-    timed = events.filter(~pl.col("kind").is_in(["record", *unused]))["ts_ns"]
+    detected = remarks.missing_switches(scheduled, system_wide=text.header.system_wide) + unread
+    timed = events.filter(~pl.col("kind").is_in(["record", *unused]))
+    during = timed.select(first=pl.col("ts_ns").min(), last=pl.col("ts_ns").max()).row(0)
+    slices = _slices(remarks, text, events, scheduled, during)
     source = {
         "file": path.name,
         "sha256": sha256(path),
@@ -77,8 +73,8 @@ def _made(text: Text, path: Path) -> Trace:
         "cpus": text.header.cpus,
         "clock": text.header.clock,
         "wall_offset_ns": text.header.wall_offset_ns,
-        "first_ns": timed.min(),
-        "last_ns": timed.max(),
+        "first_ns": during[0],
+        "last_ns": during[1],
         "lost_declared": lost,
         "lost_detected": detected,
         "skipped_bytes": text.lost_bytes
@@ -90,7 +86,7 @@ def _made(text: Text, path: Path) -> Trace:
         {
             "samples": samples,
             "stacks": stacks,
-            "sched": sched,
+            "sched": scheduled,
             "slices": slices,
             "threads": who,
             "sources": pl.DataFrame([row], schema=SOURCES),
@@ -167,40 +163,41 @@ def _remark_on_text(remarks: PerfRemarks, text: Text) -> int:
     return lost
 
 
-def _seen(text: Text) -> pl.DataFrame:
-    """Return `tid`, `pid`, `comm`, `rank` of all that shows a thread: scheduler events before heads, heads by last use."""
-    last_use = np.full(text.bases.height, -1, dtype=np.int64)
-    last_use[text.events["base"].to_numpy()] = np.arange(text.events.height)
-    shown = text.bases.select("tid", "pid", "comm", pl.Series("rank", last_use)).filter(pl.col("rank") >= 0)
-    return pl.concat([*_named_in_scheduler(text), *_named_in_records(text), shown])
+def _scheduler_fields(text: Text) -> pl.DataFrame:
+    """Return what scheduler tracepoints say, one row per row of `text.says`."""
+    is_scheduler = text.says["kind"].is_in(SCHEDULER)
+    args = pl.select(pl.when(is_scheduler).then(text.says["rest"]).alias("args")).to_series()
+    return sched.fields(text.says["kind"].cast(pl.String), args)
 
 
-def _named_in_scheduler(text: Text) -> list[pl.DataFrame]:
-    switch = scheduler.switches(text.says.filter(pl.col("kind") == "switch")["rest"])
-    woken = scheduler.wakeups(text.says.filter(pl.col("kind").is_in(SCHEDULER[1:]))["rest"])
-    pairs = [
-        switch.select(pl.col("prev").alias("tid"), pl.col("prev_comm").alias("comm")),
-        switch.select(pl.col("next").alias("tid"), pl.col("next_comm").alias("comm")),
-        woken.select(pl.col("woken").alias("tid"), "comm"),
+def _threads(remarks: PerfRemarks, text: Text, fields: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame `threads`, from heads, scheduler tracepoints and perf's own records."""
+    bases = text.bases.with_columns(last=_last_use(text.events["base"], text.bases.height) * 2)
+    bases = bases.filter(pl.col("last") >= 0)
+    last = _last_use(text.events["says"], text.says.height) * 2 + 1
+    sides = [
+        fields.select(tid=side, name=f"{side}_name", last=last - LESS_TRUSTED).drop_nulls("tid")
+        for side in ("prev", "next")
     ]
-    return [
-        pair.sort("tid", "comm").select(
-            "tid", pl.lit(None, pl.Int64).alias("pid"), "comm", pl.lit(-2, pl.Int64).alias("rank")
+    record = text.says.with_columns(last=last).filter(pl.col("event") == "PERF_RECORD_COMM")
+    named = record.select(pl.col("rest").str.extract_groups(COMM_RECORD).struct.unnest(), "last")
+    named = named.with_columns(pl.col("tid", "pid").cast(pl.Int64, strict=False)).drop_nulls("tid")
+    other = switch_records.named(text.says.with_columns(last=last)).with_columns(name=pl.lit(None, pl.String))
+    names = [bases.rename({"comm": "name"}), *sides, named.rename({"comm": "name"}), other]
+    processes = pl.concat(rows.select(PROCESSES.names()) for rows in (bases, named, other)).drop_nulls()
+    pairs = processes.filter((pl.col("tid") > 0) & (pl.col("pid") > 0)).select("tid", "pid").unique()
+    if shared := pairs.group_by("tid").len().filter(pl.col("len") > 1).height:
+        remarks.add(
+            "info", f"{shared:,} thread ids were used by more than one process; each is shown as one thread"
         )
-        for pair in pairs
-    ]
+    return threads(pl.concat(rows.select(NAMES.names()) for rows in names), processes, text.header.host)
 
 
-def _named_in_records(text: Text) -> list[pl.DataFrame]:
-    """Return the threads that PERF_RECORD_COMM lines name (`--show-task-events`), and those of PERF_RECORD_SWITCH lines."""
-    record = text.says.filter(pl.col("event") == "PERF_RECORD_COMM")
-    named = record.select(pl.col("rest").str.extract_groups(COMM_RECORD).struct.unnest())
-    rank = pl.lit(-1, pl.Int64).alias("rank")
-    switched = switch_records.named(text.says)
-    return [
-        named.select(pl.col("tid", "pid").cast(pl.Int64, strict=False), "comm", rank),
-        switched.select("tid", "pid", pl.lit(None, pl.String).alias("comm"), rank),
-    ]
+def _last_use(codes: pl.Series, height: int) -> pl.Series:
+    """Return for each of `height` codes the place where it stands last in `codes`, -1 where it does not."""
+    last = np.full(height, -1, dtype=np.int64)
+    last[codes.to_numpy()] = np.arange(len(codes))
+    return pl.Series("last", last)
 
 
 def _thread(text: Text, who: pl.DataFrame) -> pl.Series:
@@ -264,54 +261,56 @@ def _chains(text: Text, is_sample: np.ndarray, says: np.ndarray) -> tuple[pl.Dat
     return chains, distinct
 
 
-def _sched(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+def _sched(
+    text: Text, events: pl.DataFrame, fields: pl.DataFrame, who: pl.DataFrame
+) -> tuple[pl.DataFrame, int]:
     """Return the frame `sched`, and how many scheduler events could not be read."""
     by_record, unread = switch_records.switches(events, text.says, who)
-    by_tracepoint, odd = _by_tracepoint(text, events, who)
-    return pl.concat([by_tracepoint, by_record]), unread + odd
+    found = events.filter(pl.col("kind").is_in(SCHEDULER))
+    read = found.filter(fields["ok"].gather(found["says"]))
+    rows = read.select("ts_ns", "cpu", "thread", text="says")
+    by_tracepoint = sched.frame(rows, fields, who).match_to_schema(SCHED)
+    return pl.concat([by_tracepoint, by_record]), unread + found.height - read.height
 
 
-def _by_tracepoint(text: Text, events: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    rest = text.says["rest"]
-    switch, woken = scheduler.switches(rest), scheduler.wakeups(rest)
-    said = pl.DataFrame(
-        {
-            "prev_thread": number_of(switch["prev"], who),
-            "next_thread": number_of(switch["next"], who),
-            "state": switch["prev_state"],
-            "woken": number_of(woken["woken"], who),
-            "target": woken["target"],
-            "read": switch["prev"].is_not_null() | woken["woken"].is_not_null(),
-        }
-    ).with_row_index("says")
-    found = events.filter(pl.col("kind").is_in(SCHEDULER)).join(
-        said, on="says", how="left", maintain_order="left"
-    )
-    is_switch = pl.col("kind") == "switch"
-    sched = found.filter("read").select(
-        pl.lit(0, pl.Int32).alias("source"),
-        "ts_ns",
-        pl.when(is_switch).then("cpu").otherwise(pl.coalesce("target", "cpu")).alias("cpu"),
-        pl.col("kind").cast(pl.String).cast(SCHED["event"]).alias("event"),
-        pl.when(is_switch).then("prev_thread").otherwise("thread").alias("prev"),
-        pl.when(is_switch).then("state").alias("prev_state"),
-        pl.when(is_switch).then("next_thread").otherwise("woken").alias("next"),
-    )
-    return sched.match_to_schema(SCHED), found.height - sched.height
-
-
-def _slices(remarks: PerfRemarks, text: Text, events: pl.DataFrame) -> pl.DataFrame:
+def _slices(
+    remarks: PerfRemarks, text: Text, events: pl.DataFrame, scheduled: pl.DataFrame, during: tuple[int, int]
+) -> pl.DataFrame:
     """Return system calls as slices, and remark on tracepoints that have no frame."""
-    called = syscalls.calls(text.says, text.header.architecture, remarks)
-    said = pl.concat([text.says, called], how="horizontal").with_row_index("says")
-    traced = events.filter(pl.col("kind") == "tracepoint").join(
-        said.drop("kind"), on="says", how="left", maintain_order="left"
-    )
-    rest = (
-        traced.filter(pl.col("edge").is_null())
-        .group_by("event")
-        .len()
-        .sort("len", "event", descending=[True, False])
-    )
-    remarks.counted("tracepoints that are counted only", rest)
-    return syscalls.slices(traced, remarks)
+    edges = _edges(text.says)
+    traced = events.filter(pl.col("kind") == "tracepoint")
+    is_edge = edges["ends"].is_not_null().gather(traced["says"])
+    names = text.says["event"].gather(traced.filter(~is_edge)["says"]).to_frame()
+    others = names.group_by("event").len().sort("len", "event", descending=[True, False])
+    remarks.counted("tracepoints that are counted only", others)
+    called = traced.filter(is_edge)
+    if called.is_empty():
+        return pl.DataFrame(schema=SLICES)
+    rows = called.select("ts_ns", "thread").hstack(edges[called["says"]])
+    return syscalls.slices(rows, scheduled, during, remarks, text.header.architecture)
+
+
+def _edges(says: pl.DataFrame) -> pl.DataFrame:
+    """Return what each row of `says` says of a system call: call, ends (null = it is none), raw, number."""
+    edge_of = {
+        event: edge
+        for event in says["event"].drop_nulls().unique()
+        if event.startswith(SYSTEM_CALLS) and (edge := syscalls.edge_of(event.partition(":")[2] + ":"))
+    }
+    events = list(edge_of)
+    number = pl.when(pl.col("raw")).then(pl.col("rest").str.extract(syscalls.NUMBER))
+    return says.select(
+        pl.col("event")
+        .replace_strict(
+            events, [edge.call for edge in edge_of.values()], default=None, return_dtype=pl.String
+        )
+        .cast(pl.Categorical())
+        .alias("call"),
+        pl.col("event")
+        .replace_strict(
+            events, [edge.ends for edge in edge_of.values()], default=None, return_dtype=pl.Boolean
+        )
+        .alias("ends"),
+        pl.col("event").str.starts_with("raw_").alias("raw"),
+        "rest",
+    ).select("call", "ends", "raw", number.cast(pl.Int32, strict=False).alias("number"))

@@ -14,9 +14,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracelib.schema import SCHED
-from tracelib.sources.perf.threads import number_of
-
-__all__ = ["named", "switches"]
+from tracelib.sources.kernel.threads import number_of
 
 RECORD = r"^(?P<way>IN|OUT)(?P<runnable> preempt)?\s*(?:(?:next|prev) pid/tid:\s*(?P<pid>-?\d+)/(?P<tid>-?\d+))?\s*$"
 
@@ -30,9 +28,9 @@ def _parsed(rest: pl.Series) -> pl.DataFrame:
 
 
 def named(says: pl.DataFrame) -> pl.DataFrame:
-    """Return `tid`, `pid` (Int64) of the threads that the records in `says` (`kind`, `rest`) name beside their own."""
-    parsed = _parsed(says.filter(pl.col("kind") == "switched")["rest"])
-    return parsed.select("tid", "pid").drop_nulls().filter(pl.col("tid") > 0)
+    """Return `tid`, `pid`, `last` of the threads that the records in `says` (`kind`, `rest`, `last`) name beside their own."""
+    records = says.filter(pl.col("kind") == "switched")
+    return _parsed(records["rest"]).select("tid", "pid", records["last"]).drop_nulls()
 
 
 def switches(events: pl.DataFrame, says: pl.DataFrame, who: pl.DataFrame) -> tuple[pl.DataFrame, int]:

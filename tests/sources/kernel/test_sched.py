@@ -1,9 +1,45 @@
-"""Traces recorded for some threads only: what is missing was left out. Where that is not certain, it was lost."""
+"""States in every spelling, and traces recorded for some threads only: what is missing was left out, or lost."""
 
 import polars as pl
 import pytest
 
 from tracelib.sources.ftrace import read
+from tracelib.sources.kernel import sched
+
+
+@pytest.mark.parametrize(
+    ("texts", "letters"),
+    [
+        (["R", "R+", "S", "D|W", "x", "I", "t", "Z", "W"], ["R", "R", "S", "D", "X", "I", "t", "Z", "other"]),
+        (["0x0", "0x100", "0x1", "0x80", "0x40"], ["R", "R", "S", "I", "P"]),  # Linux 4.16 and later
+        (["0", "4096", "1", "2", "64", "129"], ["R", "R", "S", "D", "X", "S"]),  # before 4.14
+    ],
+)
+def test_states(texts, letters):
+    fields = pl.DataFrame({"state": texts, "prev": [11] * len(texts)})
+    assert sched.states(fields).to_list() == letters
+
+
+def test_states_of_the_kernels_that_shifted_them():
+    fields = pl.DataFrame({"state": ["1", "2", "4", "256"], "prev": [0, 11, 12, 13]})
+    assert sched.states(fields).to_list() == ["R", "S", "D", "I"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (["S", "Z", "X", "D|W"], ["S", "Z", "X", "D"]),  # before 4.14, as far as one can tell
+        (
+            ["S", "Z", "X", "W", "x", "R"],
+            ["S", "X", "Z", "I", "P", "R"],
+        ),  # an idle kworker tells the newer kernel
+    ],
+)
+def test_states_that_the_plugin_names_as_older_kernels_numbered_them(written, meant):
+    args = pl.Series([f"a:1 [120] {state} ==> b:2 [120]" for state in written])
+    events = pl.Series(["switch"] * len(args))
+    assert sched.fields(events, args)["prev_state"].to_list() == meant
+
 
 #: Thread 100 alone was recorded, on CPU 1: at three places others ran that the trace does not hold.
 SWITCHES = [
@@ -32,7 +68,7 @@ def waking(at, waker, woken):
 RECORDED = [switch(10 * at, *pair) for at, pair in enumerate(SWITCHES)]
 
 
-def told(tmp_path, lines):
+def lost(tmp_path, lines):
     path = tmp_path / "trace.txt"
     path.write_text("".join(lines))
     trace = read(path)
@@ -42,8 +78,8 @@ def told(tmp_path, lines):
 
 @pytest.mark.parametrize("more", [[], [waking(55, 0, 100), waking(95, 100, 12)]])
 def test_what_was_left_out_is_not_lost(tmp_path, more):
-    lost, said = told(tmp_path, RECORDED + more)
-    assert lost == 0
+    count, said = lost(tmp_path, RECORDED + more)
+    assert count == 0
     assert len(said) == 1
     assert "at least 1)" in said[0]
     assert "3 places" in said[0]
@@ -61,4 +97,4 @@ def test_what_was_left_out_is_not_lost(tmp_path, more):
     ],
 )
 def test_what_may_be_lost_is_counted(tmp_path, lines):
-    assert told(tmp_path, lines) == (3, [])
+    assert lost(tmp_path, lines) == (3, [])

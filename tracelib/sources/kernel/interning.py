@@ -1,10 +1,8 @@
-"""Work done once per distinct text: a column of texts repeats few of them, and a look-up by number is nearly free."""
+"""Work done once per distinct text: a column repeats few of them, and a look-up by number costs next to nothing."""
 
 from __future__ import annotations
 
 import polars as pl
-
-__all__ = ["Listed", "Texts", "codes_of", "distinct", "per_distinct"]
 
 #: Where more of the first texts than this differ, as arguments of system calls may, looking for equal ones costs more
 #: than it saves.
@@ -13,11 +11,15 @@ EACH = pl.col("text")
 
 
 class Texts:
-    """Texts that are numbered as they come, and the type `kind` of columns that hold the numbers."""
+    """Texts that are numbered as they come, also from several threads; `kind` is the type of columns of them."""
 
     def __init__(self) -> None:
         self.kind = pl.Categorical(pl.Categories.random())
         self._held = pl.Series([], dtype=self.kind)  # Polars forgets the texts of a type that no column has
+
+    def codes(self, texts: pl.Series) -> pl.Series:
+        """Return the number of each text, UInt32; null for null."""
+        return codes_of(texts.cast(self.kind))
 
     def all(self) -> pl.Series:
         """Return the texts; the place of each is its number."""
@@ -59,7 +61,7 @@ def distinct(texts: pl.Series) -> tuple[pl.Series, pl.Series]:
     if texts.head(TRIED).n_unique() > MOST_DISTINCT:
         return texts.alias("text"), pl.int_range(texts.len(), dtype=pl.UInt32, eager=True)
     known = Texts()
-    places = codes_of(texts.cast(known.kind))
+    places = known.codes(texts)
     return known.all(), places
 
 

@@ -1,0 +1,207 @@
+"""Scheduler events: their fields in each spelling, the frame `sched`, and the switches that are missing from it.
+
+Spellings: the kernel's own (include/trace/events/sched.h), which perf and tracefs print; the plugin of libtraceevent that
+trace-cmd uses, and perfs that load it (plugins/plugin_sched_switch.c); and trace-cmd with `-R`, where the state is a
+number.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
+from tracelib.sources.kernel.threads import number_of
+
+SWITCH = (
+    r"^prev_comm=(?P<prev_name>.*) prev_pid=(?P<prev>-?\d+) prev_prio=-?\d+ prev_state=(?P<state>\S+) "
+    r"(?:==> )?next_comm=(?P<next_name>.*) next_pid=(?P<next>-?\d+) next_prio=-?\d+"
+)
+SWITCH_BY_PLUGIN = r"^(?P<prev_name>.*):(?P<prev>-?\d+) \[-?\d+\] (?P<state>\S+) ==> (?P<next_name>.*):(?P<next>-?\d+) \[-?\d+\]"
+WAKEUP = (
+    r"^comm=(?P<next_name>.*) pid=(?P<next>-?\d+) prio=-?\d+(?: success=\d)?(?: target_cpu=(?P<cpu>\d+))?"
+)
+WAKEUP_BY_PLUGIN = r"^(?P<next_name>.*):(?P<next>-?\d+) \[-?\d+\](?: success=\d)?(?: CPU:(?P<cpu>\d+))?"
+SPELLINGS = {"a": SWITCH, "b": SWITCH_BY_PLUGIN, "c": WAKEUP, "d": WAKEUP_BY_PLUGIN}
+FIELDS = ("prev_name", "prev", "state", "next_name", "next", "cpu")
+#: The option `fields` (Linux 6.3 and later) prints each number twice; the second is the one that counts.
+TWICE = r"=0x[0-9a-f]+ \((-?\d+)\)"
+
+#: The plugin names bits as kernels before 4.14 numbered them. A thread that leaves in "W" alone shows a newer kernel.
+PLUGIN_LETTERS, NEWER_LETTERS, SHOWS_NEWER = ("Z", "X", "x", "W"), ("X", "Z", "P", "I"), "W"
+#: Letters that older kernels print: x dead; K (wakekill), W (waking), N (no load) only beside others.
+OLDER_LETTERS = {"x": "X", "K": "other", "W": "other", "N": "other"}
+#: Bits of a numeric state since Linux 4.14 (include/linux/sched.h, TASK_REPORT) and before.
+BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "X", 32: "Z", 64: "P", 128: "I"}
+OLD_BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "Z", 32: "X", 64: "X", 128: "other", 256: "other", 512: "P"}
+
+
+def fields(events: pl.Series, args: pl.Series) -> pl.DataFrame:
+    """Return what the scheduler events of a file say, one row per text, in their order.
+
+    Columns: event (SCHED_EVENT), prev_name, prev, prev_state, next_name, next, cpu, ok: a spelling fits. Ids are Int64.
+    For wake-ups `next` is the thread woken and `cpu` the CPU it is woken on, `prev` is null.
+
+    Parameters
+    ----------
+    events
+        The event's name without `sched_`; null where the text is not one of the scheduler's.
+    args
+        What stands behind the name.
+
+    """
+    texts = pl.DataFrame([events.cast(SCHED_EVENT, strict=False).alias("event"), args.alias("args")])
+    read = pl.col("args").str.replace_all(TWICE, "=$1").str.extract_groups
+    tried = texts.select("event", **{spelling: read(pattern) for spelling, pattern in SPELLINGS.items()})
+    found = tried.select("event", *(pl.coalesce(_readings(name)).alias(name) for name in FIELDS))
+    by_plugin = tried.select(
+        pl.col("b").struct.field("prev").is_not_null() & pl.col("a").struct.field("prev").is_null()
+    ).to_series()
+    numbers = pl.col("prev", "next", "cpu").cast(pl.Int64, strict=False)
+    found = found.with_columns(_of_newer_kernels(found["state"], by_plugin)).with_columns(numbers)
+    return found.with_columns(
+        states(found).alias("prev_state"), ok=pl.col("next").is_not_null() & pl.col("event").is_not_null()
+    ).drop("state")
+
+
+def _readings(name: str) -> list[pl.Expr]:
+    """Return the field of this name in each spelling that has it."""
+    return [pl.col(key).struct.field(name) for key, pattern in SPELLINGS.items() if f"<{name}>" in pattern]
+
+
+def _of_newer_kernels(state: pl.Series, by_plugin: pl.Series) -> pl.Series:
+    """Return `state` in the letters of newer kernels where the plugin wrote it and the file shows such a kernel."""
+    if not (state.filter(by_plugin) == SHOWS_NEWER).any():
+        return state
+    return state.replace(PLUGIN_LETTERS, NEWER_LETTERS).zip_with(by_plugin, state)
+
+
+def states(fields: pl.DataFrame) -> pl.Series:
+    """Return the states in which threads leave (THREAD_STATE) from `state`, letters or numbers, and `prev`, the thread.
+
+    Numbers differ by kernel, and the text does not name it. A bit above 256 is set only before 4.14. Linux 4.14 and
+    4.15 wrote every state shifted by one, so that even the idle task left its CPU in state 1 (fixed by 3f5fe9fef5b2).
+    """
+    numeric = fields["state"].str.contains(r"^(0x[0-9a-f]{1,15}|\d{1,18})$").fill_null(value=False)
+    value = {
+        text: int(text, 16 if text.startswith("0x") else 10)
+        for text in fields.filter(numeric)["state"].unique()
+    }
+    idle = fields.filter(numeric & (fields["prev"] == 0))["state"].unique().to_list()
+    shifted = any(value[text] == 1 for text in idle)
+    old = not shifted and any(number & 0x3FF >= 0x200 or number >= 0x400 for number in value.values())
+    bits = OLD_BITS if old else BITS
+    letters = {text: _letter(number >> shifted, bits) for text, number in value.items()}
+    for text in fields.filter(~numeric)["state"].drop_nulls().unique():
+        letters[text] = OLDER_LETTERS.get(text[0], text[0] if text[0] in THREAD_STATE.categories else "other")
+    return fields["state"].replace_strict(letters, default=None, return_dtype=pl.String).cast(THREAD_STATE)
+
+
+def _letter(number: int, bits: dict[int, str]) -> str:
+    return next((letter for bit, letter in bits.items() if number & bit), "R")
+
+
+def frame(rows: pl.DataFrame, fields: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame `sched`, and every other column of `rows` before it, in their order.
+
+    Parameters
+    ----------
+    rows
+        ts_ns, cpu, text (row of `fields`), thread (on whose head the event stands: of a wake-up, the waker).
+    fields
+        Result of :func:`fields`.
+    threads
+        The frame `threads`.
+
+    """
+    said = fields.select(
+        "event",
+        number_of(fields["prev"], threads).alias("prev"),
+        "prev_state",
+        number_of(fields["next"], threads).alias("next"),
+        pl.col("cpu").cast(pl.Int32, strict=False).alias("target"),
+    )
+    is_switch = pl.col("event") == "switch"
+    others = [name for name in rows.columns if name not in {"ts_ns", "cpu", "text", "thread"}]
+    return rows.hstack(said[rows["text"]]).select(
+        *others,
+        pl.lit(0, pl.Int32).alias("source"),
+        "ts_ns",
+        pl.when(is_switch).then("cpu").otherwise(pl.coalesce("target", "cpu")).alias("cpu"),
+        "event",
+        pl.when(is_switch).then("prev").otherwise("thread").alias("prev"),
+        "prev_state",
+        "next",
+    )
+
+
+def handovers(sched: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per two switches that follow each other on a CPU: came (thread, by the first), left (by the second).
+
+    Where these differ, at least one switch between the two was not recorded. A loss that the recorder declares, a switch
+    from nothing to nothing, is not counted again.
+    """
+    switches = sched.filter((pl.col("event") == "switch") & pl.col("cpu").is_not_null())
+    switches = switches.select("ts_ns", "cpu", "prev", "next")
+    if not switches["ts_ns"].is_sorted():
+        switches = switches.sort("ts_ns", maintain_order=True)
+    return switches.select(came=pl.col("next").shift(1).over("cpu"), left=pl.col("prev")).drop_nulls()
+
+
+def gaps(handovers: pl.DataFrame) -> pl.DataFrame:
+    """Return those of `handovers` between which a switch is proven to be missing."""
+    return handovers.filter(pl.col("came") != pl.col("left"))
+
+
+#: Of fewer switches, and at fewer gaps, a loss may look the same by chance as a recording for some threads only.
+FEWEST_SWITCHES, FEWEST_GAPS = 10, 2
+
+
+def threads_recorded(sched: pl.DataFrame, gaps: pl.DataFrame) -> int:
+    """Return for how many threads at least the trace was recorded, 0 if for all of them, or if one cannot tell.
+
+    `set_event_pid` and `trace-cmd record -P` leave out the others, and the text does not say so. Such a recording holds
+    every switch to or from these threads and no other, every wake-up that they make or receive and no other; what seems
+    to be missing between its switches was left out, not lost.
+
+    At a gap the thread that came and the one that leaves are both others: of a recorded thread, the switch between would
+    stand there. No switch and no wake-up may then join two of the others or of them and the idle task, and each thread
+    that must be a recorded one comes and leaves by turns.
+    """
+    switch, pair = pl.col("event") == "switch", ["prev", "next"]
+    switches = sched.filter(switch).drop_nulls(pair).sort("ts_ns", maintain_order=True)
+    if gaps.height < FEWEST_GAPS or switches.height < FEWEST_SWITCHES:
+        return 0
+    others = pl.concat([gaps["came"], gaps["left"], pl.Series([IDLE], dtype=gaps.schema["came"])]).unique()
+    other = pl.col("prev", "next").is_in(others.implode()).fill_null(value=True)
+    woken = sched.filter(~switch).select(other)
+    sides = switches.select(other)
+    if any((rows["prev"] & rows["next"]).any() for rows in (woken, sides)):
+        return 0
+    recorded = pl.concat(
+        [switches["prev"].filter(sides["next"]), switches["next"].filter(sides["prev"])]
+    ).unique()
+    return recorded.len() if _take_turns(switches, recorded) else 0
+
+
+def _take_turns(switches: pl.DataFrame, threads: pl.Series) -> bool:
+    """Say whether each of the threads comes, leaves, and comes again."""
+    rows = switches.select("prev", "next").with_row_index("place")
+    sides = [
+        rows.select("place", pl.col(side).alias("thread"), pl.lit(side == "next").alias("comes"))
+        for side in ("prev", "next")
+    ]
+    turns = pl.concat(sides).filter(pl.col("thread").is_in(threads.implode())).sort("place")
+    again = pl.col("comes") == pl.col("comes").shift(1).over("thread")
+    return not turns.select(again.fill_null(value=False)).to_series().any()
+
+
+def losses(marks: pl.DataFrame) -> pl.DataFrame:
+    """Return `marks` (ts_ns, cpu and others), places where a recorder says that it lost events, as rows of `sched`.
+
+    Each is a switch from nothing known to nothing known: whoever builds intervals closes the one before it, and starts
+    the next, as unknown.
+    """
+    nothing = {name: pl.lit(None, SCHED[name]) for name in ("prev", "prev_state", "next")}
+    others = [name for name in marks.columns if name not in SCHED]
+    event = pl.lit("switch", SCHED_EVENT).alias("event")
+    return marks.select(*others, pl.lit(0, pl.Int32).alias("source"), "ts_ns", "cpu", event, **nothing)

@@ -1,0 +1,250 @@
+"""System calls: their entries and exits, by name or by number, as slices of category `os`.
+
+A thread is in one call at a time, so an entry and the next event of the same thread belong together if that is the exit
+of the same call. The name is the call's without `sys_` ("futex"), as nsys names its OS runtime calls. The number of a
+call means what it does on the machine that the call was made on, which a text need not name: `syscalls.toml`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from tracelib.schema import SLICES
+from tracelib.sources.remarks import counted
+
+if TYPE_CHECKING:
+    from tracelib.sources.remarks import Remarks
+
+#: First words of the events of system calls, and whether they end one. Without a group, the call is told by its number.
+SPELLINGS = tuple(
+    (re.compile(pattern), ends)
+    for pattern, ends in (
+        (r"sys_enter:", False),
+        (r"sys_exit:", True),
+        (r"sys_enter_(\w+):", False),
+        (r"sys_exit_(\w+):", True),
+        (r"sys_(\w+)\(.*", False),
+        # "sys_futex -> 0x0"; the function tracer's "sys_futex <-caller" looks alike: its reader tells it apart
+        (r"sys_(\w+)", True),
+    )
+)
+#: `NR 202 (…)`; `id=202`, or `id=0xca (202)` with the option `fields`.
+NUMBER = r"^(?:NR |id=(?:0x[0-9a-f]+ \()?)(-?\d+)\b"
+#: The number with which the kernel tells the end of rt_sigreturn, whatever the machine.
+OF_SIGRETURN = -1
+#: Calls from which a thread that did not enter them returns: it is the new thread.
+BIRTHS = ("clone", "clone3", "fork", "vfork")
+#: Calls whose end the kernel does not tell by their name: they never return, or (the last) without their number.
+ENDS = ("exit", "exit_group", "rt_sigreturn")
+#: A machine is known by its usual calls only where these are more than this share of all calls.
+LEAST_USUAL = 0.25
+
+
+class Edge(NamedTuple):
+    """What the first word of an event says of a system call."""
+
+    call: str  # "" = told by its number
+    ends: bool
+
+
+def edge_of(word: str) -> Edge | None:
+    """Return what the first word of an event (`sys_enter_futex:`, `sys_exit:`) says, None if it is no system call."""
+    for pattern, ends in SPELLINGS:
+        if found := pattern.fullmatch(word):
+            return Edge(found[1] if pattern.groups else "", ends)
+    return None
+
+
+class Machine(NamedTuple):
+    """One machine of `syscalls.toml`."""
+
+    uname: str
+    numbers: dict[str, int]
+    usual: list[str]
+
+
+@functools.cache
+def machines() -> dict[str, Machine]:
+    """Return the machines whose numbers are known, by name."""
+    text = files("tracelib.sources.kernel").joinpath("syscalls.toml").read_text(encoding="utf-8")
+    return {name: Machine(**table) for name, table in tomllib.loads(text).items()}
+
+
+def machine_of(numbers: pl.Series) -> str | None:
+    """Return the machine that calls with these numbers were made on, None where they do not show it.
+
+    The calls that every program makes most have numbers on one machine that mean rare calls on the others.
+    """
+    hits = {
+        name: int(numbers.is_in([machine.numbers[call] for call in machine.usual]).sum())
+        for name, machine in machines().items()
+    }
+    best = max(hits, key=lambda name: hits[name])
+    shown = hits[best] > sum(hits.values()) - hits[best] and hits[best] > LEAST_USUAL * len(numbers)
+    return best if shown and machines()[best].uname else None
+
+
+def _machine(uname: str | None, numbers: pl.Series, remarks: Remarks) -> str | None:
+    """Return the machine on which calls of these numbers were made, and say where the file does not name it."""
+    if uname is not None:
+        return next((name for name, machine in machines().items() if machine.uname == uname), None)
+    machine = machine_of(numbers)
+    said = (
+        f"named by number as on {machine}, judged by which numbers occur"
+        if machine
+        else "known by number only"
+    )
+    remarks.add(
+        "info",
+        f"system calls are {said}: the file does not name its machine",
+        "To be certain, record syscalls:* instead of raw_syscalls:*",
+    )
+    return machine
+
+
+def names_of(numbers: pl.Series, machine: str | None) -> pl.Series:
+    """Return the name of each call; "syscall 9999" where the number, or the machine, is not in `syscalls.toml`."""
+    calls = machines()[machine].numbers if machine else {}
+    names = {number: call for call, number in calls.items()} | {OF_SIGRETURN: "rt_sigreturn"}
+    number = pl.col("number")
+    return (
+        numbers.to_frame("number")
+        .select(
+            pl.coalesce(
+                number.replace_strict(names, default=None, return_dtype=pl.String),
+                pl.concat_str(pl.lit("syscall "), number.cast(pl.String).fill_null("?")),
+            )
+        )
+        .to_series()
+    )
+
+
+def slices(
+    edges: pl.DataFrame,
+    sched: pl.DataFrame,
+    during: tuple[int, int],
+    remarks: Remarks,
+    uname: str | None = None,
+) -> pl.DataFrame:
+    """Return the system calls of a file as rows of the frame `slices`.
+
+    Parameters
+    ----------
+    edges
+        ts_ns, thread Int32, call Categorical, ends, raw Boolean (told by number), number: one row per entry or exit, in
+        the order of the file. A call told by name and by number counts once, by name.
+    sched
+        The frame `sched`: a thread that left its CPU for good is in no call any more.
+    during
+        First and last time of the whole trace: a call that began before it, or did not end in it, is cut there.
+    remarks
+        Gets what could not be paired, and how numbers became names.
+    uname
+        The machine as `uname -m` has it, None where the file does not name it.
+
+    """
+    rows = edges if (edges["thread"] >= 0).all(ignore_nulls=False) else edges.filter(pl.col("thread") >= 0)
+    # nearly every text is in the order of time already, and a stable sort by one key costs a fifth
+    key = ["thread"] if rows["ts_ns"].is_sorted() else ["thread", "ts_ns"]
+    rows = rows.sort(key, maintain_order=True)
+    rows = _named(rows, uname, remarks) if rows["raw"].any() else rows
+    state = pl.col("prev_state")
+    dead = sched.filter(((state == "X") | (state == "Z")) & (pl.col("prev") >= 0))
+    dead = dead.group_by(pl.col("prev").alias("thread")).agg(pl.col("ts_ns").max().alias("dead_ns"))
+    return _paired(rows, during, dead, remarks)
+
+
+def _named(rows: pl.DataFrame, uname: str | None, remarks: Remarks) -> pl.DataFrame:
+    """Return `rows` (by thread and time) without calls told twice, those told by number with their names."""
+    beside = [
+        ((~pl.col("raw")).shift(step) & (pl.col("ends").shift(step) == pl.col("ends"))).over("thread")
+        for step in (1, -1)  # two entries, or two exits, next to each other are one told twice
+    ]
+    twice = rows.select((pl.col("raw") & pl.any_horizontal(beside)).fill_null(value=False)).to_series()
+    if twice.any():
+        remarks.add(
+            "info",
+            f"{counted(int(twice.sum()), 'raw_syscalls event')} not used: the same calls stand there by name",
+        )
+        rows = rows.filter(~twice)
+    numbers = rows.filter("raw")["number"]
+    if numbers.is_empty():
+        return rows
+    if (numbers == OF_SIGRETURN).any():
+        sigreturn = pl.lit(OF_SIGRETURN, rows.schema["number"])
+        ended = (pl.col("ends") & (pl.col("number") == OF_SIGRETURN)).shift(-1).over("thread")
+        rows = rows.with_columns(number=pl.when(~pl.col("ends") & ended).then(sigreturn).otherwise("number"))
+    names = names_of(rows["number"], _machine(uname, numbers, remarks)).cast(rows.schema["call"])
+    return rows.with_columns(call=pl.when("raw").then(names).otherwise("call"))
+
+
+def _paired(
+    rows: pl.DataFrame, during: tuple[int, int], dead: pl.DataFrame, remarks: Remarks
+) -> pl.DataFrame:
+    """Return the slices of `rows` (by thread and time); `dead` has thread and dead_ns."""
+    first_ns, last_ns = during
+    if dead.is_empty():
+        rows = rows.with_columns(dead_ns=pl.lit(None, pl.Int64))
+    else:
+        rows = rows.join(dead, on="thread", how="left", maintain_order="left")
+    thread, call, ends = pl.col("thread"), pl.col("call"), pl.col("ends")
+    first = (thread != thread.shift(1)).fill_null(value=True)
+    last = (thread != thread.shift(-1)).fill_null(value=True)
+    births, finals = call.is_in(BIRTHS), call.is_in(ENDS)
+    closed = ~ends & ~last & ends.shift(-1) & (call.shift(-1) == call)
+    rows = rows.with_columns(
+        closed=closed.fill_null(value=False),
+        next_ns=pl.col("ts_ns").shift(-1),
+        open_end=~ends & last & ~finals,
+        open_start=ends & first & ~births,
+        unpaired_exit=ends & ~first,  # unless the row before closes with it: taken off below
+        unpaired_entry=~ends & ~last & ~finals,
+    )
+    until = pl.min_horizontal(pl.lit(last_ns), pl.when(pl.col("dead_ns") >= pl.col("ts_ns")).then("dead_ns"))
+    end = pl.when("closed").then("next_ns").when("open_end").then(until).otherwise("ts_ns")
+    start = pl.when("open_start").then(first_ns).otherwise("ts_ns")
+    pairs = pl.col("closed").sum()
+    _remark(
+        remarks,
+        *rows.select(
+            (pl.col("open_end") | pl.col("open_start")).sum(),
+            pl.col("unpaired_entry").sum() - (pl.col("closed") & ~finals).sum(),
+            pl.col("unpaired_exit").sum() - pairs,
+        ).row(0),
+    )
+    return (
+        rows.filter(~ends | pl.col("open_start"))
+        .select(
+            pl.lit(0, pl.Int32).alias("source"),
+            "thread",
+            start.alias("ts_ns"),
+            (end - start).alias("dur_ns"),
+            call.alias("name"),
+            pl.lit("os", SLICES["category"]).alias("category"),
+            pl.lit(None, pl.Int64).alias("correlation"),
+        )
+        .match_to_schema(SLICES)
+    )
+
+
+def _remark(remarks: Remarks, at_edges: int, without_end: int, without_start: int) -> None:
+    """Say which calls are cut by the trace's ends, and which lack their other half."""
+    if at_edges:
+        remarks.add(
+            "info",
+            f"{counted(at_edges, 'system call')} began before the trace or did not end in it: "
+            "cut at its first and last event",
+        )
+    if without_end or without_start:
+        remarks.add(
+            "warning",
+            f"system calls with an entry or exit that is missing: {without_end:,} have no length, "
+            f"{without_start:,} are left out",
+            "Record with a bigger buffer (perf record -m 4096, trace-cmd record -b 65536), or fewer events.",
+        )

@@ -31,7 +31,7 @@ def run(captures):
 def test_lack_of_cpus_is_what_to_fix_first(run, name, first):
     rows = run(name)[1]["findings"]
     assert rows[0]["id"] == first
-    assert rows[0]["place"].startswith("First, because it needs no change of the server")
+    assert rows[0]["place"].startswith("First, because it needs no change to the server")
     assert {"cpu_shortage", "quota_throttling"} & {row["id"] for row in rows} == {first}
 
 

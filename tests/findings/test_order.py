@@ -8,23 +8,22 @@ from tracelib.findings.finding import Finding
 from tracelib.findings.order import ordered, place
 
 
-def finding(name, gain, change="code", exposed=None, statement="", *, leads=False):
+def finding(name, gain, change="code", exposed=None, statement=""):
     return Finding(
-        name,
-        None,
-        "claim",
-        gain if exposed is None else exposed,
-        0.1,
-        "high",
-        "why",
-        [],
-        "",
-        [],
-        [],
-        change,
-        gain,
-        statement,
-        leads,
+        id=name,
+        cause=None,
+        claim="claim",
+        exposed_ns=gain if exposed is None else exposed,
+        exposed_share=0.1,
+        confidence="high",
+        why="why",
+        evidence=[],
+        disproof="",
+        advice=[],
+        verify=[],
+        change=change,
+        gain_ns=gain,
+        place=statement,
     )
 
 
@@ -36,7 +35,7 @@ ORDERS = [
         ["cores", "flag", "code"],
     ),
     ([finding("symptom", None, "none", 500), finding("code", 1)], ["code", "symptom"]),
-    ([finding("code", 100), finding("idle", None, "none", 500, "no load", leads=True)], ["idle", "code"]),
+    ([finding("code", 100), finding("leading", None, "none", 500, "no load")], ["leading", "code"]),
     (
         [
             finding("idle", None, "none", 500, "no load"),
@@ -53,18 +52,18 @@ ORDERS = [
     ("found", "names"), ORDERS, ids=[f"{n}: {' '.join(names)}" for n, (_, names) in enumerate(ORDERS)]
 )
 def test_order(found, names):
-    assert [f.id for f in ordered(found)] == names
-    assert [f.id for f in ordered(reversed(found))] == names
+    assert [f.id for f in ordered(found, {"leading"})] == names
+    assert [f.id for f in ordered(reversed(found), {"leading"})] == names
 
 
 def test_each_says_why_it_stands_there():
     assert place(finding("cores", 30, "machine"), 1).startswith(
-        "First, because it needs no change of the server"
+        "First, because it needs no change to the server"
     )
     assert place(finding("flag", 30, "setting"), 1).startswith(
         "First, because no cheaper change gives as much"
     )
-    assert place(finding("code", 30), 2).startswith("Takes a change of the server")
+    assert place(finding("code", 30), 2).startswith("Takes a change to the server")
     assert place(finding("steps", None, "none"), 3).startswith("A symptom")
     assert place(finding("idle", None, "none", 5, "No load."), 1) == "No load."
 

@@ -1,7 +1,7 @@
 """What a reader sees first: which CPUs, which quota, what to fix first and what it gives."""
 
 from tests.findings.sheet import Sheet
-from tests.findings.test_rules_cpus import GRID, gap, kept_off, stopped
+from tests.findings.test_cpus import GRID, gap, kept_off, stopped
 from tests.report.example import findings
 from tracelib.charts.causes import causes_sentence
 from tracelib.charts.timeline import timeline_sentence

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec import to_builtins
 
 from tracelib import __version__
 from tracelib.analyses.capacity import capacity
@@ -14,11 +15,11 @@ from tracelib.analyses.cpu_time import polls
 from tracelib.analyses.launches import graph_coverage, launch_delays
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.scheduling import demand_at, tells_shortage
+from tracelib.findings import recording
 from tracelib.findings.finding import Abstained, Finding, quantile
-from tracelib.findings.order import ordered, place, reservation
+from tracelib.findings.order import in_order
 from tracelib.findings.rules import RULES
 from tracelib.findings.shown import Shown
-from tracelib.findings.unseen import unseen
 from tracelib.findings.verdict import Thresholds, verdict
 
 if TYPE_CHECKING:
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "diagnose"]
 
 SCHEMA = "tracelib.findings/1"
-
-#: What to record for a part that could not be computed.
-RECORD_WITH = {
-    "launches": "torch.profiler with CPU and CUDA activities, or nsys profile -t cuda,nvtx",
-    "collectives": "the profiler on every rank at the same time",
-    "scheduling": "perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, then perf script --header --ns -F +pid",
-    "cpu_time": "perf record -k mono -a -g -e cpu-clock/freq=499/, then perf script --header --ns -F +pid",
-    "ipc": "annotations around the engine's message queue (vLLM's torch profiler records them), or with_stack=True",
-    "quota": "the cgroup's cpu.stat, copied before and after (--cpu-stat BEFORE --cpu-stat AFTER), and its cpu.max",
-    "requests": "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
-}
 
 
 def diagnose(
@@ -53,11 +43,11 @@ def diagnose(
 ) -> Shown:
     """Return the content of `findings.json` for `results`: a dict that Jupyter shows as the report does.
 
-    A part that cannot be computed is None and stands in `abstained`; it is never 0. Texts from the traces are as recorded:
-    whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
+    A part that cannot be computed is None and stands in `abstained`; it is never 0. Texts from the traces are
+    as recorded: whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
     """
-    outcomes = [rule(results) or unseen(rule.__name__, results) for rule in RULES]
-    found = ordered(o for o in outcomes if isinstance(o, Finding))
+    outcomes = [rule.judge(results) for rule in sorted(RULES, key=lambda rule: rule.id)]
+    findings = in_order((o for o in outcomes if isinstance(o, Finding)), results)
     parts: dict[str, Any] = {
         "launches": _launches(results),
         "collectives": _collectives(results),
@@ -68,7 +58,11 @@ def diagnose(
         "quota": _quota(results),
     }
     abstained = [
-        Abstained(part, results.missing.get(part, "no event of this kind in the window"), RECORD_WITH[part])
+        Abstained(
+            id=part,
+            reason=results.missing.get(part, "no event of this kind in the window"),
+            record_with=recording.PARTS[part],
+        )
         for part, value in parts.items()
         if value is None
     ] + [o for o in outcomes if isinstance(o, Abstained)]
@@ -93,21 +87,11 @@ def diagnose(
         "host_time": _rows(results.host_time),
         **parts,
         "capacity": _capacity(results),
-        "findings": [_finding(results, f, n, reservation(found)) for n, f in enumerate(found, 1)],
-        "abstained": [dataclasses.asdict(a) for a in abstained],
+        "findings": [Shown(to_builtins(finding), window.start_ns) for finding in findings],
+        "abstained": to_builtins(abstained),
         "health": _health(results),
     }
     return Shown(document, window.start_ns)
-
-
-def _finding(results: Results, finding: Finding, number: int, reserved: str) -> Shown:
-    kept = dataclasses.asdict(finding)
-    del kept["statement"], kept["leads"]
-    whole = results.window.duration_ns * results.gpu_time["gpu"].n_unique()
-    share = None if finding.gain_ns is None or not whole else finding.gain_ns / whole
-    why = place(finding, number) + (reserved if finding.gain_ns is not None else "")
-    whole_finding = {**kept, "gain_share": share, "place": why}
-    return Shown(whole_finding, results.window.start_ns)
 
 
 def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
@@ -361,7 +345,7 @@ def _unknown(rows: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _request_causes(results: Results) -> list[dict[str, Any]]:
-    """Return what the GPU's lost time within the times to first token went to, the largest first; a request without it counts as 0."""
+    """Return what took the GPU time lost within the times to first token, the largest first."""
     every = (
         results.requests.select("ttft_ns").with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     )
@@ -388,7 +372,7 @@ def _correlation(rows: pl.DataFrame, part: str) -> float | None:
 
 
 def _capacity(results: Results) -> dict[str, Any]:
-    """Return every estimate of the cores that the server needs, each with its origin; `demand` as in `scheduling`."""
+    """Return every estimate of the cores that the server needs, each with its origin."""
     cpus = results.trace.sources["cpus"].drop_nulls()
     return {
         "gpus": results.gpu_time["gpu"].n_unique(),

@@ -1,4 +1,4 @@
-"""Which finding comes first: the cheapest change among those that give the most, then the rest, then symptoms.
+"""Which finding comes first: the cheapest change of those that give the most, then the rest, then symptoms.
 
 A change that gives less than a quarter of the largest gain does not go before it, however cheap it is.
 """
@@ -7,73 +7,97 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelib.findings.finding import percent
+from msgspec.structs import replace
+
+from tracelib.findings.finding import share_of
+from tracelib.findings.verdict import Thresholds, shares
+from tracelib.words import share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
-    from tracelib.findings.finding import Change, Finding
-
-__all__ = ["ordered", "place", "reservation"]
+    from tracelib.analyses.results import Results
+    from tracelib.findings.finding import Finding
 
 #: Cheap before dear.
-CHANGES: tuple[Change, ...] = ("machine", "setting", "code", "none")
+CHANGES = ("machine", "setting", "code", "none")
 WORTH_FIRST = 0.25
 
 #: What is said of the first finding, and of the others.
-_WORDS: dict[Change, tuple[str, str]] = {
+PLACES = {
     "machine": (
-        "First, because it needs no change of the server, and what is named below shrinks with it.",
-        "Needs no change of the server.",
+        "First, because it needs no change to the server, and what is named below shrinks with it.",
+        "Needs no change to the server.",
     ),
     "setting": (
         "First, because no cheaper change gives as much: it is a setting of the server.",
         "A setting of the server.",
     ),
     "code": (
-        "First, because nothing cheaper gives as much; it takes a change of the server or its clients.",
-        "Takes a change of the server or its clients.",
+        "First, because nothing cheaper gives as much; it takes a change to the server or its clients.",
+        "Takes a change to the server or its clients.",
     ),
-    "none": ("A symptom: it goes when what causes it is mended.",) * 2,
 }
+SYMPTOM = "A symptom: it goes when what causes it is mended."
 
 
-def ordered(found: Iterable[Finding]) -> list[Finding]:
+def in_order(findings: Iterable[Finding], results: Results) -> list[Finding]:
+    """Return the findings in the order to act on them, each with its gain's share and its place."""
+    rows = ordered(findings, _leading(results))
+    caveat = reservation(rows)
+    return [
+        replace(
+            row,
+            gain_share=None if row.gain_ns is None else share_of(results, row.gain_ns),
+            place=place(row, number) + (caveat if row.gain_ns is not None else ""),
+        )
+        for number, row in enumerate(rows, 1)
+    ]
+
+
+def ordered(findings: Iterable[Finding], leading: Collection[str] = ()) -> list[Finding]:
     """Return the findings in the order in which they should be acted on.
 
-    A statement on the whole run that the verdict makes too comes first: a server without requests, or at the limit of its
-    GPUs, needs no change. Then changes, then symptoms, then other statements.
+    A statement on the whole run that the verdict makes too (`leading`, by id) comes first: a server without
+    requests, or at the limit of its GPUs, needs no change. Then changes, then symptoms, then other
+    statements.
     """
-    rows = list(found)
-    most = max((f.gain_ns or 0 for f in rows), default=0)
+    rows = list(findings)
+    most = max((row.gain_ns or 0 for row in rows), default=0)
 
     def key(finding: Finding) -> tuple[int, int, int, str]:
-        if finding.statement:
-            return (0 if finding.leads else 3, 0, -finding.exposed_ns, finding.id)
+        if finding.place:  # a statement
+            return (0 if finding.id in leading else 3, 0, -finding.exposed_ns, finding.id)
         if finding.gain_ns is None:
             return (2, 0, -finding.exposed_ns, finding.id)
-        leading = finding.gain_ns >= WORTH_FIRST * most
-        dear = CHANGES.index(finding.change) if leading else len(CHANGES)
+        worth_first = finding.gain_ns >= WORTH_FIRST * most
+        dear = CHANGES.index(finding.change) if worth_first else len(CHANGES)
         return (1, dear, -finding.gain_ns, finding.id)
 
     return sorted(rows, key=key)
 
 
+def _leading(results: Results) -> set[str]:
+    """Return the statements that the verdict makes too, by its own measure."""
+    if results.gpu_time.is_empty():
+        return set()
+    part = shares(results)
+    return {"gpu_bound", "no_load"} if part.no_work > Thresholds.no_load * part.lost else {"gpu_bound"}
+
+
 def place(finding: Finding, number: int) -> str:
     """Return why the finding stands where it does, `number` counted from 1."""
-    if finding.statement:
-        return finding.statement
-    return _WORDS[finding.change if finding.gain_ns is not None else "none"][number > 1]
+    if finding.place:
+        return finding.place
+    return SYMPTOM if finding.gain_ns is None else PLACES[finding.change][number > 1]
 
 
-def reservation(found: Iterable[Finding]) -> str:
-    """Return what must be said of every gain of a run whose recorders cost the GPUs something; empty where they did not.
+def reservation(findings: Iterable[Finding]) -> str:
+    """Return what must be said of every gain where the recorders cost the GPUs something; else nothing.
 
     How much of one gain is theirs is not known: they slow down what they record, each thing by another part.
     """
-    cost = next((f.exposed_share for f in found if f.id == "profiler_overhead"), None)
-    return (
-        ""
-        if cost is None
-        else f" The recorders cost the GPUs about {percent(cost)} of the time: part of this gain may be theirs."
-    )
+    cost = next((row.exposed_share for row in findings if row.id == "profiler_overhead"), None)
+    if cost is None:
+        return ""
+    return f" The recorders cost the GPUs about {share(cost)} of the time: part of this gain may be theirs."

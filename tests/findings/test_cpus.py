@@ -5,19 +5,16 @@ import dataclasses
 import polars as pl
 import pytest
 
+from tests.findings.cases import Case, no_samples, no_sched, outcome, rule_tests
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.cpu_time import SPINNING, polls
 from tracelib.analyses.lost import cpu_contention
 from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.findings.finding import Abstained
-from tracelib.findings.rules.busy_wait import busy_wait
-from tracelib.findings.rules.cpu_shortage import cpu_shortage
-from tracelib.findings.rules.quota_throttling import quota_throttling
-from tracelib.findings.rules.single_thread_saturated import single_thread_saturated
-from tracelib.findings.rules.tokenization_starves import tokenization_starves
 
-GOMP = (("[unknown]", "/x/libgomp.so.1"),)
+GOMP, TORCH = ("[unknown]", "/x/libgomp.so.1"), ("at::x", "/x/libtorch_cpu.so")
+BPE = ("[unknown]", "/x/tokenizers.abi3.so")
 
 
 def gap():
@@ -45,33 +42,55 @@ def beside(sheet, other):
     return sheet
 
 
+def crowded(*chain, role=None, pid=901):
+    """The worker is kept off by another thread, which is in that call chain."""
+    sheet = gap()
+    other = sheet.thread(role, "other", pid=pid)
+    sheet.sampled(other, 20, 40, *chain)
+    return kept_off(sheet, other)
+
+
+def asleep():
+    """The worker sleeps from 20 to 40 ms, while another thread runs on its CPU."""
+    sheet = gap()
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.runs(0, 40, 102, cpu=0)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 20, 40, cpu=0)
+    return sheet
+
+
+def alone(until=102):
+    """The worker works from the first millisecond on."""
+    sheet = gap()
+    sheet.runs(0, 0, until, cpu=0)
+    return sheet
+
+
+def next_to(other):
+    """The worker runs all the time, and `other`, a function that adds a thread, on a CPU of its own."""
+    sheet = gap()
+    return beside(sheet, other(sheet))
+
+
 def test_ready_without_a_cpu_is_shortage():
     sheet = gap()
-    found = cpu_shortage(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results())
+    found = outcome("cpu_shortage", kept_off(sheet, sheet.thread(None, "batch", pid=901)).results())
     assert (found.exposed_ns, found.gain_ns, found.change) == (20 * MS, 20 * MS, "machine")
     assert "The server ran on 1 of the host's 8 CPUs" in found.claim
     assert "; instead ran batch 100 %." in found.claim
     assert found.evidence[0].value == "20.0 ms without a CPU"
 
 
-def test_asleep_is_no_shortage():
-    sheet = gap()
-    sheet.runs(0, 0, 20, cpu=0)
-    sheet.runs(0, 40, 102, cpu=0)
-    sheet.runs(sheet.thread(None, "batch", pid=901), 20, 40, cpu=0)
-    assert cpu_shortage(sheet.results()) is None
-
-
 def test_without_scheduler_events_shortage_is_abstained_from():
-    assert isinstance(cpu_shortage(gap().results()), Abstained)
-    assert isinstance(quota_throttling(gap().results()), Abstained)
+    assert isinstance(outcome("cpu_shortage", gap().results()), Abstained)
+    assert isinstance(outcome("quota_throttling", gap().results()), Abstained)
 
 
 def test_shortage_behind_gpu_work_costs_nothing():
     sheet = Sheet()
     sheet.kernel(0, 101)
     sheet.kernel(101, 102)
-    assert cpu_shortage(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
+    assert outcome("cpu_shortage", kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
 
 
 # ------------------------------------------------------------------------------------------------- tokenizers in the way
@@ -83,20 +102,15 @@ def tokenizer(sheet):
 
 def test_a_tokenizer_on_the_wanted_cpu_starves_the_worker():
     sheet = gap()
-    found = tokenization_starves(kept_off(sheet, tokenizer(sheet)).results())
+    found = outcome("tokenization_starves", kept_off(sheet, tokenizer(sheet)).results())
     assert (found.exposed_ns, found.evidence[0].who) == (20 * MS, "worker_TP0/100")
     assert found.evidence[0].what == "ready to run; tokenizer/10003 tokenized on its CPU"
 
 
-def test_a_tokenizer_on_a_cpu_of_its_own_does_not():
-    sheet = gap()
-    assert tokenization_starves(beside(sheet, tokenizer(sheet)).results()) is None
-
-
 def test_another_job_on_the_wanted_cpu_is_no_tokenizer():
-    sheet = gap()
+    sheet = crowded(TORCH)
     tokenizer(sheet)
-    assert tokenization_starves(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
+    assert outcome("tokenization_starves", sheet.results()) is None
 
 
 def test_the_same_cpu_number_of_another_host_is_another_cpu():
@@ -129,28 +143,23 @@ def test_the_same_cpu_number_of_another_host_is_another_cpu():
 def helper(sheet):
     """An OpenMP thread of the worker that polls from 20 to 40 ms."""
     thread = sheet.thread("worker", "worker_TP0", pid=100)
-    sheet.sampled(thread, 20, 40, *GOMP)
+    sheet.sampled(thread, 20, 40, GOMP)
     return thread
 
 
 def test_openmp_polling_on_the_wanted_cpu_costs_and_is_named():
     sheet = gap()
-    found = busy_wait(kept_off(sheet, helper(sheet)).results())
+    found = outcome("busy_wait", kept_off(sheet, helper(sheet)).results())
     assert (found.exposed_ns, found.confidence) == (20 * MS, "high")
-    assert "idle OpenMP threads polling at a barrier 0.02 s" in found.claim
+    assert "idle OpenMP threads polling at a barrier 20.0 ms" in found.claim
     assert found.advice[0].startswith("Let idle OpenMP threads sleep")
-
-
-def test_polling_on_a_cpu_that_nobody_wants_costs_nothing():
-    sheet = gap()
-    assert busy_wait(beside(sheet, helper(sheet)).results()) is None
 
 
 def test_work_on_the_wanted_cpu_is_no_polling():
     sheet = gap()
     thread = sheet.thread("worker", "worker_TP0", pid=100)
-    sheet.sampled(thread, 20, 40, ("at::native::x", "/x/libtorch_cpu.so"), *GOMP)
-    assert busy_wait(kept_off(sheet, thread).results()) is None
+    sheet.sampled(thread, 20, 40, ("at::native::x", "/x/libtorch_cpu.so"), GOMP)
+    assert outcome("busy_wait", kept_off(sheet, thread).results()) is None
 
 
 # ------------------------------------------------------------------------------------------------------------- quota
@@ -175,7 +184,7 @@ GRID = [100, 200, 300, 400, 500, 600]
 def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
     """60 ms of CPU time in each period of 100 ms, then stopped: 0.6 CPUs."""
     results = stopped(GRID).results()
-    found = quota_throttling(results)
+    found = outcome("quota_throttling", results)
     assert (found.exposed_ns, found.change) == (6 * 40 * MS, "machine")
     assert "6 times a thread was ready" in found.claim
     assert found.claim.startswith("A CPU quota of about 0.6 CPUs stopped threads")
@@ -184,14 +193,10 @@ def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
     assert results.quota_use["cpus"].to_list() == [0.6] * 6
 
 
-def test_stops_that_end_anywhere_are_none():
-    assert quota_throttling(stopped([97, 171, 289, 391, 466, 583]).results()) is None
-
-
 def test_the_quota_that_polling_used_up_is_pollings():
     """Of each 60 ms that the worker ran it polled 38: so of the 240 ms it was stopped, that share is polling's."""
     results = stopped(GRID, polls=True).results()
-    found = busy_wait(results)
+    found = outcome("busy_wait", results)
     load = results.thread_load.row(0, named=True)
     assert load["spinning_ns"] == 6 * 38 * MS
     assert found.exposed_ns == round(load["spinning_ns"] / load["running_ns"] * 6 * 40 * MS)
@@ -227,14 +232,14 @@ def test_how_long_polls_last_by_kind():
 
 
 def test_a_quota_used_up_by_work_is_not_pollings():
-    assert busy_wait(stopped(GRID).results()) is None
+    assert outcome("busy_wait", stopped(GRID).results()) is None
 
 
 # ---------------------------------------------------------------------------------------------------- one full thread
 def test_a_thread_that_works_all_the_time_is_saturated():
     sheet = gap()
     sheet.runs(0, 0, 102, cpu=0)
-    found = single_thread_saturated(sheet.results())
+    found = outcome("single_thread_saturated", sheet.results())
     assert found.exposed_ns == round(99.01 * MS)  # the op and the launch call
     assert found.claim.startswith("Thread worker_TP0/100 worked 100 % of the time")
 
@@ -245,7 +250,7 @@ def test_a_thread_that_polls_all_the_time_is_not():
     sheet.doing(0, 1, 95, "cudaStreamSynchronize", "runtime")
     sheet.kernel(101, 102)
     sheet.runs(0, 0, 102, cpu=0)
-    assert single_thread_saturated(sheet.results()) is None
+    assert outcome("single_thread_saturated", sheet.results()) is None
 
 
 @pytest.mark.parametrize("asleep", [30, 60])
@@ -253,7 +258,7 @@ def test_a_thread_that_sleeps_in_between_is_not(asleep):
     sheet = gap()
     sheet.runs(0, 0, 20, cpu=0)
     sheet.runs(0, 20 + asleep, 102, cpu=0)
-    assert single_thread_saturated(sheet.results()) is None
+    assert outcome("single_thread_saturated", sheet.results()) is None
 
 
 def test_a_thread_that_compiles_all_the_time_is_not():
@@ -263,4 +268,27 @@ def test_a_thread_that_compiles_all_the_time_is_not():
     sheet.doing(0, 1, 100, "_compile.compile_inner (dynamo_timed)", "op")
     sheet.kernel(101, 102)
     sheet.runs(0, 0, 102, cpu=0)
-    assert single_thread_saturated(sheet.results()) is None
+    assert outcome("single_thread_saturated", sheet.results()) is None
+
+
+# -------------------- each rule's trigger, near miss, and what it cannot do without
+CASES = [
+    Case("cpu_shortage", lambda: crowded(TORCH), asleep, (no_sched,)),
+    Case(
+        "quota_throttling", lambda: stopped(GRID), lambda: stopped([97, 171, 289, 391, 466, 583]), (no_sched,)
+    ),
+    Case(
+        "tokenization_starves",
+        lambda: crowded(BPE, role="api_server", pid=300),
+        lambda: next_to(tokenizer),
+        (no_sched, no_samples),
+    ),
+    Case(
+        "busy_wait",
+        lambda: crowded(GOMP, role="worker", pid=100),
+        lambda: next_to(helper),
+        (no_sched, no_samples),
+    ),
+    Case("single_thread_saturated", alone, lambda: alone(until=80), (no_sched,)),
+]
+TestRules = rule_tests(CASES)

@@ -1,0 +1,60 @@
+"""Rules on several ranks."""
+
+from tests.findings.cases import Case, no_rank_1, outcome, rule_tests
+from tests.findings.sheet import MS, Sheet
+
+
+def always(_):
+    return 1
+
+
+def in_turn(n):
+    return n % 2
+
+
+def ranks(late, name="aten::mm", compute=0.0):
+    """Ten collectives of two ranks, 5 ms apart on the rank that `late` gives; it is in a slice meanwhile, or computes."""
+    sheet = Sheet(ranks=2)
+    for rank in (0, 1):
+        sheet.kernel(-2, -1, rank=rank)
+    for n in range(10):
+        begin = 20 * n
+        starts = [begin + 10.0, begin + 10.0]
+        starts[late(n)] += 5
+        sheet.doing(late(n), begin + 6, begin + 14.99, name, "op")
+        if compute:
+            sheet.kernel(begin + 6, begin + 6 + compute, call=(begin + 5, begin + 5.1), rank=late(n))
+        sheet.all_reduce(starts, begin + 16, n)
+        for rank in (0, 1):
+            sheet.kernel(begin + 16, begin + 24, call=(begin + 15.5, begin + 15.6), rank=rank)
+    return sheet
+
+
+def test_one_rank_always_last_is_a_straggler():
+    found = outcome("straggler_rank", ranks(always).results())
+    assert (found.exposed_ns, found.cause) == (10 * 5 * MS, None)
+    assert found.claim.startswith("Rank 1 came last in 10 of 10 collectives and caused 100 % of the waiting")
+    assert found.evidence[0].who == "rank 0"
+
+
+def test_a_late_host_is_amplified_by_collectives():
+    results = ranks(in_turn).results()
+    found = outcome("launch_skew_amplified", results)
+    assert found.exposed_ns == 50 * MS
+    assert "came late by 50.0 ms in all, which cost 50.0 ms of GPU time (1.0 times as much)" in found.claim
+    assert outcome("rank_imbalance", results) is None
+
+
+def test_a_late_gpu_is_imbalance_and_no_launch_skew():
+    results = ranks(in_turn, compute=9.0).results()
+    assert outcome("rank_imbalance", results).exposed_ns == 50 * MS
+    assert outcome("launch_skew_amplified", results) is None
+
+
+# -------------------- each rule's trigger, near miss, and what it cannot do without
+CASES = [
+    Case("straggler_rank", lambda: ranks(always), lambda: ranks(in_turn), (no_rank_1,)),
+    Case("launch_skew_amplified", lambda: ranks(always), lambda: ranks(always, compute=9.0), (no_rank_1,)),
+    Case("rank_imbalance", lambda: ranks(always, compute=9.0), lambda: ranks(always), (no_rank_1,)),
+]
+TestRules = rule_tests(CASES)

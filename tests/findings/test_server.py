@@ -1,0 +1,183 @@
+"""Rules on the server's processes and on the run as a whole."""
+
+from tests.findings.cases import Case, no_api, no_calls, no_gpu, no_server, outcome, rule_tests
+from tests.findings.sheet import MS, Sheet
+from tracelib.findings import diagnose
+from tracelib.findings.finding import Abstained
+from tracelib.findings.verdict import verdict
+
+
+def waiting(end=91):
+    """The worker waits for its next step from 1 ms to `end`; its GPU is idle from 1 to 101 ms."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, end, "shm_broadcast.dequeue")
+    sheet.kernel(101, 102)
+    return sheet
+
+
+def tokenizing(sheet, end=81):
+    sheet.doing(sheet.engine, 1, end, "wait_for_requests")
+    sheet.doing(sheet.api, 1, end, "tokenize")
+    return sheet
+
+
+# ------------------------------------------------------------------------------------------ engine and API server
+def test_a_wait_that_ends_at_the_tokenizer_is_tokenization():
+    results = tokenizing(waiting()).results()
+    found = outcome("tokenization_exposed", results)
+    assert (found.exposed_ns, found.evidence[0].who) == (80 * MS, "api_server/300")
+    assert verdict(results).state == "cpu_bound"
+
+
+def test_an_engine_that_schedules_while_workers_wait():
+    sheet = waiting()
+    sheet.doing(sheet.engine, 1, 51, "engine.schedule")
+    sheet.runs(sheet.engine, 1, 51, cpu=2)
+    assert outcome("engine_scheduling", sheet.results()).exposed_ns == 50 * MS
+
+
+def test_an_engine_asleep_inside_its_scheduler_waits_for_requests():
+    sheet = waiting()
+    sheet.doing(sheet.engine, 1, 51, "engine.schedule")
+    sheet.runs(sheet.engine, 0, 1, cpu=2)
+    sheet.runs(sheet.engine, 51, 60, cpu=2)
+    assert isinstance(outcome("engine_scheduling", sheet.results()), Abstained)
+
+
+def test_a_message_on_its_way_is_ipc():
+    sheet = waiting()
+    sheet.doing(sheet.engine, 1, 91, "shm_broadcast.enqueue")
+    found = outcome("ipc_stretched", sheet.results())
+    assert (found.exposed_ns, found.gain_ns) == (90 * MS, 90 * MS)
+    assert found.advice[0].startswith("Use blocking sockets")
+
+
+def test_a_message_whose_sender_has_no_cpu_is_shortage_first():
+    """Of 90 ms the engine is ready for 60: another transport gives back 30 at most."""
+    sheet = waiting()
+    sheet.doing(sheet.engine, 1, 91, "shm_broadcast.enqueue")
+    sheet.runs(sheet.engine, 0, 11, cpu=2)
+    sheet.ready(sheet.engine, 11, 71, cpu=2)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 11, 71, cpu=2)
+    sheet.runs(sheet.engine, 71, 102, cpu=2)
+    found = outcome("ipc_stretched", sheet.results())
+    assert (found.exposed_ns, found.gain_ns) == (90 * MS, 30 * MS)
+    assert found.advice[0].startswith("Mend the lack of CPUs first")
+
+
+def test_an_engine_that_nobody_recorded_proves_nothing():
+    assert isinstance(outcome("ipc_stretched", waiting().results()), Abstained)
+
+
+# ------------------------------------------------------------------------------------------------- the whole run
+def idle():
+    """The API server has answered a request before, and has none now."""
+    sheet = waiting()
+    sheet.doing(sheet.api, 0, 0.5, "tokenize")
+    sheet.doing(sheet.engine, 1, 91, "wait_for_requests")
+    return sheet
+
+
+def test_all_waiting_is_no_load():
+    results = idle().results()
+    assert outcome("no_load", results).exposed_ns == 90 * MS
+    assert diagnose(results)["findings"][0]["id"] == "no_load"
+    assert verdict(results).state == "no_load"
+
+
+def test_a_little_idleness_does_not_lead():
+    """40 ms without a request, 50 ms with one at the tokenizer."""
+    sheet = idle()
+    sheet.doing(sheet.api, 41, 91, "tokenize")
+    results = sheet.results()
+    assert outcome("no_load", results).exposed_ns == 40 * MS
+    assert diagnose(results)["findings"][0]["id"] == "tokenization_exposed"
+
+
+def busy(share):
+    """The GPU works that part of each 10 ms."""
+    sheet = Sheet()
+    for n in range(10):
+        sheet.kernel(10 * n, 10 * n + 10 * share)
+    return sheet
+
+
+def test_a_full_gpu_is_the_limit():
+    results = busy(0.99).results()
+    assert outcome("gpu_bound", results).cause is None
+    assert verdict(results).state == "not_cpu_bound"
+
+
+# --------------------------------------------------------------------------------------------------------- steps
+def bursts(busy, name="aten::mm", length=400):
+    """GPU busy for `busy` ms of each 100, the worker in a slice of that name meanwhile."""
+    sheet = Sheet()
+    for start in range(0, length + 1, 100):
+        sheet.kernel(start, start + busy)
+        sheet.doing(0, start + busy, start + 99, name, "annotation" if "." in name else "op")
+    return sheet
+
+
+def test_bursts_and_starvation_in_turn_are_steps():
+    found = outcome("staircase", bursts(50).results())
+    assert (found.gain_ns, found.exposed_ns) == (None, 4 * 49 * MS + 4 * round(0.01 * MS))
+    assert "4 stretches per GPU (median 50.0 ms" in found.claim
+
+
+def test_steady_half_use_is_not():
+    sheet = Sheet()
+    for n in range(250):
+        sheet.kernel(2 * n, 2 * n + 1)
+        sheet.doing(0, 2 * n + 1, 2 * n + 1.9, "aten::mm", "op")
+    assert outcome("staircase", sheet.results()) is None
+
+
+# -------------------- each rule's trigger, near miss, and what it cannot do without
+def upstream(engine, api="", end=91):
+    """The worker waits for the engine, which schedules, sends, or waits for the API server."""
+    sheet = waiting(end)
+    sheet.doing(sheet.api, 0, 0.5, "tokenize")
+    sheet.doing(sheet.engine, 1, end, engine)
+    if api:
+        sheet.doing(sheet.api, 1, end, api)
+    return sheet
+
+
+def waves():
+    """The GPU works half of each 100 ms, and there is no request in the other half."""
+    sheet = bursts(50, "shm_broadcast.dequeue")
+    sheet.doing(sheet.api, 0, 0.5, "tokenize")
+    sheet.doing(sheet.engine, 0, 450, "wait_for_requests")
+    return sheet
+
+
+CASES = [
+    Case(
+        "engine_scheduling",
+        lambda: upstream("engine.schedule"),
+        lambda: upstream("engine.schedule", end=3),
+        (no_server,),
+    ),
+    Case(
+        "tokenization_exposed",
+        lambda: upstream("wait_for_requests", "tokenize"),
+        lambda: upstream("wait_for_requests"),
+        (no_api,),
+    ),
+    Case(
+        "ipc_stretched",
+        lambda: upstream("shm_broadcast.enqueue"),
+        lambda: upstream("shm_broadcast.enqueue", end=2),
+        (no_server,),
+    ),
+    Case(
+        "no_load",
+        lambda: upstream("wait_for_requests"),
+        lambda: upstream("wait_for_requests", "tokenize"),
+        (no_server,),
+    ),
+    Case("gpu_bound", lambda: busy(0.99), lambda: busy(0.5), (no_gpu,)),
+    Case("staircase", lambda: bursts(50), waves, (no_calls,)),
+]
+TestRules = rule_tests(CASES)

@@ -1,0 +1,369 @@
+"""Rules on CPUs: too few, taken by tokenizers or pollers, stopped by a quota, or one thread at its limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from tracelib.analyses.capacity import server_cpus
+from tracelib.analyses.cpu_time import polls
+from tracelib.analyses.scheduling import demand_at, tells_shortage
+from tracelib.analyses.throttling import FEWEST_PERIODS
+from tracelib.findings import recording
+from tracelib.findings.finding import (
+    Abstained,
+    Evidence,
+    Finding,
+    exposed,
+    exposed_share,
+    longest_first,
+    over_the_window,
+    share_of,
+    spent,
+    thread_name,
+)
+from tracelib.findings.verdict import NOT_HOST, quota_words
+from tracelib.words import counted, duration, share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+    from tracelib.findings.rules import Rule
+
+#: Part of the window that a saturated thread is on a CPU, polling not counted.
+SATURATED = 0.85
+#: Work that a warm server does not do has rules of its own.
+ONCE = ("jit_compile", "module_load", "alloc")
+
+
+class Polling(NamedTuple):
+    """A kind of polling, in words, and what makes it stop."""
+
+    name: str
+    advice: str
+
+
+POLLING = {
+    "yield": Polling(
+        "shared-memory readers polling with sched_yield",
+        "Let readers of the shared-memory queue sleep after a short spin (vLLM: VLLM_SLEEP_WHEN_IDLE=1), "
+        "or use Unix sockets.",
+    ),
+    "poll": Polling(
+        "threads polling for a message of another process",
+        "Let readers of the message queue sleep after a short spin, or use blocking sockets between "
+        "processes.",
+    ),
+    "device_wait": Polling(
+        "the driver polling for the GPU inside synchronous calls",
+        "Let the host sleep while the GPU works: events created with cudaEventBlockingSync, or "
+        "cudaDeviceScheduleBlockingSync.",
+    ),
+    "openmp": Polling(
+        "idle OpenMP threads polling at a barrier",
+        "Let idle OpenMP threads sleep, or have fewer: OMP_NUM_THREADS=1 for the workers, "
+        "OMP_WAIT_POLICY=passive, GOMP_SPINCOUNT=0.",
+    ),
+    "nccl_proxy": Polling(
+        "NCCL's proxy threads", "Fewer NCCL socket threads: NCCL_NSOCKS_PERTHREAD, NCCL_SOCKET_NTHREADS."
+    ),
+}
+
+
+# -------------------- shortage
+def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time whose blamed thread was runnable, and who ran instead."""
+    if not tells_shortage(results.thread_states):
+        return rule.abstained(
+            "no wake-up events: whether threads waited for a CPU or slept cannot be told", recording.SWITCHES
+        )
+    lost = exposed(results, (pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    host = exposed(results, ~pl.col("cause").is_in(NOT_HOST))
+    known = 1 - spent(host.filter(pl.col("cpu_state") == "unknown")) / spent(host)
+    return rule.finding(
+        results,
+        lost,
+        claim=f"For {share(part)} of the time a GPU was held up by a thread that was ready to run and had "
+        f"no CPU{_who_ran_instead(results)}.{_supply(results)}",
+        confidence="high" if known > 0.8 else "medium",
+        why=f"read off scheduler events, which tell the state of the thread in question for {share(known)} "
+        "of the exposed host time",
+        advice=[text.format(confined=_confined(results)) for text in rule.advice],
+    )
+
+
+def _supply(results: Results) -> str:
+    """Say how many CPUs the server had, and how many of its threads wanted one."""
+    used, host = server_cpus(results)
+    most = demand_at(results.demand, 0.95)
+    if used is None or most is None:
+        return ""
+    of = f" of the host's {host}" if host else ""
+    return f" The server ran on {used}{of} CPUs; 95 % of the time at most {most} of its threads wanted one."
+
+
+def _confined(results: Results) -> str:
+    """Name what may keep the server on a part of the host's CPUs, where it was seen on a part only."""
+    used, host = server_cpus(results)
+    if used is None or host is None or used >= host:
+        return ""
+    return f" (it ran on {used} of {host}: look for taskset, cpuset.cpus, Kubernetes' static CPU manager)"
+
+
+def _who_ran_instead(results: Results) -> str:
+    """Name who ran on the wanted CPUs meanwhile, and what that was, where the scheduler events say so."""
+    total = spent(results.cpu_contention)
+    names = results.trace.threads.select(by="thread", name=pl.coalesce("name", "role", "process"))
+    does = {"spin": "polling", "tokenization": "tokenizing"}
+    ran = (
+        results.cpu_contention.filter(pl.col("by").is_not_null())
+        .join(names, on="by", how="left")
+        .with_columns(does=pl.col("doing").cast(pl.String).replace_strict(does, default=None))
+        .group_by("name", "does")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "name", "does", descending=[True, False, False])
+    )
+    named = [
+        f"{name or 'unknown threads'}{f' ({does})' if does else ''} {share(ns / total)}"
+        for name, does, ns in ran.head(4).iter_rows()
+        if ns > 0.05 * total
+    ]
+    return f"; instead ran {', '.join(named)}" if named else ""
+
+
+# -------------------- quota
+def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time in which the blamed thread was throttled.
+
+    Throttled = runnable while its CPU idles, again and again until the same period's end (docs/numbers.md,
+    "Scheduler states"): only a quota does that.
+    """
+    if not tells_shortage(results.thread_states):
+        return rule.abstained(
+            f"no wake-up events: whether threads were ready or slept cannot be told{_counted(results)}",
+            f"{recording.SWITCHES}; keep cpu.stat before and after",
+        )
+    gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
+    lost = exposed(results, pl.col("cpu_state") == "throttled")
+    part = exposed_share(results, lost)
+    if gaps.is_empty() or part < rule.threshold:
+        return None
+    worst = gaps.sort("dur_ns", "ts_ns", descending=[True, False]).head(5)
+    return rule.finding(
+        results,
+        lost,
+        claim=f"A CPU quota{quota_words(results)} stopped threads that the GPUs waited for, for "
+        f"{share(part)} of the time: {counted(gaps.height, 'time')} a thread was ready, CPUs were idle, and "
+        "it ran again only when the quota's next period began.",
+        confidence="high" if gaps.height >= 10 else "medium",
+        why=f"{counted(gaps.height, 'gap')} end on one period grid; only a quota does that{_size(results)}"
+        f"{_counted(results)}",
+        evidence=[
+            Evidence(
+                ts_ns=row["ts_ns"],
+                dur_ns=row["dur_ns"],
+                who=thread_name(results, row["thread"]),
+                what="runnable while its CPU was idle",
+            )
+            for row in worst.iter_rows(named=True)
+        ],
+    )
+
+
+def _size(results: Results) -> str:
+    """Say how the quota's size is known: from what the server used in the periods in which it was stopped."""
+    used = results.quota_use["cpus"]
+    if used.len() < FEWEST_PERIODS:
+        return ""
+    low, middle, high = (float(used.quantile(q, "nearest") or 0.0) for q in (0.1, 0.5, 0.9))
+    return (
+        f"; before each stop the server had used about {middle:.1f} CPUs' worth of the period ({low:.1f} to "
+        f"{high:.1f} in 8 of 10 of {used.len()} periods): the quota, less what other processes of its group "
+        "used"
+    )
+
+
+def _counted(results: Results) -> str:
+    """Return what the kernel itself counted, and the quota's size where it can be told."""
+    supply = results.supply
+    bounds = supply.quota_bounds()
+    parts = []
+    if supply.throttled_share is not None:
+        counters = supply.counters
+        parts.append(
+            f"the kernel's cpu.stat counts {counters['nr_throttled']} of {counters['nr_periods']} periods in "
+            f"which it ran out and {duration(counters['throttled_usec'] * 1000)} of throttled time, "
+            f"{supply.since}"
+        )
+    if supply.quota_cpus is not None:
+        parts.append(f"cpu.max allows {supply.quota_cpus:g} CPUs")
+    elif bounds is not None:
+        parts.append(
+            f"by its CPU time the quota is between {bounds[0]:.1f} and {bounds[1]:.1f} CPUs (for periods of "
+            "100 ms)"
+        )
+    return "".join(f"; {part}" for part in parts)
+
+
+# -------------------- tokenizers in the way
+def tokenization_starves(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time whose blamed thread was runnable while a tokenizer had its CPU.
+
+    Tokenization that the GPUs wait for is another finding; this one is about tokenization that nobody waits
+    for at that moment and that still takes the CPU away. Without scheduler events there is nothing to see
+    (`cpu_shortage` abstains).
+    """
+    lost = taken_by_tokenizers(results)
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    worst = longest_first(lost).unique(["thread", "ts_ns"], keep="first", maintain_order=True)
+    return rule.finding(
+        results,
+        lost,
+        claim=f"For {share(part)} of the time a GPU waited for a thread that was ready to run while a "
+        f"tokenizer had its CPU ({counted(lost['by'].n_unique(), 'tokenizer thread')}).",
+        evidence=[
+            Evidence(
+                ts_ns=row["ts_ns"],
+                dur_ns=row["dur_ns"],
+                who=thread_name(results, row["thread"]),
+                what=f"ready to run; {thread_name(results, row['by'])} tokenized on its CPU",
+            )
+            for row in worst.head(5).iter_rows(named=True)
+        ],
+    )
+
+
+def taken_by_tokenizers(results: Results) -> pl.DataFrame:
+    """Return when a tokenizer that no GPU waited for had the CPU of a thread that one did wait for."""
+    return results.cpu_contention.filter(
+        (pl.col("doing") == "tokenization") & (pl.col("cause") != "tokenization")
+    )
+
+
+# -------------------- polling
+def busy_wait(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time whose blamed thread lacked a CPU because of polling.
+
+    A spin only matters where somebody wanted the CPU that it burned: lost time in which the blamed thread was
+    ready and another one polled on its CPU; and of the time in which a quota had stopped it, the share of the
+    server's CPU time that polling had used up.
+    """
+    taken = results.cpu_contention.filter(pl.col("doing") == "spin")
+    stopped = exposed(results, pl.col("cpu_state") == "throttled")
+    load = results.thread_load
+    ran, spun = (int(load[column].sum()) for column in ("running_ns", "spinning_ns"))
+    burnt = spun / ran if ran else 0.0
+    total = spent(taken) + round(burnt * spent(stopped))
+    part = share_of(results, total)
+    if part < rule.threshold or not ran:
+        return None
+    kinds = polls(results.spinning)
+    named = ", ".join(
+        f"{_polling(kind)} {duration(ns)}"
+        for kind, ns in kinds.select("kind", "total_ns").iter_rows()
+        if ns >= 0.05 * spun
+    )
+    order = kinds["kind"]
+    if spent(taken) > burnt * spent(stopped):  # who polled on the wanted CPUs decides what to change
+        by_kind = taken.group_by("kind").agg(pl.col("dur_ns").sum())
+        order = by_kind.sort("dur_ns", "kind", descending=[True, False])["kind"]
+    return rule.finding(
+        results,
+        total,
+        claim=f"Polling burnt {share(burnt)} of the server's CPU time ({named}); it held GPUs up for about "
+        f"{share(part)} of the time{_how(results, taken, stopped)}.{_lengths(kinds)}",
+        confidence="medium" if spent(stopped) else "high",
+        why="an estimate: of the time stopped by the quota, as much as the share of CPU time that polling "
+        "had used up"
+        if spent(stopped)
+        else "the scheduler names the polling thread on the wanted CPU",
+        evidence=_pollers(results, taken),
+        advice=[POLLING[str(kind)].advice for kind in order if str(kind) in POLLING][:3],
+    )
+
+
+def _polling(kind: str) -> str:
+    return POLLING[kind].name if kind in POLLING else kind
+
+
+def _lengths(kinds: pl.DataFrame) -> str:
+    """Say how long the polls of the largest kind were on a CPU at a time."""
+    if kinds.is_empty():
+        return ""
+    most = kinds.row(0, named=True)
+    return (
+        f" Of {counted(most['count'], 'poll')} ({_polling(most['kind'])}) half stayed on a CPU for up to "
+        f"{duration(most['p50_ns'])}, 95 % for up to {duration(most['p95_ns'])}."
+    )
+
+
+def _how(results: Results, taken: pl.DataFrame, stopped: pl.DataFrame) -> str:
+    parts = []
+    if spent(taken):
+        on_its_cpu = share(exposed_share(results, taken))
+        parts.append(f"a poller sat on the CPU that a launching thread wanted ({on_its_cpu})")
+    if spent(stopped):
+        in_all = share(exposed_share(results, stopped))
+        parts.append(
+            f"a CPU quota stopped the server after polling had used up its part of it ({in_all} stopped in "
+            "all)"
+        )
+    return ": " + " and ".join(parts) if parts else ""
+
+
+def _pollers(results: Results, taken: pl.DataFrame) -> list[Evidence]:
+    """Return the longest moments in which a poller had the wanted CPU, then the threads that polled most."""
+    by_thread = results.spinning.group_by("thread", "kind").agg(pl.col("dur_ns").sum())
+    most = by_thread.sort("dur_ns", "thread", descending=[True, False])
+    return [
+        Evidence(
+            ts_ns=row["ts_ns"],
+            dur_ns=row["dur_ns"],
+            who=thread_name(results, row["thread"]),
+            what=f"ready to run; {thread_name(results, row['by'])} polled on its CPU ({row['kind']})",
+        )
+        for row in longest_first(taken).head(3).iter_rows(named=True)
+    ] + [
+        over_the_window(
+            results, thread_name(results, thread), f"polls: {_polling(kind)}", f"{duration(ns)} of CPU time"
+        )
+        for thread, kind, ns in most.head(3).iter_rows()
+    ]
+
+
+# -------------------- one full thread
+def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
+    """Report threads that worked over 85 % of the window, and the GPU time lost while they ran.
+
+    Polling is not work: a worker that spins for its GPU is on a CPU all the time and waits.
+    """
+    window = results.window.duration_ns
+    full = results.thread_load.filter(pl.col("working_ns") >= SATURATED * window)
+    once = pl.col("sub_cause").is_in(ONCE).fill_null(value=False)
+    blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST) & ~once
+    lost = exposed(results, blamed & pl.col("thread").is_in(full["thread"].implode()))
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    by_thread = lost.group_by("thread").agg(pl.col("dur_ns").sum())
+    threads = by_thread.join(full, on="thread").sort("dur_ns", "thread", descending=[True, False])
+    worked = [
+        (thread_name(results, thread), share(ns / window))
+        for thread, ns in threads.select("thread", "working_ns").head(5).iter_rows()
+    ]
+    name, most = worked[0]
+    others = "it" if threads.height == 1 else f"it and {threads.height - 1} more like it"
+    return rule.finding(
+        results,
+        lost,
+        claim=f"Thread {name} worked {most} of the time, as much as one thread can; for {share(part)} of "
+        f"the time GPUs waited for {others}. More CPUs do not help a thread that already has one.",
+        evidence=[
+            over_the_window(results, thread, "on a CPU and at work", working) for thread, working in worked
+        ],
+    )

@@ -1,0 +1,268 @@
+"""Rules on the launching thread: compilation, launches, synchronisation, interpreter lock, recorders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.analyses.launches import graph_coverage
+from tracelib.analyses.long_slices import lost_in_long_slices
+from tracelib.findings import recording
+from tracelib.findings.finding import (
+    Abstained,
+    Evidence,
+    Finding,
+    evidence_of_lost,
+    exposed,
+    exposed_share,
+    mean,
+    over_the_window,
+    own_ns,
+    quantile,
+    share_of,
+    shortage_note,
+    spent,
+    thread_name,
+    whole_ns,
+)
+from tracelib.words import counted, duration, share, sub_cause_name
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+    from tracelib.findings.rules import Rule
+
+#: Sub-causes of kernel_launch that are the price of launching itself; the others have rules of their own.
+LAUNCHING = ("api", "dispatch", "latency")
+#: Share of the launching time that, unexplained, makes the claim less sure.
+HIDDEN = 0.2
+#: Kernels launched by graphs / kernels.
+COVERED = 0.5
+#: Share of the window asleep inside framework code that calls for an answer.
+ASLEEP = 0.05
+
+
+def _launching(results: Results) -> pl.DataFrame:
+    return exposed(results, (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(LAUNCHING))
+
+
+# -------------------- compilation
+def run_time_compilation(rule: Rule, results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time in nvrtc, Triton, Inductor, ptxas and engine builds.
+
+    Compilation that the GPUs do not wait for (another batch runs meanwhile) costs them nothing and is not
+    counted.
+    """
+    lost = exposed(results, (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") == "jit_compile"))
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return _unexplained_ops(rule, results)
+    evidence = evidence_of_lost(results, lost)
+    return rule.finding(
+        results,
+        lost,
+        claim=f"The GPUs waited {share(part)} of the time for code that was compiled at run time, up to "
+        f"{duration(evidence[0].dur_ns)} at once.{shortage_note(lost)}",
+        evidence=evidence,
+    )
+
+
+def _unexplained_ops(rule: Rule, results: Results) -> Abstained | None:
+    """Abstain where ops outlast their siblings by far and no sample says what they did."""
+    part = exposed_share(results, lost_in_long_slices(results.trace, results.host_activity, results.lost))
+    if part < rule.threshold:
+        return None
+    return rule.abstained(
+        f"for {share(part)} of the time GPUs waited for framework ops that lasted over ten times their "
+        "siblings; without CPU samples nothing says whether they compiled, loaded code or had no CPU",
+        recording.SAMPLES,
+    )
+
+
+# -------------------- launches
+def low_graph_coverage(rule: Rule, results: Results) -> Finding | Abstained | None:
+    """Report that few kernels came from graphs while GPUs waited for launches.
+
+    Low coverage alone costs nothing: a GPU that is fed in time does not care how. So launches must be what it
+    waits for.
+    """
+    lost = _launching(results)
+    own = own_ns(lost)
+    if own < rule.threshold * whole_ns(results):
+        return None
+    coverage = graph_coverage(results.launches)
+    if coverage is None:
+        return _whole_graphs(rule, results.launches)
+    if coverage >= COVERED:
+        return None
+    kernels = results.launches.filter(pl.col("kind") == "kernel")
+    single = kernels.filter(pl.col("graph").is_null())
+    few = f"Only {share(coverage)}" if coverage else "None"
+    return rule.finding(
+        results,
+        lost,
+        claim=f"{few} of {counted(kernels.height, 'kernel')} came from graphs; half of the others lasted "
+        f"under {duration(quantile(single['dur_ns'], 0.5))} and {share(mean(single['late']))} of them came "
+        f"after the GPU had run dry. Launching cost the GPUs {share(share_of(results, own))} of the time "
+        "beyond any lack of CPUs.",
+        evidence=[over_the_window(results, "all GPUs", "kernels launched by graphs", share(coverage))],
+        gain_ns=own,
+    )
+
+
+def _whole_graphs(rule: Rule, ops: pl.DataFrame) -> Abstained | None:
+    """Abstain where graphs were recorded whole; without any kernel there is nothing to say."""
+    graphs = int((ops["kind"] == "graph").sum())
+    if not graphs:
+        return None
+    return rule.abstained(
+        f"CUDA graphs were recorded as one operation each ({counted(graphs, 'launch', 'launches')}): which share "
+        "of the kernels they hold is not known",
+        recording.GRAPH_NODES,
+    )
+
+
+def launch_bound(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time in launching: the calls, the framework between them, the device's start-up."""
+    lost = _launching(results)
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    parts = lost.group_by("sub_cause").agg(pl.col("dur_ns").sum())
+    split = ", ".join(
+        f"{sub_cause_name(name)} {share(ns / spent(lost))}"
+        for name, ns in parts.sort("dur_ns", "sub_cause", descending=True).iter_rows()
+    )
+    coverage = graph_coverage(results.launches)
+    by_graphs = "" if coverage is None else f", {share(coverage)} of the kernels were launched by graphs"
+    hidden = _hidden(results, spent(lost))
+    return rule.finding(
+        results,
+        lost,
+        claim=f"The GPUs waited for the next launch {share(part)} of the time ({split}); "
+        f"{share(mean(results.launches['late']))} of the launches came after the GPU had run dry{by_graphs}."
+        f"{shortage_note(lost)}",
+        confidence="medium" if hidden else "high",
+        why=f"each gap is joined to the call that ended it by correlation id{hidden}",
+    )
+
+
+def _hidden(results: Results, total: int) -> str:
+    """Say how much of it may be something else: ops that outlast their siblings and were not sampled."""
+    part = spent(lost_in_long_slices(results.trace, results.host_activity, results.lost)) / total
+    if part < HIDDEN:
+        return ""
+    return (
+        f", but {share(part)} of it is in ops over ten times as long as their siblings: without CPU samples "
+        "that may be compilation, loading, or a missing CPU"
+    )
+
+
+# -------------------- synchronisation
+def host_synchronisation(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time inside synchronisations.
+
+    A long synchronisation is mostly the victim: the host waits because the GPU works. Only the part counts in
+    which the GPU had nothing left to do and the host had not yet noticed; and where it could not notice
+    because it had no CPU, the lack of CPUs is to blame, not the synchronisation.
+    """
+    lost = exposed(results, pl.col("cause") == "sync")
+    own = own_ns(lost)
+    if not own or share_of(results, own) < rule.threshold:
+        return None
+    whole = int(results.host_time.filter(pl.col("cause") == "sync")["total_ns"].sum())
+    victim = (
+        f" ({duration(whole)} in synchronisations altogether; while the GPU works they cost nothing.)"
+        if whole
+        else ""
+    )
+    return rule.finding(
+        results,
+        lost,
+        claim=f"For {share(exposed_share(results, lost))} of the time a GPU had run dry while its host was "
+        f"still inside a synchronisation or a blocking copy.{shortage_note(lost)}{victim}",
+        gain_ns=own,
+    )
+
+
+# -------------------- interpreter lock
+def gil_contention(rule: Rule, results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time that fits a wait for the interpreter lock: likely, never certain."""
+    lost = results.gil_waits
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return _asleep_in_the_framework(rule, results)
+    sampled = spent(lost.filter(pl.col("cause") == "gil")) > spent(lost) / 2
+    return rule.finding(
+        results,
+        lost,
+        claim=f"For {share(part)} of the time GPUs likely waited for a thread that wanted Python's "
+        "interpreter lock while another thread of its process held it.",
+        confidence="medium" if sampled else "low",
+        why="samples are in the lock's own wait"
+        if sampled
+        else "the thread slept inside framework code while a sibling ran the interpreter; it may have slept "
+        "for another reason",
+        evidence=[
+            Evidence(
+                ts_ns=row["ts_ns"],
+                dur_ns=row["dur_ns"],
+                who=thread_name(results, row["thread"]),
+                what="asleep while another thread of its process ran Python",
+            )
+            for row in lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5).iter_rows(named=True)
+        ],
+    )
+
+
+def _asleep_in_the_framework(rule: Rule, results: Results) -> Abstained | None:
+    """Abstain where launching threads slept inside framework code and no sample says for what."""
+    asleep = exposed(results, (pl.col("cpu_state") == "blocked") & (pl.col("sub_cause") == "dispatch"))
+    part = exposed_share(results, asleep)
+    if results.cpu_time.height or part < ASLEEP:
+        return None
+    return rule.abstained(
+        f"launching threads slept inside framework code for {share(part)} of the time; without samples "
+        "nothing says why",
+        recording.LOCK,
+    )
+
+
+# -------------------- the recorders
+def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time that the recorders made.
+
+    What they record of themselves (cause `profiler`), and their part in launching: of the CPU time of the
+    workers' launch path, samples tell how much is in the profiler; that part of the GPUs' waiting for
+    launches is the profiler's too.
+    """
+    recorded = exposed(results, pl.col("cause") == "profiler")
+    launching = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["dispatch", "api"])
+    worker = results.cpu_time.filter(pl.col("role") == "worker")
+    recorder = int(worker.filter(pl.col("cause") == "profiler")["cpu_ns"].sum())
+    path = recorder + int(worker.filter(launching)["cpu_ns"].sum())
+    sampled = recorder / path if recorder else 0.0
+    total = spent(recorded) + round(sampled * own_ns(exposed(results, launching)))
+    part = share_of(results, total)
+    if part < rule.threshold:
+        return None
+    evidence = evidence_of_lost(results, recorded, 3)
+    estimate = ""
+    if recorder:
+        amount = f"{duration(recorder)} of {duration(path)}"
+        evidence = [over_the_window(results, "workers", "CPU time in the profiler", amount), *evidence]
+        estimate = (
+            f" Of the CPU time of the workers' launch path {share(sampled)} is the profiler's own, so kernel "
+            "launch is shown too long by about that part."
+        )
+    return rule.finding(
+        results,
+        total,
+        claim=f"The recorders themselves cost the GPUs about {share(part)} of the time: without them the "
+        f"server is that much faster.{estimate}",
+        confidence="medium" if recorder else "high",
+        why="estimated from the share of samples in the profiler's code"
+        if recorder
+        else "the recorder's own ranges are in the gaps",
+        evidence=evidence,
+    )

@@ -1,0 +1,125 @@
+"""Rules on several ranks: one that comes late, one that computes more, launches that all others wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.findings.finding import (
+    Evidence,
+    Finding,
+    exposed,
+    exposed_share,
+    quantile,
+    rank_labels,
+    share_of,
+    shortage_note,
+)
+from tracelib.findings.verdict import NOT_HOST
+from tracelib.words import counted, duration, share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+    from tracelib.findings.rules import Rule
+
+#: How many times its fair share of the waiting one rank must cause to be called a straggler.
+UNFAIR = 1.5
+
+
+def straggler_rank(rule: Rule, results: Results) -> Finding | None:
+    """Report that one rank, more than the others, is the one that all wait for in collectives.
+
+    Ranks that come late in turn are not stragglers: `launch_skew_amplified` and `rank_imbalance` say why they
+    do.
+    """
+    matched = results.collectives.filter("matched")
+    waited = int(results.gpu_time.filter(pl.col("state") == "collective_wait")["ns"].sum())
+    part = share_of(results, waited)
+    if matched.is_empty() or part < rule.threshold:
+        return None
+    caused = (
+        matched.group_by("straggler")
+        .agg(pl.col("wait_ns").sum(), pl.col("event").n_unique())
+        .sort("wait_ns", "straggler")
+    )
+    worst = caused.row(-1, named=True)
+    caused_share = worst["wait_ns"] / max(1, int(caused["wait_ns"].sum()))
+    if caused_share < UNFAIR / results.gpu_time["gpu"].n_unique():
+        return None
+    labels = rank_labels(results)
+    return rule.finding(
+        results,
+        waited,
+        claim=f"Rank {labels[worst['straggler']]} came last in {worst['event']} of "
+        f"{matched['event'].n_unique()} collectives and caused {share(caused_share)} of the waiting in "
+        f"them, which took the ranks {share(part)} of the time. GPU monitors count this as busy.",
+        evidence=_waits(results, matched.filter(pl.col("straggler") == worst["straggler"]), labels),
+    )
+
+
+def _waits(results: Results, matched: pl.DataFrame, labels: dict[int, int]) -> list[Evidence]:
+    """Return the longest waits in collectives that began in the window."""
+    begun = matched.filter(pl.col("ts_ns") >= results.window.start_ns)
+    worst = begun.sort("wait_ns", "ts_ns", descending=[True, False]).head(5)
+    return [
+        Evidence(
+            ts_ns=row["ts_ns"],
+            dur_ns=row["wait_ns"],
+            who=f"rank {labels[row['gpu']]}",
+            what=f"waits in {row['collective']} for rank {labels[row['straggler']]}",
+            value=f"{duration(row['skew_ns'])} apart",
+        )
+        for row in worst.iter_rows(named=True)
+    ]
+
+
+def launch_skew_amplified(rule: Rule, results: Results) -> Finding | None:
+    """Report waiting in collectives that goes back to the late rank's host.
+
+    Amplification = GPU time that all ranks wait per time that the last one is late: with N ranks up to N - 1.
+    Waiting for a rank whose device computed is another finding (`rank_imbalance`).
+    """
+    lost = exposed(results, (pl.col("lost") == "collective_wait") & ~pl.col("cause").is_in(NOT_HOST))
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    matched = results.collectives.filter("matched")
+    skews = matched.unique("event")["skew_ns"]
+    late, waited = int(skews.sum()), int(matched["wait_ns"].sum())
+    events, p95 = skews.len(), quantile(skews, 0.95) or 0
+    return rule.finding(
+        results,
+        lost,
+        claim=f"In {counted(events, 'collective')} ranks came late by {duration(late)} in all, which cost "
+        f"{duration(waited)} of GPU time ({waited / late if late else 0:.1f} times as much); {share(part)} "
+        f"of the time GPUs waited there for a rank whose host was late.{shortage_note(lost)}",
+        verify=[text.format(skew=duration(p95)) for text in rule.verify],
+    )
+
+
+def rank_imbalance(rule: Rule, results: Results) -> Finding | None:
+    """Report waiting in collectives while the late rank's device computed: the host is not to blame."""
+    lost = exposed(results, pl.col("cause") == "imbalance")
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    labels, window = rank_labels(results), results.window.duration_ns
+    computed = results.gpu_time.filter(pl.col("state") == "compute").sort("ns", "gpu")
+    (least, least_ns), (most, most_ns) = (computed.select("gpu", "ns").row(n) for n in (0, -1))
+    return rule.finding(
+        results,
+        lost,
+        claim=f"For {share(part)} of the time GPUs waited in a collective for a rank that was still "
+        f"computing; rank {labels[most]} computed {share(most_ns / window)} of the time, rank "
+        f"{labels[least]} {share(least_ns / window)}.",
+        evidence=[
+            Evidence(
+                ts_ns=row["ts_ns"],
+                dur_ns=row["dur_ns"],
+                who=f"rank {labels[row['gpu']]}",
+                what="waits in a collective while the late rank computes",
+            )
+            for row in lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5).iter_rows(named=True)
+        ],
+    )

@@ -1,0 +1,148 @@
+"""What must be recorded for a figure or a rule to see anything, and how to record it.
+
+A rule that returns None says "no". Where its evidence is missing that would be a guess, as long as some GPU
+time was lost that it could explain. Each rule's table names the checks it rests on (`abstains_without`); a
+rule that knows better abstains itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from tracelib.analyses.scheduling import tells_shortage
+from tracelib.findings.finding import Abstained, exposed, exposed_share
+from tracelib.findings.verdict import NOT_RECORDED
+from tracelib.words import share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelib.analyses.results import Results
+
+#: Share of the window that must have been lost for a cause that nobody recorded to be worth a word.
+WORTH_SAYING = 0.01
+
+CALLS = "torch.profiler with CPU and CUDA activities, or nsys profile -t cuda,nvtx"
+_SCRIPT = "then perf script --header --ns -F +pid"
+SWITCHES = f"perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, {_SCRIPT}"
+SAMPLES = f"perf record -k mono -a -g -e cpu-clock/freq=499/, {_SCRIPT}"
+LOCK = f"{SAMPLES}, or py-spy record --gil"
+SERVER = (
+    "profile the engine and the API server too (vLLM's /start_profile covers workers only), "
+    "or perf record -a -g"
+)
+GRAPH_NODES = "nsys profile --cuda-graph-trace=node, which records the kernels of graphs one by one"
+#: How to record what a part of findings.json is computed from.
+PARTS = {
+    "launches": CALLS,
+    "collectives": "the profiler on every rank at the same time",
+    "ipc": "annotations around the engine's message queue (vLLM's torch profiler records them), "
+    "or with_stack=True",
+    "scheduling": SWITCHES,
+    "requests": "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
+    "cpu_time": SAMPLES,
+    "quota": "the cgroup's cpu.stat, copied before and after (--cpu-stat BEFORE --cpu-stat AFTER), "
+    "and its cpu.max",
+}
+
+
+class Check(NamedTuple):
+    """Something that rules rest on: why it is missing in a run ("" = it is not), and what records it."""
+
+    missing: Callable[[Results], str]
+    record_with: str
+
+
+def unseen(rule: str, checks: tuple[str, ...], results: Results) -> Abstained | None:
+    """Return why a rule that found nothing could not have found anything; None = it could have."""
+    if results.gpu_time.is_empty():
+        reason = "no GPU operation was recorded, so nothing says what the GPUs waited for"
+        return Abstained(id=rule, reason=reason, record_with=CALLS)
+    for name in checks:
+        reason = CHECKS[name].missing(results)
+        if reason:
+            return Abstained(id=rule, reason=reason, record_with=CHECKS[name].record_with)
+    return None
+
+
+def _share(results: Results, condition: pl.Expr) -> float:
+    return exposed_share(results, exposed(results, condition))
+
+
+def _hides_something(results: Results) -> bool:
+    """Return whether GPUs waited for host threads at all."""
+    return _share(results, ~pl.col("cause").is_in(["imbalance", "no_work"])) >= WORTH_SAYING
+
+
+def _no_launches(results: Results) -> str:
+    if results.launches["call_ts_ns"].null_count() < results.launches.height or not _hides_something(results):
+        return ""
+    return "no launch call was recorded, so nothing says which thread the GPUs waited for"
+
+
+def _nobody_upstream(results: Results) -> str:
+    blind = _share(results, pl.col("sub_cause") == NOT_RECORDED)
+    if blind < WORTH_SAYING:
+        return ""
+    return (
+        f"for {share(blind)} of the time the GPUs waited for a process of which no source recorded what it "
+        "did; an idle server looks the same"
+    )
+
+
+def _no_wakeups(results: Results) -> str:
+    if tells_shortage(results.thread_states) or not _hides_something(results):
+        return ""
+    return "no wake-up events: whether threads waited for a CPU or slept cannot be told, nor who ran instead"
+
+
+def _no_switches(results: Results) -> str:
+    if results.thread_states.height or not _hides_something(results):
+        return ""
+    return "no scheduler events: how long each thread had a CPU is not known"
+
+
+def _others_not_sampled(results: Results) -> str:
+    part = exposed_share(results, results.cpu_contention.filter(pl.col("doing").is_null()))
+    if results.trace.samples.height or part < WORTH_SAYING:
+        return ""
+    return (
+        f"for {share(part)} of the time a GPU waited for a thread whose CPU another one had; without CPU "
+        "samples nothing says what that one did"
+    )
+
+
+def _no_samples_of(cause: str, words: str) -> Callable[[Results], str]:
+    """Return the check for a cause that ranges seldom name, so that it takes samples to rule it out."""
+
+    def missing(results: Results) -> str:
+        named = results.host_activity.filter(pl.col("cause").cast(pl.String) == cause).height
+        if named or results.trace.samples.height or not _hides_something(results):
+            return ""
+        return (
+            f"there are neither CPU samples nor ranges that name {words}: "
+            "it would look like the work around it"
+        )
+
+    return missing
+
+
+def _unmatched(results: Results) -> str:
+    if results.collectives.is_empty() or results.collectives["matched"].any():
+        return ""
+    return "collectives could not be matched across ranks, so waiting in them cannot be told from transfer"
+
+
+CHECKS = {
+    "launch_calls": Check(_no_launches, CALLS),
+    "upstream": Check(_nobody_upstream, SERVER),
+    "wakeups": Check(_no_wakeups, SWITCHES),
+    "switches": Check(_no_switches, SWITCHES),
+    "samples_of_others": Check(_others_not_sampled, SAMPLES),
+    "samples_of_gc": Check(_no_samples_of("gc", "garbage collection"), SAMPLES),
+    "samples_of_gil": Check(_no_samples_of("gil", "the interpreter lock"), LOCK),
+    "samples_of_profiler": Check(_no_samples_of("profiler", "the recorder's own work"), SAMPLES),
+    "matched_collectives": Check(_unmatched, "the profiler on every rank at the same time, on tied clocks"),
+}

@@ -1,0 +1,150 @@
+"""The rules: one table per rule in this folder's TOML files, and the functions that some of them need.
+
+A topic is a TOML file and a Python file of one name. A rule that only compares a share of lost GPU time with
+its threshold is a table, and :func:`lost_time` evaluates it; any other has a function of its own name in the
+topic's Python file, which takes the table (:class:`Rule`) and the run.
+
+Whatever way a rule is written:
+
+- It looks at the frames of :class:`tracelib.analyses.results.Results` only, and decides by figures that the
+  report shows too.
+- It returns None where there is nothing to say, `Abstained` where the files cannot tell; where what it looks
+  at is missing altogether, :mod:`tracelib.findings.recording` makes an `Abstained` of its None.
+- Its claim names an amount; lost GPU time only counts where a GPU was held up (hidden host time costs
+  nothing).
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import polars as pl
+
+from tracelib.findings import cpus, launching, ranks, server
+from tracelib.findings.finding import (
+    Abstained,
+    Change,
+    Confidence,
+    Evidence,
+    Finding,
+    evidence_of_lost,
+    exposed,
+    exposed_share,
+    gain_of,
+    shortage_note,
+    spent,
+)
+from tracelib.findings.recording import unseen
+from tracelib.words import share
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tracelib.analyses.results import Results
+
+TOPICS: dict[str, ModuleType] = {"cpus": cpus, "launching": launching, "server": server, "ranks": ranks}
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule's table: what it needs, when it speaks, and all that its finding says but the amounts."""
+
+    id: str = ""  # the table's name
+    topic: str = ""
+    because: str  # why a GPU waited, as docs/findings.md lists it
+    threshold: float  # share of the window, mean over the GPUs, from which the rule speaks
+    needs: str = ""  # what the files must hold besides the GPUs' own record, in words
+    #: Checks of recording.py, tried in this order: if one fails, that the rule is silent does not mean "no".
+    abstains_without: tuple[str, ...] = ()
+    change: Change  # what the advice changes
+    gain: Literal["all", "beyond CPUs", "none"]  # what the change gives back of the lost time
+    cause: str | None = None  # the finding's; of a rule without a function also the lost time's
+    sub_cause: str | None = None  # the lost time's
+    claim: str = (
+        ""  # of a rule without a function; {share} = of the window, {shortage} = a sentence on lack of CPUs
+    )
+    confidence: Confidence = "high"
+    why: str = ""  # of the confidence
+    disproof: str  # what would show the claim to be wrong
+    advice: list[str]  # best first
+    verify: list[str]  # how to see that it helped
+    statement: str = ""  # of one on the whole run, for which nothing is to be changed: what it is good for
+
+    def judge(self, results: Results) -> Finding | Abstained | None:
+        """Return what the rule says of a run; None = nothing, and the files could tell."""
+        function = getattr(TOPICS[self.topic], self.id, lost_time)
+        outcome: Finding | Abstained | None = function(self, results)
+        return outcome or unseen(self.id, self.abstains_without, results)
+
+    def finding(
+        self,
+        results: Results,
+        lost: pl.DataFrame | int,
+        *,
+        claim: str,
+        evidence: list[Evidence] | None = None,
+        **differing: Any,
+    ) -> Finding:
+        """Return the rule's finding on `lost`, rows of `results.lost` or an amount of GPU time.
+
+        `evidence` is by default the longest stretches of these rows; `differing` are fields of the finding
+        that are not as the table has them.
+        """
+        rows = pl.DataFrame({"dur_ns": [lost]}) if isinstance(lost, int) else lost
+        return Finding(
+            **{
+                "id": self.id,
+                "cause": self.cause,
+                "claim": claim,
+                "exposed_ns": spent(rows),
+                "exposed_share": exposed_share(results, rows),
+                "confidence": self.confidence,
+                "why": self.why,
+                "evidence": evidence_of_lost(results, rows) if evidence is None else evidence,
+                "disproof": self.disproof,
+                "advice": self.advice,
+                "verify": self.verify,
+                "change": self.change,
+                "gain_ns": differing["gain_ns"] if "gain_ns" in differing else self._gain(rows),
+                "place": self.statement,
+                **differing,
+            }
+        )
+
+    def abstained(self, reason: str, record_with: str) -> Abstained:
+        """Return that the files cannot tell, why, and what to record."""
+        return Abstained(id=self.id, reason=reason, record_with=record_with)
+
+    def _gain(self, lost: pl.DataFrame) -> int | None:
+        if self.gain == "none":
+            return None
+        return spent(lost) if self.gain == "all" else gain_of(lost)
+
+
+def lost_time(rule: Rule, results: Results) -> Finding | None:
+    """Report the lost GPU time of the rule's cause and sub-cause, where it reaches the threshold."""
+    condition = pl.col("cause") == rule.cause
+    if rule.sub_cause:
+        condition &= pl.col("sub_cause") == rule.sub_cause
+    lost = exposed(results, condition)
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    return rule.finding(
+        results, lost, claim=rule.claim.format(share=share(part), shortage=shortage_note(lost))
+    )
+
+
+def _rules() -> tuple[Rule, ...]:
+    folder = files("tracelib.findings")
+    return tuple(
+        msgspec.structs.replace(row, id=name, topic=topic)
+        for topic in TOPICS
+        for name, row in msgspec.toml.decode(
+            folder.joinpath(f"{topic}.toml").read_bytes(), type=dict[str, Rule]
+        ).items()
+    )
+
+
+RULES = _rules()

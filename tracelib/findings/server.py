@@ -1,0 +1,174 @@
+"""Rules on the server's processes, and on the run as a whole: steps in GPU use, GPUs at their limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.findings import recording
+from tracelib.findings.cpus import taken_by_tokenizers
+from tracelib.findings.finding import (
+    Abstained,
+    Evidence,
+    Finding,
+    exposed,
+    exposed_share,
+    longest_first,
+    over_the_window,
+    own_ns,
+    quantile,
+    rank_labels,
+    shortage_note,
+    spent,
+)
+from tracelib.findings.verdict import NOT_HOST, NOT_RECORDED, shares
+from tracelib.intervals import overlay
+from tracelib.words import cause_name, counted, duration, share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+    from tracelib.findings.rules import Rule
+
+#: Starved stretches between bursts, per GPU.
+FEWEST_STEPS = 3
+#: Less is not worth a word beside a larger figure.
+ASIDE = 0.005
+CPUS_FIRST = [
+    (
+        "Mend the lack of CPUs first: most of this time the sender or reader was ready and had none, and no "
+        "other transport changes that."
+    ),
+    (
+        "Give every polling reader a core: a reader that shares one waits a scheduler slice (2 to 4 ms) for "
+        "each poll."
+    ),
+]
+
+
+def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time that ends up at tokenization after following waits upstream."""
+    lost = exposed(results, pl.col("cause") == "tokenization")
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    whole = results.host_time.filter(pl.col("cause") == "tokenization")
+    total, together = int(whole["total_ns"].sum()), int(whole["union_ns"].sum())
+    waited = spent(lost) / results.gpu_time["gpu"].n_unique()
+    hidden = max(0.0, 1 - waited / together) if together else 0.0
+    taken = exposed_share(results, taken_by_tokenizers(results))
+    in_the_way = (
+        f", but for {share(taken)} of the time it took the CPU from a thread that a GPU was waiting for"
+        if taken >= ASIDE
+        else ""
+    )
+    return rule.finding(
+        results,
+        lost,
+        claim=f"The GPUs waited for tokenization {share(part)} of the time: the workers waited for the "
+        f"engine, the engine for a request, and the API server was tokenizing. ({duration(total)} of "
+        f"tokenization on all threads; no GPU waited for {share(hidden)} of "
+        f"it{in_the_way}.){shortage_note(lost)}",
+    )
+
+
+def ipc_stretched(rule: Rule, results: Results) -> Finding | Abstained | None:
+    """Report lost GPU time in messages between processes; where the other side was not recorded, abstain."""
+    unrecorded = (pl.col("sub_cause") == NOT_RECORDED).fill_null(value=False)
+    lost = exposed(results, (pl.col("cause") == "ipc") & ~unrecorded)
+    blind = exposed_share(results, exposed(results, (pl.col("cause") == "ipc") & unrecorded))
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        if blind < rule.threshold:
+            return None
+        return rule.abstained(
+            f"workers waited for their next step {share(blind)} of the time, but no source recorded what "
+            "the engine and the API server did meanwhile; an idle server looks the same",
+            recording.SERVER,
+        )
+    dequeue = results.ipc.filter(pl.col("kind") == "dequeue")["dur_ns"]
+    middle, p95 = quantile(dequeue, 0.5), quantile(dequeue, 0.95)
+    spread = (
+        ""
+        if middle is None
+        else f" A worker's dequeue took {duration(middle)} at the median, {duration(p95)} at p95."
+    )
+    return rule.finding(
+        results,
+        lost,
+        claim=f"The GPUs waited for messages between the server's processes {share(part)} of the "
+        f"time.{spread}{shortage_note(lost)}",
+        advice=CPUS_FIRST if own_ns(lost) < spent(lost) / 2 else rule.advice,
+    )
+
+
+# -------------------- the whole run
+def gpu_bound(rule: Rule, results: Results) -> Finding | None:
+    """Report that the devices did useful work nearly all the time: the host is not what to look at."""
+    if results.gpu_time.is_empty():
+        return None
+    useful = shares(results).useful
+    if useful < rule.threshold:
+        return None
+    return rule.finding(
+        results,
+        0,
+        claim=f"The GPUs computed, copied or transferred {share(useful)} of the time: they are the limit, "
+        "not the host.",
+        evidence=[over_the_window(results, "all GPUs", "useful work", round(useful, 3))],
+    )
+
+
+def staircase(rule: Rule, results: Results) -> Finding | None:
+    """Report bursts and starvation in turn, where it is the host that starves the GPUs between bursts.
+
+    Steps that come from missing requests are not of this kind: there is nothing to mend in the server.
+    """
+    starved = results.utilisation_steps.filter(pl.col("level") == "starved")
+    pieces = overlay(
+        starved.select("gpu", "ts_ns", "dur_ns"),
+        results.lost.select("gpu", "ts_ns", "dur_ns", "cause"),
+        "gpu",
+    )
+    lost = pieces.filter(pl.col("cause").is_not_null())
+    host = lost.filter(~pl.col("cause").is_in(NOT_HOST))
+    if not _in_steps(results, rule.threshold) or spent(host) < spent(lost) / 2:
+        return None
+    by_cause = host.group_by("cause").agg(pl.col("dur_ns").sum())
+    mostly = ", ".join(
+        f"{cause_name(cause)} {share(ns / spent(lost))}"
+        for cause, ns in by_cause.sort("dur_ns", "cause", descending=[True, False]).head(3).iter_rows()
+    )
+    stretches = counted(starved.height // results.gpu_time["gpu"].n_unique(), "stretch", "stretches")
+    labels = rank_labels(results)
+    worst = longest_first(starved).head(5)
+    return rule.finding(
+        results,
+        spent(host),
+        claim=f"GPU use goes in steps: {stretches} per GPU (median "
+        f"{duration(quantile(starved['dur_ns'], 0.5))}, together {share(exposed_share(results, starved))} "
+        f"of the time) of nearly no useful work between bursts; while starved the GPUs waited for {mostly}.",
+        evidence=[
+            Evidence(
+                ts_ns=row["ts_ns"],
+                dur_ns=row["dur_ns"],
+                who=f"rank {labels[row['gpu']]}",
+                what="useful for at most 20 % of each bin",
+            )
+            for row in worst.iter_rows(named=True)
+        ],
+    )
+
+
+def _in_steps(results: Results, least: float) -> bool:
+    """Return whether some GPU shows starved stretches between bursts, often and long enough."""
+    window = results.window.duration_ns
+    for _, line in results.utilisation_steps.group_by("gpu"):
+        rows = line.sort("ts_ns")
+        long_starved = (pl.col("level") == "starved") & (pl.col("dur_ns") >= window // 50)
+        # Levels alternate: there are bursts around each but the first and the last.
+        between = rows.slice(1, max(0, rows.height - 2)).filter(long_starved).height
+        levels = [spent(rows.filter(pl.col("level") == level)) / window for level in ("burst", "starved")]
+        if between >= FEWEST_STEPS and min(levels) >= least:
+            return True
+    return False

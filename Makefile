@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
+BASE ?= HEAD
 
-.PHONY: report test test-all coverage lint types layers notebooks gallery bench confusion fuzz clean help
+.PHONY: report test check test-all coverage lint types layers notebooks gallery bench confusion fuzz clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -24,8 +25,12 @@ report: $(READY)  ## write the report of SAMPLE (default sample_traces/starved) 
 test: $(READY) lint types layers notebooks  ## everything that CI checks
 	$(BIN)/python -m pytest -n 3
 
+check: $(READY) lint types layers  ## under a minute: what your change can break (BASE=main: of a whole branch)
+	@tests=$$($(BIN)/python -m tests.affected $(BASE)); echo "tests: $${tests:-none}"; \
+	  [ -z "$$tests" ] || $(BIN)/python -m pytest -q -n 2 -m "not slow and not thorough" $$tests
+
 test-all: $(READY)  ## the tests with more of the same: every size of each simulated defect, every capture
-	TRACELIB_THOROUGH=1 $(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 -m ""
 
 coverage: $(READY)  ## the same tests, slower: which lines do they not reach?
 	$(BIN)/python -m pytest -n 2 --cov=tracelib --cov-report=term:skip-covered

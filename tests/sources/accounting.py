@@ -17,8 +17,7 @@ from tracelib.sources.ftrace.containers import in_page, open_text
 from tracelib.sources.ftrace.events import SILENT
 from tracelib.sources.ftrace.heads import Heads
 from tracelib.sources.ftrace.reader import collect
-from tracelib.sources.nsys.database import open_database
-from tracelib.sources.nsys.plain_file import SQLITE
+from tracelib.sources.nsys.database import SQLITE, open_database
 from tracelib.sources.perf import BINARY, _is_json
 from tracelib.sources.perf.joined import joined
 from tracelib.sources.torch_profiler.fast import fast_batch

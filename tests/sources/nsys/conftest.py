@@ -93,3 +93,11 @@ def export(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def one_kernel(export, process):
+    """Return an export of one kernel and its launch call."""
+    kernel, call = (20, 30, 0, 1, 7, 1, process, 4, 4), (10, 15, 0, process + 100, 1, 1)
+    rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel], "CUPTI_ACTIVITY_KIND_RUNTIME": [call]}
+    return export(rows, name="run.sqlite")

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from tracelib.sources.nsys import read, sniff
-from tracelib.sources.nsys.plain_file import SQLITE
+from tracelib.sources.nsys.database import SQLITE
 
 KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 

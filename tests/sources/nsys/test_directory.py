@@ -6,6 +6,7 @@ import sqlite3
 import polars as pl
 import pytest
 
+import tracelib
 from tracelib.errors import UnknownFormat
 from tracelib.sources import cache
 from tracelib.sources.discovery import discover, recognised
@@ -165,3 +166,16 @@ def test_what_is_no_table_of_an_export_is_not_taken_for_one(tmp_path, name, head
     (tmp_path / name).write_bytes(head)
     with pytest.raises(UnknownFormat, match="the content is none of: nsys"):
         recognised(tmp_path / name)
+
+
+def test_the_tables_of_a_directory_are_not_called_left_out(one_kernel, tmp_path):
+    trace = tracelib.load(converted(one_kernel, tmp_path / "run_pqtdir", "parquet"))
+    assert trace.gpu_ops.height == 1
+    assert not trace.health["message"].str.contains("left out").any()
+
+
+def test_two_forms_of_one_export_are_read_once(one_kernel, tmp_path):
+    converted(one_kernel, tmp_path / "run_pqtdir", "parquet")
+    trace = tracelib.load(tmp_path)
+    assert (trace.sources.height, trace.gpus.height, trace.gpu_ops.height) == (1, 1, 1)
+    assert trace.health["message"].str.contains("same recording").sum() == 1

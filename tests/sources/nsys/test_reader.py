@@ -6,7 +6,7 @@ import pytest
 from tracelib.errors import BadTrace
 from tracelib.sources.nsys import read
 from tracelib.sources.nsys.database import Database
-from tracelib.sources.nsys.samples import trigger
+from tracelib.sources.nsys.threads import trigger
 
 KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 

@@ -1,12 +1,15 @@
 """Reports (.nsys-rep, .qdrep): by way of `nsys export`, which a script stands in for here."""
 
 import functools
+import os
 from pathlib import Path
 
 import pytest
 
+import tracelib
 from tracelib.errors import BadTrace
 from tracelib.sources.nsys import read, sniff
+from tracelib.sources.nsys.report import MAGIC
 
 REPORT = b"NVIDIA Tegra Profiler Report 2025@5@1@12\n" + bytes(100)
 
@@ -78,3 +81,17 @@ def test_an_nsys_that_writes_something_else_is_refused(report):
     install('for a; do case "$a" in --output=*) echo no database > "${a#--output=}";; esac; done')
     with pytest.raises(BadTrace, match=r"run\.nsys-rep: .*wrote no database"):
         read(path)
+
+
+def test_a_report_beside_its_own_export_is_not_read(one_kernel):
+    """`nsys stats` leaves run.sqlite beside run.nsys-rep: no nsys is needed then, and nothing is counted twice."""
+    report = one_kernel.with_suffix(".nsys-rep")
+    report.write_bytes(MAGIC + bytes(100))
+    os.utime(report, (1, 1))
+    trace = tracelib.load(one_kernel.parent)
+    assert (trace.gpus.height, trace.gpu_ops.height) == (1, 1)
+    assert trace.health["message"].str.contains("run.nsys-rep holds the same recording as run.sqlite").any()
+    assert "error" not in trace.health["level"].to_list()
+    os.utime(one_kernel, (0, 0))  # older than the report: of another run
+    errors = tracelib.load(one_kernel.parent).health.filter(level="error")["message"].to_list()
+    assert any("run.nsys-rep" in message for message in errors)

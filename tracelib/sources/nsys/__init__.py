@@ -1,4 +1,4 @@
-"""NVIDIA Nsight Systems: exports to SQLite, Parquet and Arrow, and reports through `nsys export`. See README.md."""
+"""NVIDIA Nsight Systems: exports to SQLite, Parquet, Arrow; reports through `nsys export`. See README.md."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head as first_bytes
 from tracelib.sources.format import Format
-from tracelib.sources.nsys.database import open_database
+from tracelib.sources.nsys.database import SQLITE, open_database
 from tracelib.sources.nsys.directory import (
     ARROW,
     PARQUET,
     Directory,
     is_table_of_directory,
     part_of_directory,
-    tables_beside,
+    tables_of,
 )
-from tracelib.sources.nsys.plain_file import SQLITE
 from tracelib.sources.nsys.reader import trace_of
 from tracelib.sources.nsys.report import MAGIC, exported_report
 
@@ -55,7 +54,7 @@ def _program(head: bytes) -> str | None:
 
 
 def _files(path: Path, head: bytes) -> list[Path]:
-    return tables_beside(path) if is_table_of_directory(head, path.name) else [path]
+    return tables_of(path) if is_table_of_directory(head, path.name) else [path]
 
 
 def read(path: Path) -> Trace:
@@ -64,8 +63,8 @@ def read(path: Path) -> Trace:
     Raises
     ------
     BadTrace
-        It is no export of nsys, or one without events (`nsys stats`, a recipe); it cannot be opened as a database; a
-        report without an `nsys` that could export it.
+        It is no export of nsys, or one without events (`nsys stats`, a recipe); it cannot be opened as a
+        database; a report without an `nsys` that could export it.
 
     """
     head = first_bytes(path)
@@ -85,8 +84,8 @@ def read(path: Path) -> Trace:
 
 def _checked(tables: Tables, path: Path) -> Tables:
     """Return `tables` if they are those of nsys: any SQLite file can be opened."""
-    known = [name for name in tables.tables if any(name.startswith(table.decode()) for table in _TABLES)]
-    if not known:
+    own = [name for name in tables.tables if any(name.startswith(table.decode()) for table in _TABLES)]
+    if not own:
         reason = f"none of its {len(tables.tables)} tables is one of Nsight Systems"
         raise BadTrace(path, "nsys", "the schema", reason, excerpt=", ".join(tables.tables))
     return tables
@@ -96,7 +95,7 @@ def _what_it_is(head: bytes) -> str:
     if head.startswith(_STATS_HEADERS):
         return "a summary by `nsys stats`: totals per name, no events"
     if head.startswith((PARQUET, ARROW)):
-        return "a table on its own, as nsys's recipes write it, not an export's directory of tables with its StringIds"
+        return "a table on its own, as nsys's recipes write it, not an export's directory with its StringIds"
     return "neither an export nor a report of Nsight Systems"
 
 

@@ -1,7 +1,7 @@
 """An nsys export of one file per table: ``nsys export -t parquetdir`` or ``-t arrowdir``.
 
-The files have the names and columns of the SQLite export's tables: `CUPTI_ACTIVITY_KIND_KERNEL.parquet` or `.arrow`. The
-file `StringIds` stands for the whole directory, as every export has it.
+The files have the names and columns of the SQLite export's tables: `CUPTI_ACTIVITY_KIND_KERNEL.parquet` or
+`.arrow`. The file `StringIds` stands for the whole directory, as every export has it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracelib.sources.nsys.tables import Tables
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-__all__ = ["ARROW", "PARQUET", "Directory", "is_table_of_directory", "part_of_directory", "tables_beside"]
 
 PARQUET, ARROW = b"PAR1", b"ARROW1"
 #: First bytes of an Arrow stream, which has no magic: a continuation marker, before the length of its schema.
@@ -51,7 +51,7 @@ def is_table_of_directory(head: bytes, name: str) -> bool:
 
 
 def part_of_directory(path: Path, head: bytes) -> str:
-    """Return what to give in place of a table other than the one that stands for all, "" if the file is none."""
+    """Return what to give in place of one table of a directory, "" if the file is none or stands for all."""
     if not head.startswith((PARQUET, ARROW, _ARROW_STREAM)) or not path.name.startswith(_TABLES):
         return ""
     entry = f"StringIds{path.suffix}"
@@ -61,17 +61,16 @@ def part_of_directory(path: Path, head: bytes) -> str:
     return f"{table}: give the folder of all its tables; {entry}, with the names, must lie among them"
 
 
-def tables_beside(entry: Path) -> list[Path]:
+def tables_of(entry: Path) -> list[Path]:
     """Return the files of the export in which the file `entry` lies, itself among them."""
     return sorted(file for file in entry.parent.glob(f"*{entry.suffix}") if file.is_file())
 
 
-class Directory:
-    """The tables of the export in which the file `entry` lies; see :class:`tracelib.sources.nsys.tables.Tables`."""
+class Directory(Tables):
+    """The tables of the export in which the file `entry` lies."""
 
     def __init__(self, entry: Path) -> None:
-        self.files = tables_beside(entry)
-        self.damage: list[str] = []
+        super().__init__(tables_of(entry))
         self._lost: set[Path] = set()
         self._of = {file.stem: file for file in self.files}
         self.tables = {name: self._columns(file) for name, file in self._of.items()}
@@ -90,29 +89,21 @@ class Directory:
 
     def _lose(self, file: Path, error: BaseException) -> None:
         self._lost.add(file)
-        said = (str(error).splitlines() or ["unreadable"])[0]
-        self._note(f"table {file.stem}: {said[:EXCERPT]}")
-
-    def _note(self, damage: str) -> None:
-        if damage not in self.damage:  # some tables are read more than once
-            self.damage.append(damage)
-
-    def has(self, table: str, *columns: str) -> bool:
-        """Say whether `table` is there and has all `columns`."""
-        return table in self.tables and set(columns) <= set(self.tables[table])
+        reason = (str(error).splitlines() or ["unreadable"])[0]
+        self.note(f"table {file.stem}: {reason[:EXCERPT]}")
 
     def read(self, table: str, columns: Mapping[str, Any]) -> pl.DataFrame:
         """Return `columns` (name to dtype) of `table`; a value that cannot have its dtype is null."""
-        known = {name: dtype for name, dtype in columns.items() if self.has(table, name)}
-        if not known:
+        present = {name: dtype for name, dtype in columns.items() if self.has(table, name)}
+        if not present:
             return pl.DataFrame(schema=dict(columns))
         absent = [
             pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if not self.has(table, name)
         ]
         try:
-            rows = _scan(self._of[table]).select(list(known)).collect()
+            rows = _scan(self._of[table]).select(list(present)).collect()
             return (
-                rows.select(self._typed(table, rows[name], dtype) for name, dtype in known.items())
+                rows.select(self._typed(table, rows[name], dtype) for name, dtype in present.items())
                 .with_columns(absent)
                 .select(list(columns))
             )
@@ -123,7 +114,8 @@ class Directory:
     def _typed(self, table: str, values: pl.Series, dtype: Any) -> pl.Series:
         """Return `values` as `dtype`; all null, and noted, if their kind has no such value (a list, a name).
 
-        An unsigned id of 64 bits is as SQLite has it, with the uppermost bit as its sign; a time is in nanoseconds.
+        An unsigned id of 64 bits is as SQLite has it, with the uppermost bit as its sign; a time is in
+        nanoseconds.
         """
         if values.dtype == pl.UInt64 and dtype == pl.Int64:
             return values.reinterpret(signed=True)
@@ -132,7 +124,7 @@ class Directory:
                 return values.dt.cast_time_unit("ns").cast(dtype)
             return values.cast(dtype, strict=False)
         except pl.exceptions.PolarsError:
-            self._note(f"table {table}: its column {values.name} holds {values.dtype}, not {dtype.__name__}")
+            self.note(f"table {table}: its column {values.name} holds {values.dtype}, not {dtype.__name__}")
             return pl.Series(values.name, [None] * len(values), dtype)
 
 

@@ -1,28 +1,30 @@
-"""Integer columns straight from the pages of an SQLite file: the fast path of :mod:`tracelib.sources.nsys.database`.
+"""Rows straight from the pages of an SQLite file: fast for a whole table, and around the damage of another.
 
-Python's `sqlite3` makes an object of every value, which takes ten times as long as SQLite's own scan. The file format is
-simple and frozen (https://www.sqlite.org/fileformat2.html, sections 1.5 to 2.1), so here numpy decodes thousands of rows
-at once: find a table's leaf pages from its root, each row's place from the page's pointers, each value's width from the
-row's header, then read the values of a column with one gather.
+Python's `sqlite3` makes an object of every value, which takes ten times as long as SQLite's own scan. The
+file format is simple and frozen (https://www.sqlite.org/fileformat2.html, sections 1.5 to 2.1), so here numpy
+decodes thousands of rows at once: find a table's leaf pages from its root, each row's place from the page's
+pointers, each value's width from the row's header, then read the values of a column with one gather.
 
-Only what nsys writes is decoded: integers and NULLs in rows that fit into their page. Anything else raises `Unusual`, and
-the caller reads that table through `sqlite3`. A damaged page costs its own rows only; it is counted.
+Only what nsys writes is decoded: integers and NULLs in rows that fit into their page. Anything else raises
+`Unusual`, and the caller reads that table through `sqlite3`. A damaged page costs its own rows only; it is
+counted. `sqlite3` ends a scan at the first page that it cannot read, so :func:`rows_by_page` asks it for each
+page by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["Pages", "Unusual"]
 
 _Integers: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 _Bytes: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint8]]"
@@ -33,13 +35,14 @@ _INTERIOR, _LEAF = 0x05, 0x0D
 _BATCH = 256
 #: Bytes behind the last page, so that reading 8 bytes at any value's place stays inside.
 _PAD = 16
-#: Serial types: 0 NULL, 1-6 big-endian integers of these widths, 7 a float, 8 and 9 the integers 0 and 1; 10 and 11 are
-#: not in use, from 12 on they are blobs and texts.
+#: Serial types: 0 NULL, 1-6 big-endian integers of these widths, 7 a float, 8 and 9 the integers 0 and 1; 10
+#: and 11 are not in use, from 12 on they are blobs and texts.
 _WIDTH = np.array([0, 1, 2, 3, 4, 6, 8, 8, *[0] * 248], dtype=np.uint8)
 #: How far to shift the 8 bytes that start with the value, to leave it alone.
 _SHIFT = np.array([63, 56, 48, 40, 32, 16, 0, 0, 63, 63], dtype=np.uint8)
 _FLOAT, _ZERO, _LAST = 7, 8, 9
-#: Multiplied by this, each byte of a word becomes the sum of itself and those before it (as long as that stays below 256).
+#: Multiplied by this, each byte of a word becomes the sum of itself and those before it (as long as that
+#: stays below 256).
 _RUNNING_SUM = np.uint64(0x0101010101010101)
 
 
@@ -67,7 +70,7 @@ class Pages:
         return cls(descriptor, size, size - head[20], os.fstat(descriptor).st_size // size)
 
     def read(self, root: int, columns: Sequence[int], names: Sequence[str]) -> tuple[pl.DataFrame, int]:
-        """Return the integer `columns` (places in the table's definition) of the table at `root`, and the damaged pages.
+        """Return integer `columns` (places in its definition) of the table at `root`, and the damaged pages.
 
         Raises
         ------
@@ -86,8 +89,8 @@ class Pages:
             columns_of, bad = self._decode(leaves[batch], columns)
             count = len(columns_of[0][0]) if columns_of else 0
             whole = slice(begin, begin + count)
-            for place, (numbers, known) in enumerate(columns_of):
-                values[place][whole], valid[place][whole] = numbers, known
+            for place, (numbers, not_null) in enumerate(columns_of):
+                values[place][whole], valid[place][whole] = numbers, not_null
             return whole, bad
 
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
@@ -97,7 +100,7 @@ class Pages:
         return frame, damaged + sum(bad for _, bad in done)
 
     def leaves(self, root: int) -> tuple[_Integers, _Integers, int]:
-        """Return the leaf pages below `root` in the table's order, the rows of each, and how many pages were damaged."""
+        """Return the leaf pages below `root` in order, the rows of each, and how many are damaged."""
         leaves: list[int] = []
         rows: list[int] = []
         seen: set[int] = set()
@@ -129,7 +132,7 @@ class Pages:
     def _decode(
         self, numbers: _Integers, columns: Sequence[int]
     ) -> tuple[list[tuple[_Integers, _Flags]], int]:
-        """Return values and validity of the `columns` on the leaf pages `numbers`, and how many pages were damaged."""
+        """Return values and validity of the `columns` on the pages `numbers`, and how many are damaged."""
         data = self._bytes(numbers)
         rows, ends, damaged = self._rows(data, len(numbers))
         payload, at = _varint(data, rows)
@@ -164,7 +167,7 @@ class Pages:
         return data
 
     def _rows(self, data: _Bytes, pages: int) -> tuple[_Integers, _Integers, int]:
-        """Return where each row starts, where its page ends, and how many pages have no sound list of rows."""
+        """Return where each row starts, where its page ends, and how many pages list their rows wrongly."""
         start = np.arange(pages, dtype=np.int64) * self.size
         cells = data[start + 3].astype(np.int64) * 256 + data[start + 4]
         sound = (data[start] == _LEAF) & (8 + 2 * cells <= self.usable)
@@ -179,7 +182,7 @@ class Pages:
 
 
 def _varint(data: _Bytes, at: _Integers) -> tuple[_Integers, _Integers]:
-    """Return the variable-length integers at `at` (7 bits a byte, high bit = more follow), and the places behind them."""
+    """Return the variable-length integers at `at` (7 bits a byte, high bit = more), and what is behind."""
     byte = data[at].astype(np.int64)
     value, at, more = byte & 0x7F, at + 1, byte >= 0x80
     for _ in range(7):
@@ -207,16 +210,16 @@ def _columns(
     if (kinds[:, :count] > _LAST).any():
         raise Unusual  # a text among the columns up to the last wanted one
     widths = (np.take(_WIDTH, kinds).view(np.uint64) * _RUNNING_SUM).view(np.uint8)
-    found: dict[int, tuple[_Integers, _Flags]] = {}
+    values: dict[int, tuple[_Integers, _Flags]] = {}
     group = at + header
     for eight in range(0, count, 8):
         for column in range(eight, min(eight + 8, count)):
             if column in columns:
-                found[column] = _values(words, kinds[:, column], group + widths[:, column])
+                values[column] = _values(words, kinds[:, column], group + widths[:, column])
         group = group + widths[:, min(eight + 7, count - 1)]
     if (group > at + payload).any():
         raise Unusual
-    return [found[column] for column in columns]
+    return [values[column] for column in columns]
 
 
 def _values(words: _Integers, kind: _Bytes, end: _Integers) -> tuple[_Integers, _Flags]:
@@ -243,3 +246,79 @@ def _series(name: str, values: _Integers, valid: _Flags, kept: list[slice] | Non
     if valid.all():
         return series
     return pl.DataFrame({name: series, "valid": valid}).select(pl.when("valid").then(name)).to_series()
+
+
+#: What goes wrong in a damaged file: SQLite says so, or runs out of memory for a value of a damaged length,
+#: or its words or names are no text.
+FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
+
+Row = tuple[Any, ...]
+
+
+def row_ids(pages: Pages, root: int) -> tuple[list[tuple[int, int, int]], int]:
+    """Return the first and the last row's id and the number of rows of each leaf page of the table at `root`.
+
+    Also how many of its pages are damaged so that they cannot tell.
+
+    Raises
+    ------
+    Unusual
+        The table has no rows of its own (`WITHOUT ROWID`), or its first page is unreadable.
+
+    """
+    leaves, rows, damaged = pages.leaves(root)
+    ranges = []
+    for number, count in zip(leaves.tolist(), rows.tolist(), strict=True):
+        page = os.pread(pages.descriptor, pages.size, (number - 1) * pages.size)
+        first, last = _row_id(page, 0), _row_id(page, count - 1)
+        if count and first is not None and last is not None:
+            ranges.append((first, last, count))
+        else:
+            damaged += bool(count)
+    return ranges, damaged
+
+
+def _row_id(page: bytes, cell: int) -> int | None:
+    """Return the id of a leaf page's row, which follows its length; None if the page has no such row."""
+    at = int.from_bytes(page[8 + 2 * cell : 10 + 2 * cell], "big")
+    for _ in range(8):
+        if page[at : at + 1] < b"\x80":
+            break
+        at += 1
+    value = 0
+    for byte in page[at + 1 : at + 9]:
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value
+    whole = page[at + 1 : at + 10]  # a ninth byte counts whole
+    number = value << 8 | whole[-1] if len(whole) == 9 else None
+    return number if number is None or number < 1 << 63 else number - (1 << 64)
+
+
+def rows_by_page(
+    connection: sqlite3.Connection, select: str, ranges: Sequence[tuple[int, int, int]]
+) -> tuple[list[Row], int]:
+    """Return the rows of each page that can be read, and of how many pages not all rows came.
+
+    `select` is a query that ends in the name of the row's id, `ranges` has the first and the last id on each
+    page and the number of its rows (:func:`row_ids`).
+    """
+    query = f"{select} BETWEEN ? AND ? LIMIT ? OFFSET ?"
+    rows: list[Row] = []
+    torn = 0
+    for first, last, count in ranges:
+        page = _page(connection, query, first, last, count)
+        torn += len(page) < count
+        rows += page
+    return rows, torn
+
+
+def _page(connection: sqlite3.Connection, query: str, first: int, last: int, count: int) -> list[Row]:
+    """Return the rows of one page, if need be one by one; the limit keeps SQLite off the next page."""
+    with contextlib.suppress(*FAILURES):
+        return connection.execute(query, (first, last, count, 0)).fetchall()
+    rows: list[Row] = []
+    for place in range(count):
+        with contextlib.suppress(*FAILURES):
+            rows += connection.execute(query, (first, last, 1, place)).fetchall()
+    return rows

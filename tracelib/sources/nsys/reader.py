@@ -10,19 +10,8 @@ import polars as pl
 
 from tracelib.schema import FRAMES, IDLE, SORT
 from tracelib.sources.files import sha256
-from tracelib.sources.nsys import (
-    counters,
-    evidence,
-    gpu_ops,
-    gpus,
-    payloads,
-    samples,
-    sched,
-    session,
-    slices,
-    threads,
-)
-from tracelib.sources.nsys.names import string_ids
+from tracelib.sources.nsys import gpus, recording, slices, threads
+from tracelib.sources.nsys.tables import string_ids
 from tracelib.sources.remarks import Remarks
 from tracelib.trace import Trace, ordered
 
@@ -31,8 +20,6 @@ if TYPE_CHECKING:
 
     from tracelib.sources.nsys.tables import Tables
 
-__all__ = ["trace_of"]
-
 _GRAPH_LAUNCH = "GraphLaunch"
 
 
@@ -40,13 +27,13 @@ def trace_of(database: Tables, path: Path) -> Trace:
     """Return the frames of the open export `database`, which was read from `path`."""
     notes = Remarks()
     texts = string_ids(database)
-    reported = session.diagnostics(database)
-    with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter: it runs while tables are decoded
-        digest = beside.submit(_digest, database.files)
+    reported = recording.diagnostics(database)
+    with ThreadPoolExecutor(1) as worker:  # hashing needs no interpreter: it runs while tables are decoded
+        digest = worker.submit(_digest, database.files)
         read, given = _events(database, texts, reported, notes)
     first, last = _span(read)
-    evidence.add_missing(database, read, notes)
-    lost = session.add_diagnostics(reported, notes)
+    recording.add_missing(database, read, notes)
+    lost = recording.add_diagnostics(reported, notes)
     frames = _numbered(database, texts, read, given, last or 0, notes)
     for damage in database.damage:
         notes.add("error", f"damaged: {damage}", "Export the file again from its .nsys-rep.")
@@ -64,14 +51,14 @@ def _events(
     They have nsys's ids and are in the file's order.
     """
     host, given = slices.host_slices(database, texts, notes)
-    operations = _with_process(gpu_ops.gpu_ops(database, texts), host, notes)
-    operations = payloads.with_messages(operations, host, database, notes)
+    operations = _with_process(gpus.gpu_ops(database, texts), host, notes)
+    operations = slices.with_messages(operations, host, database, notes)
     read = {
         "slices": host,
         "gpu_ops": _with_graph_launches(operations, host),
-        "samples": samples.samples(database, *samples.trigger(reported["text"])),
-        "sched": sched.switches(database),
-        "counters": counters.gpu_metrics(database),
+        "samples": threads.samples(database, *threads.trigger(reported["text"])),
+        "sched": threads.switches(database),
+        "counters": gpus.gpu_metrics(database),
     }
     return read, given
 
@@ -95,23 +82,24 @@ def _numbered(
         read["sched"]["next"],
     ]
     used = pl.concat([column.drop_nulls().unique().alias("globalTid") for column in ids])
-    host = session.host(database)
-    known = threads.threads(database, texts, used.filter(used != IDLE), given, host)
-    frames = {"threads": known.drop("globalTid"), "counters": read.pop("counters")}
+    host = recording.host(database)
+    thread_ids = threads.threads(database, texts, used.filter(used != IDLE), given, host)
+    frames = {"threads": thread_ids.drop("globalTid"), "counters": read.pop("counters")}
     frames["gpus"], gpu = gpus.gpus(database, read["gpu_ops"], host, notes)
     frames["gpu_ops"] = _operations(read.pop("gpu_ops"), gpu, notes)
     del gpu
-    frames["slices"] = _slices(read.pop("slices"), known, last, notes)
-    frames["stacks"], stack_of = samples.call_chains(database, texts)
-    frames["samples"] = _samples(read.pop("samples"), known, stack_of)
-    frames["sched"] = _switches(read.pop("sched"), known)
+    frames["slices"] = _slices(read.pop("slices"), thread_ids, last, notes)
+    frames["stacks"], stack_of = threads.call_chains(database, texts)
+    frames["samples"] = _samples(read.pop("samples"), thread_ids, stack_of)
+    frames["sched"] = _switches(read.pop("sched"), thread_ids)
     return frames
 
 
 def _framed(frame: str, rows: pl.DataFrame) -> pl.DataFrame:
     """Return `rows` in order, with exactly the columns of `frame`; those that nsys does not know are null.
 
-    Columns without a value are left out of the sort: with millions of rows they would take as much memory as the others.
+    Columns without a value are left out of the sort: with millions of rows they would take as much memory as
+    the others.
     """
     schema = FRAMES[frame]
     nulls = [name for name in schema if name not in rows.columns or rows[name].null_count() == rows.height]
@@ -123,25 +111,25 @@ def _framed(frame: str, rows: pl.DataFrame) -> pl.DataFrame:
     return whole.select(schema.names()).match_to_schema(schema)
 
 
-def _samples(rows: pl.DataFrame, known: pl.DataFrame, stack_of: pl.DataFrame) -> pl.DataFrame:
-    rows = rows.with_columns(thread=threads.numbered(rows["globalTid"], known))
+def _samples(rows: pl.DataFrame, thread_ids: pl.DataFrame, stack_of: pl.DataFrame) -> pl.DataFrame:
+    rows = rows.with_columns(thread=threads.numbered(rows["globalTid"], thread_ids))
     return _framed("samples", rows.join(stack_of, on="id", how="left", maintain_order="left"))
 
 
-def _switches(rows: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    prev, next_ = _thread_or_idle(rows["prev"], known), _thread_or_idle(rows["next"], known)
+def _switches(rows: pl.DataFrame, thread_ids: pl.DataFrame) -> pl.DataFrame:
+    prev, next_ = _thread_or_idle(rows["prev"], thread_ids), _thread_or_idle(rows["next"], thread_ids)
     return _framed("sched", rows.with_columns(prev=prev, next=next_))
 
 
-def _thread_or_idle(column: pl.Series, known: pl.DataFrame) -> pl.Series:
+def _thread_or_idle(column: pl.Series, thread_ids: pl.DataFrame) -> pl.Series:
     idle = pl.DataFrame(
         {"globalTid": [IDLE], "thread": [IDLE]}, schema={"globalTid": pl.Int64, "thread": pl.Int32}
     )
-    return threads.numbered(column, pl.concat([known.select("globalTid", "thread"), idle]))
+    return threads.numbered(column, pl.concat([thread_ids.select("globalTid", "thread"), idle]))
 
 
-def _slices(host: pl.DataFrame, known: pl.DataFrame, last: int, notes: Remarks) -> pl.DataFrame:
-    thread = threads.numbered(host["globalTid"], known)
+def _slices(host: pl.DataFrame, thread_ids: pl.DataFrame, last: int, notes: Remarks) -> pl.DataFrame:
+    thread = threads.numbered(host["globalTid"], thread_ids)
     if thread.null_count():  # the profiler's own overhead names none
         nowhere = host.filter(thread.is_null() & (host["category"] != "overhead")).height
         notes.count(nowhere, "host calls and ranges name no thread: they are shown on none")
@@ -179,7 +167,7 @@ def _with_duration(rows: pl.DataFrame, last: int | None, what: str, notes: Remar
 
 
 def _with_process(operations: pl.DataFrame, host: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
-    """Give operations of an export that names no process (before 2021, or rewritten) the only one that made calls."""
+    """Give operations that name no process (before 2021, or rewritten) the only one that made calls."""
     if not operations.height or operations["globalPid"].null_count() < operations.height:
         return operations
     callers = host.filter(pl.col("category").is_in(["runtime", "driver"]))
@@ -222,8 +210,8 @@ def _span(read: dict[str, pl.DataFrame]) -> tuple[int | None, int | None]:
 
 
 def _source(database: Tables, path: Path, about: dict[str, str | int | None]) -> pl.DataFrame:
-    exported = session.exported(database)
-    clock, wall_offset = session.clock(database, exported)
+    exported = recording.exported(database)
+    clock, wall_offset = recording.clock(database, exported)
     ranks = threads.ranks(database)["rank"].unique()
     row = {
         **about,
@@ -232,9 +220,9 @@ def _source(database: Tables, path: Path, about: dict[str, str | int | None]) ->
         "file": path.name,
         "bytes": sum(file.stat().st_size for file in database.files),
         "format": "nsys",
-        "host": session.host(database),
-        "recorder": session.recorder(exported),
-        "cpus": session.cpus(database),
+        "host": recording.host(database),
+        "recorder": recording.recorder(exported),
+        "cpus": recording.cpus(database),
         "clock": clock,
         "wall_offset_ns": wall_offset,
         "lost_detected": 0,

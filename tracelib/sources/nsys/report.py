@@ -1,7 +1,7 @@
-"""Reports as `nsys profile` writes them (.nsys-rep, before 2021.4 .qdrep), by way of an installed `nsys export`.
+"""Reports of `nsys profile` (.nsys-rep, before 2021.4 .qdrep), by way of an installed `nsys export`.
 
-Their format is not published and changes with every version; NVIDIA's own exporter is the one reader there is, and reads
-reports of older versions, not of newer ones.
+Their format is not published and changes with every version; NVIDIA's own exporter is the one reader there
+is, and reads reports of older versions, not of newer ones.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
 from tracelib.sources import programs
-from tracelib.sources.nsys.plain_file import SQLITE
+from tracelib.sources.nsys.database import SQLITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["MAGIC", "exported_report"]
 
 #: An export that takes longer hangs: a report of gigabytes takes minutes.
 SECONDS = 3600
@@ -58,8 +56,10 @@ def exported_report(path: Path) -> Iterator[Path]:
         errors, words = Path(folder) / "errors.txt", Path(folder) / "words.txt"
         failure = _failure(command, errors, words) or _flaw(output)
         if failure:
-            said = next((text for file in (errors, words) if (text := _text(file))), "")
-            raise BadTrace(path, "nsys", "", failure, excerpt=said, advice=f"{by_hand} (with a newer nsys)")
+            output_text = next((text for file in (errors, words) if (text := _text(file))), "")
+            raise BadTrace(
+                path, "nsys", "", failure, excerpt=output_text, advice=f"{by_hand} (with a newer nsys)"
+            )
         yield output
 
 
@@ -68,7 +68,7 @@ def _text(file: Path) -> str:
 
 
 def _failure(command: list[str], errors: Path, words: Path) -> str:
-    """Run `command`, which says what it says into `errors` and `words`, and return why it failed, "" if it did not."""
+    """Run `command`, its output going to `errors` and `words`, and return why it failed, "" if it did not."""
     with errors.open("wb") as error, words.open("wb") as out:
         status, why = programs.run(command, out, error, SECONDS)
     return f"`nsys export` failed with status {status}{why and f': {why}'}" if status else ""

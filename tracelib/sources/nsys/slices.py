@@ -1,9 +1,16 @@
-"""What host threads did, in an nsys export: CUDA calls, NVTX ranges, libc calls, waits, the profiler's own cost.
+"""What host threads did, in an nsys export: CUDA and libc calls, waits, NVTX ranges, the profiler's own cost.
 
-Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference". `CUPTI_ACTIVITY_KIND_SYNCHRONIZATION`
-holds host waits (CUPTI's start and end of the synchronizing call), but only their process: their thread is that of the
-CUDA call of the same correlation. Two kinds of its rows are no host waits and are left out: "stream wait" (one stream
-waits for another's event) and what a query (``cudaEventQuery``) leaves, which only asks and returns at once.
+Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference".
+`CUPTI_ACTIVITY_KIND_SYNCHRONIZATION` holds host waits (CUPTI's start and end of the synchronizing call), but
+only their process: their thread is that of the CUDA call of the same correlation. Two kinds of its rows are
+no host waits and are left out: "stream wait" (one stream waits for another's event) and what a query
+(``cudaEventQuery``) leaves, which only asks and returns at once.
+
+NCCL attaches a binary payload to each of its ranges (nccl, src/include/nvtx_payload_schemas.h): message size,
+communicator, number of ranks. The export describes its fields in `NVTX_PAYLOAD_SCHEMAS` and
+`NVTX_PAYLOAD_SCHEMA_ENTRIES`, and holds the bytes in `NVTX_EVENTS.binaryData` where it was made with
+``--include-blobs=true``. Before them stand 32 bytes, little-endian: domain u32, 4 unused, schema u32, 4
+unused, size of the payload u64, size of all u64.
 """
 
 from __future__ import annotations
@@ -13,20 +20,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import SLICE_CATEGORY
-from tracelib.sources.nsys.names import UNKNOWN, enumeration, looked_up, without_version
+from tracelib.sources.nsys.tables import UNKNOWN, enumeration, looked_up, without_version
 from tracelib.sources.nsys.threads import only_process, process
 
 if TYPE_CHECKING:
     from tracelib.sources.nsys.tables import Tables
     from tracelib.sources.remarks import Remarks
 
-__all__ = ["NVTX", "RUNTIME", "SYNCHRONIZATION", "host_slices", "is_calls"]
-
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 NVTX = "NVTX_EVENTS"
-#: Category of the slices of each table with the columns `start`, `end`, `globalTid` and `nameId` (or `textId`: MPI, UCX);
-#: tables of this form that are not listed (other libraries' calls) give slices of category "other".
+#: Category of the slices of each table with the columns `start`, `end`, `globalTid` and `nameId` (or
+#: `textId`: MPI, UCX); tables of this form that are not listed (other libraries' calls) give slices of
+#: category "other".
 CALLS = {
     RUNTIME: "runtime",
     "CUPTI_ACTIVITY_KIND_DRIVER": "driver",
@@ -43,7 +49,8 @@ _NEEDED = ("start", "end", "globalTid")
 _NAMES = ("nameId", "textId")
 #: Only these numbers are CUPTI's: other libraries' calls count theirs apart.
 _CORRELATED = "CUPTI_"
-#: ENUM_NSYS_EVENT_TYPE: the NVTX events that are moments and intervals, those of imported text files (nvtxt) among them.
+#: ENUM_NSYS_EVENT_TYPE: the NVTX events that are moments and intervals, those of imported text files (nvtxt)
+#: among them.
 MARKS, RANGES = (34, 65), (59, 60, 70, 71)
 _KINDS_SHOWN = 8
 #: Those that name threads, domains, categories and CUDA's objects.
@@ -58,7 +65,7 @@ _DRIVER = "^cu[A-Z]"
 
 
 def host_slices(database: Tables, texts: pl.DataFrame, notes: Remarks) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return what host threads did, before the threads got their numbers, and the names that they were given by NVTX.
+    """Return what host threads did, before the threads got their numbers, and the names that NVTX gave them.
 
     One row per interval: `globalTid`, `ts_ns`, `end_ns` (null = open) Int64, `name` Categorical, `category`,
     `correlation` Int64. One row per name: `globalTid`, `name` String.
@@ -134,17 +141,17 @@ def _waits(database: Tables, runtime: pl.DataFrame | None, notes: Remarks) -> pl
         .unique(["key", "correlationId"], keep="first", maintain_order=True)
         .collect()
     )
-    known = rows.join(caller, on=["key", "correlationId"], how="inner", maintain_order="left")
-    lost = rows.height - known.height
+    waits = rows.join(caller, on=["key", "correlationId"], how="inner", maintain_order="left")
+    lost = rows.height - waits.height
     notes.count(lost, "synchronization records left out: their CUDA call is not in the file")
-    known = known.filter(~pl.col("call").str.contains(_QUERY))
+    waits = waits.filter(~pl.col("call").str.contains(_QUERY))
     label = enumeration(database, "ENUM_CUPTI_SYNC_TYPE", _SYNC)
-    name = known["syncType"].replace_strict(label, default="Unknown", return_dtype=pl.String)
-    return _slices(known, name.cast(pl.Categorical()), pl.lit("sync", SLICE_CATEGORY))
+    name = waits["syncType"].replace_strict(label, default="Unknown", return_dtype=pl.String)
+    return _slices(waits, name.cast(pl.Categorical()), pl.lit("sync", SLICE_CATEGORY))
 
 
 def _waits_of_processes(database: Tables, runtime: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
-    """Return the waits with their process, `key`: of an export that names none, the only one that made CUDA calls."""
+    """Return the waits with their process, `key`; if they name none, the only one that made CUDA calls."""
     columns = ("start", "end", "globalPid", "correlationId", "syncType")
     rows = database.read(SYNCHRONIZATION, dict.fromkeys(columns, pl.Int64))
     rows = rows.filter(pl.col("syncType").ne_missing(_STREAM_WAITS))
@@ -158,7 +165,7 @@ def _waits_of_processes(database: Tables, runtime: pl.DataFrame, notes: Remarks)
 
 
 def _nvtx(database: Tables, texts: pl.DataFrame, notes: Remarks) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the ranges and marks, and the names of threads: of a table with texts, which takes long, read once."""
+    """Return ranges and marks, and names of threads: a table with texts takes long and is read once."""
     columns = {
         **dict.fromkeys(("start", "end", "eventType", "globalTid", "textId"), pl.Int64),
         "text": pl.String,
@@ -190,7 +197,7 @@ def _marked(rows: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _intervals(rows: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
-    """Return the ranges and marks among the NVTX records; in an export that does not tell, what has an end is a range."""
+    """Return the ranges and marks among the NVTX records; of unknown kind, what has an end is a range."""
     if rows["eventType"].null_count():
         untold = pl.col("eventType").is_null() & pl.col("end").is_not_null()
         rows = rows.with_columns(eventType=pl.when(untold).then(RANGES[0]).otherwise("eventType"))
@@ -205,3 +212,129 @@ def _intervals(rows: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
 def _known_end() -> pl.Expr:
     """Return the end, null while open: exports before 2022 write 0 where they mean "none"."""
     return pl.when((pl.col("end") != 0) | (pl.col("start") <= 0)).then("end")
+
+
+_HEADER = 32
+_DOMAIN, _SCHEMA = 0, 8  # where they stand in it
+#: NCCL's names of the fields that are read, and their width in bytes.
+_FIELDS = {
+    "NCCL communicator ID": ("communicator", pl.UInt64),
+    "Message size [bytes]": ("message", pl.UInt64),
+    "No. of ranks": ("ranks", pl.UInt32),
+}
+_PAYLOADS = pl.Schema(
+    {
+        "globalTid": pl.Int64(),
+        "start": pl.Int64(),
+        "end": pl.Int64(),
+        "communicator": pl.UInt64(),
+        "message": pl.UInt64(),
+        "ranks": pl.UInt32(),
+    }
+)
+
+
+def with_messages(
+    operations: pl.DataFrame, host: pl.DataFrame, database: Tables, notes: Remarks
+) -> pl.DataFrame:
+    """Return `operations` (of :func:`~tracelib.sources.nsys.gpus.gpu_ops`) with what NCCL says of them.
+
+    Adds `group` (Categorical: the communicator's number, the same on all its ranks), and fills `group_size`
+    and `bytes`. A collective belongs to the innermost NCCL range in which the call that launched it began, on
+    that call's thread; those that were launched by a group or a graph began in no such range: null.
+    """
+    fields = _fields(database)
+    collectives = operations.filter(pl.col("collective").is_not_null())
+    if fields.is_empty() or collectives.is_empty():
+        return operations
+    payloads = _payloads(database, fields)
+    if payloads.is_empty():
+        notes.add(
+            "info",
+            "NCCL's message sizes and communicators are not in this export",
+            "nsys export -t sqlite --lazy=false --include-blobs=true",
+        )
+        return operations
+    messages = _of_launches(payloads, collectives, host)
+    rows = operations.with_columns(key=process("globalPid")).join(
+        messages, on=["key", "correlation"], how="left", maintain_order="left"
+    )
+    is_collective = pl.col("collective").is_not_null()
+    return rows.with_columns(
+        pl.when(is_collective).then(pl.coalesce("bytes", "message")).otherwise("bytes").alias("bytes"),
+        pl.when(is_collective).then("group").alias("group"),
+        pl.when(is_collective).then(pl.coalesce("ranks", "group_size")).alias("group_size"),
+    ).drop("key", "message", "ranks")
+
+
+def _fields(database: Tables) -> pl.DataFrame:
+    """Return the fields of NCCL's payloads: `domain`, `schema`, `size` (of all), `field` (name), `offset`."""
+    numbers = dict.fromkeys(("domainId", "schemaId", "offset"), pl.Int64)
+    entries = database.read("NVTX_PAYLOAD_SCHEMA_ENTRIES", {**numbers, "name": pl.String})
+    sizes = database.read(
+        "NVTX_PAYLOAD_SCHEMAS", dict.fromkeys(("domainId", "schemaId", "payloadSize"), pl.Int64)
+    )
+    wanted = entries.filter(pl.col("name").is_in(list(_FIELDS))).with_columns(pl.col("offset").fill_null(0))
+    return (
+        wanted.join(sizes.unique(), on=["domainId", "schemaId"])
+        .select(domain="domainId", schema="schemaId", size="payloadSize", field="name", offset="offset")
+        .drop_nulls()
+        .filter(pl.col("offset").is_between(0, pl.col("size") - 4))
+        .unique(["domain", "schema", "field"], keep="first", maintain_order=True)
+    )
+
+
+def _payloads(database: Tables, fields: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per range with a payload of NCCL: see `_PAYLOADS`."""
+    columns = {**dict.fromkeys(("globalTid", "start", "end"), pl.Int64), "binaryData": pl.Binary}
+    rows = database.read("NVTX_EVENTS", columns).drop_nulls()
+    data = pl.col("binaryData")
+    rows = rows.filter(data.bin.size() >= _HEADER).with_columns(
+        domain=_number(_DOMAIN, pl.UInt32), schema=_number(_SCHEMA, pl.UInt32)
+    )
+    parts = [pl.DataFrame(schema=_PAYLOADS)]
+    for (domain, schema, size), of_schema in fields.group_by("domain", "schema", "size"):
+        mine = rows.filter(
+            (pl.col("domain") == domain) & (pl.col("schema") == schema) & (data.bin.size() >= _HEADER + size)
+        )
+        present = {
+            name: _number(_HEADER + offset, dtype)
+            for field, offset in of_schema.select("field", "offset").iter_rows()
+            for name, dtype in (_FIELDS[field],)
+        }
+        absent = {name: pl.lit(None, dtype) for name, dtype in _FIELDS.values() if name not in present}
+        parts.append(mine.select("globalTid", "start", "end", **present, **absent).select(list(_PAYLOADS)))
+    return pl.concat(parts)
+
+
+def _number(offset: int, dtype: type[pl.DataType]) -> pl.Expr:
+    """Return the little-endian number at `offset` of the payload, null where the payload ends before it."""
+    width = 4 if dtype is pl.UInt32 else 8
+    part = pl.col("binaryData").bin.slice(offset, width)
+    return pl.when(part.bin.size() == width).then(part).bin.reinterpret(dtype=dtype, endianness="little")
+
+
+def _of_launches(payloads: pl.DataFrame, collectives: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
+    """Return what NCCL says of each launch: `key` (process), `correlation`, `message`, `group`, `ranks`."""
+    launches = host.filter(pl.col("correlation").is_in(collectives["correlation"].unique().implode()))
+    calls = launches.select("globalTid", "correlation", start="ts_ns").drop_nulls().sort("start")
+    ranges = payloads.filter(pl.col("message").is_not_null() & pl.col("communicator").is_not_null()).sort(
+        "start"
+    )
+    sizes = payloads.select("communicator", pl.col("ranks").cast(pl.Int32, strict=False))
+    sizes = sizes.drop_nulls().unique("communicator", keep="first", maintain_order=True)
+    inside = calls.join_asof(
+        ranges.select("globalTid", "start", "end", "communicator", "message"),
+        on="start",
+        by="globalTid",
+        strategy="backward",
+        check_sortedness=False,
+    ).filter(pl.col("start") <= pl.col("end"))
+    named = inside.join(sizes, on="communicator", how="left", maintain_order="left")
+    return named.select(
+        "correlation",
+        "ranks",
+        key=process("globalTid"),
+        message=pl.col("message").cast(pl.Int64, strict=False),
+        group=pl.col("communicator").cast(pl.String).cast(pl.Categorical()),
+    ).unique(["key", "correlation"], keep="first", maintain_order=True)

@@ -17,7 +17,7 @@ from tracelib import cli, report
 from tracelib.cli.flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, flag, options_of
 from tracelib.cli.report import default_folder
 from tracelib.options import OPTIONS, Options
-from tracelib.report import pipeline
+from tracelib.report import notebook_cells, pipeline
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import parameter_names
 from tracelib.sources import progress
@@ -178,7 +178,7 @@ def test_a_picture_that_is_not_drawn_is_told_of(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "write_report", lambda folder, *_, **__: pipeline.Report(folder, findings()))
     assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
     assert "overview.png" not in capsys.readouterr().err
-    monkeypatch.setattr(pipeline, "can_draw", lambda: False)
+    monkeypatch.setattr(notebook_cells, "can_draw", lambda: False)
     assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
     assert "no overview.png: it takes the package resvg-py" in capsys.readouterr().err
 

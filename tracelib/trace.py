@@ -97,7 +97,7 @@ class Trace:
     def show(self) -> Any:
         """Return the picture of the whole run on one axis, with its sentence, for Jupyter to draw."""
         # By name: what draws stands to the right of what holds the data.
-        return importlib.import_module("tracelib.report.opening").shown(self)
+        return importlib.import_module("tracelib.report.notebook_cells").shown(self)
 
     def check(self) -> Trace:
         """Return self if the frames are sound: schemas match, keys point to rows, no duration is negative.

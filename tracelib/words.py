@@ -33,7 +33,7 @@ CAUSES = {
         "host waits for the device", "a synchronisation or synchronous copy with nothing queued behind it"
     ),
     "gc": Word("garbage collection", "the interpreter collected garbage"),
-    "gil": Word("interpreter lock", "waiting for Python's global lock; inferred, never certain"),
+    "gil": Word("interpreter lock (likely)", "waiting for Python's global lock; inferred, never certain"),
     "imbalance": Word(
         "imbalance between ranks", "this rank waited in a collective while the last rank's device computed"
     ),

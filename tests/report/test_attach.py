@@ -11,9 +11,8 @@ import pytest
 from tests.report.example import everywhere, findings
 from tracelib.cli import main
 from tracelib.errors import BadParameter, TraceError
-from tracelib.report.ticket import summary
+from tracelib.report.ticket import as_plain, as_wiki, summary
 from tracelib.report.tickets import SYSTEMS, attach, planned, ticket_of
-from tracelib.report.tickets.markup import as_plain, as_wiki
 
 ADDRESSES = {
     "jira": "jira:OPS-42",

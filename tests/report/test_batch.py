@@ -15,7 +15,7 @@ from tests.report.example import findings
 from tracelib.cli import main
 from tracelib.errors import BadParameter
 from tracelib.report.batch import Entry, entry_of, expanded, names, worst_first
-from tracelib.report.batch_page import index_page
+from tracelib.report.sections.render import render
 
 HOSTILE = '</script><img src=x onerror=alert(1)>\u202e&amp;"'
 
@@ -74,11 +74,8 @@ def index(*entries):
 
 def test_no_text_of_a_run_becomes_markup():
     entry = entry_of(HOSTILE, findings())
-    page = index_page(
-        index(
-            Entry(**{**vars(entry), "sentence": HOSTILE, "top_cause": HOSTILE}), Entry(HOSTILE, error=HOSTILE)
-        )
-    )
+    hostile = Entry(**{**vars(entry), "sentence": HOSTILE, "top_cause": HOSTILE})
+    page = render("batch", index=index(hostile, Entry(HOSTILE, error=HOSTILE)))
     assert "<img" not in page
     assert page.count("<script>") == page.count("</script>") == 1
     assert "\u202e" not in page
@@ -98,7 +95,7 @@ def test_the_table_sorts_by_a_column_and_puts_what_is_not_known_last(tmp_path):
         )
         for n, v, w in (("a", 0.5, 2), ("b", 0.3, 10), ("c", None, 9))
     ]
-    (tmp_path / "index.html").write_text(index_page(index(*rows)), encoding="utf-8")
+    (tmp_path / "index.html").write_text(render("batch", index=index(*rows)), encoding="utf-8")
     with chromium() as browser, opened(browser, tmp_path / "index.html") as (page, wrong):
         order = "[...document.querySelectorAll('tbody th')].map(c => c.innerText)"
         assert page.evaluate(order) == ["a", "b", "c"]

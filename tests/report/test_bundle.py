@@ -3,7 +3,7 @@
 import pytest
 
 from tracelib.errors import TraceError
-from tracelib.report.bundle import folder
+from tracelib.report.bundle import whole_folder
 
 
 def entries(path):
@@ -12,7 +12,7 @@ def entries(path):
 
 def test_the_folder_appears_when_it_is_whole(tmp_path):
     target = tmp_path / "new" / "report"
-    with folder(target) as made:
+    with whole_folder(target) as made:
         (made / "report.html").write_text("x")
         assert not target.exists()
         assert made.parent == target.parent
@@ -22,7 +22,7 @@ def test_the_folder_appears_when_it_is_whole(tmp_path):
 
 def test_an_error_leaves_nothing_behind(tmp_path):
     def fill():
-        with folder(tmp_path / "report") as made:
+        with whole_folder(tmp_path / "report") as made:
             (made / "report.html").write_text("half")
             raise KeyboardInterrupt
 
@@ -37,7 +37,7 @@ def test_an_error_leaves_the_report_that_was_there(tmp_path):
     (target / "report.html").write_text("old")
 
     def fill():
-        with folder(target) as made:
+        with whole_folder(target) as made:
             (made / "report.html").write_text("half")
             raise RuntimeError
 
@@ -51,7 +51,7 @@ def test_a_report_is_replaced_whole(tmp_path):
     target = tmp_path / "report"
     target.mkdir()
     (target / "summary.md").write_text("old")
-    with folder(target) as made:
+    with whole_folder(target) as made:
         (made / "report.html").write_text("new")
     assert entries(target) == ["report.html"]
     assert entries(tmp_path) == ["report"]
@@ -62,13 +62,17 @@ def test_what_is_not_a_report_is_left_alone(tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("years")
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
-    for name, said in (("mine", "thesis.tex"), ("file", "no folder"), ("link", "no folder")):
-        with pytest.raises(TraceError, match=said), folder(tmp_path / name):
+    for name, said in (
+        ("mine", "thesis.tex"),
+        ("file", "a file or a link is in the way"),
+        ("link", "a file or a link"),
+    ):
+        with pytest.raises(TraceError, match=said), whole_folder(tmp_path / name):
             pytest.fail("must not be filled")
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years"
 
 
 def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(TraceError, match="cannot write there"), folder(tmp_path / "file" / "report"):
+    with pytest.raises(TraceError, match="cannot write there"), whole_folder(tmp_path / "file" / "report"):
         pytest.fail("must not be filled")

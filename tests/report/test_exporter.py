@@ -12,9 +12,7 @@ import pytest
 from tests.report.browser import chromium, opened
 from tests.report.example import everywhere, findings
 from tracelib.report import sections
-from tracelib.report.exporter import TraceReport
-from tracelib.report.plotly_page import CARTESIAN, bundle_script
-from tracelib.report.sections.chart import PLOTLY
+from tracelib.report.exporter import CARTESIAN, PLOTLY, TraceReport, bundle_script
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=1'><!-- ${7*7} {{7*7}} \u202e\x1b[31m **b** [l](javascript:window.pwned=1)"
 #: sha256 of plotly-cartesian.min.js in npm's plotly.js-cartesian-dist-min 4.1.1

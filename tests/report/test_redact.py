@@ -196,3 +196,35 @@ def test_parameters_and_titles_are_redacted_as_a_document():
             "cpu_bound": 0.15,
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("/home/alice/models/llama.py", "alice"),
+        ("HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz", "hf_abcdefghijklmnop"),
+        ("sk-proj-abcdefghijklmnop1234", "abcdefghijklmnop"),
+        ("connect 10.20.30.40:8000", "10.20.30.40"),
+        ("AWS_SECRET_ACCESS_KEY=abc/def+ghi", "abc/def"),
+        ("mail bob@corp.example.com", "bob@"),
+        ("A=1\0PATH=/usr/bin\0SECRET_THING=xyz", "xyz"),
+        ("gpu-node-17.prod.internal", "gpu-node-17"),
+    ],
+)
+def test_private_parts_are_removed_and_counted(text, gone):
+    redactor = Redactor()
+    assert gone not in redactor.text(text, recorded=True)
+    assert sum(redactor.counts.values()) >= 1
+    assert redactor.summary().startswith("Removed")
+
+
+def test_names_that_rules_need_survive_redaction():
+    redactor = Redactor()
+    for name in (
+        "shm_broadcast.dequeue",
+        "aten::mm",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "worker_TP0",
+        "cudaLaunchKernel",
+    ):
+        assert redactor.text(name, recorded=True) == name

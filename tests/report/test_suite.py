@@ -13,10 +13,9 @@ import tracelib
 from tests.conftest import ROOT
 from tests.cut import cut
 from tracelib.charts.draw import CAPTION
-from tracelib.report.exporter import TraceReport
+from tracelib.report.exporter import PLOTLY, TraceReport
 from tracelib.report.notebooks import notebook, notebooks
 from tracelib.report.run import parameter_names, run_notebook
-from tracelib.report.sections.chart import PLOTLY
 
 NAMES = sorted(set(notebooks()) - {"root_cause"})
 #: Charts that a full recording of two ranks gives each notebook; without a request log, on a fifth of a second, and with

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.report.example import everywhere, findings
-from tests.report.test_text import HOSTILE
+from tests.report.test_sections import HOSTILE
 from tracelib.report.run import Failure
-from tracelib.report.ticket import MAX_LINES, failed, summary
+from tracelib.report.ticket import MAX_LINES, escaped, failed, summary
 
 
 def test_verdict_first_then_numbers_then_table():
@@ -13,8 +13,8 @@ def test_verdict_first_then_numbers_then_table():
     assert lines[0] == "### INC-42: decode is slow"
     assert lines[2].startswith("**CPU-bound** (high confidence). The CPU side is the limit.")
     assert [line[:4] for line in lines[4:7]] == ["- **"] * 3
-    table = [line.replace("\xa0", " ") for line in lines if line.startswith("|")]
-    assert table[2] == "| Kernel launch | 30.0 % | 600 µs | 450 µs |"
+    table = [line for line in lines if line.startswith("|")]
+    assert table[2] == "| Kernel launch | 30 % | 600 µs | 450 µs |"
     assert any("Evidence: worker\\_TP0/757: GPU of rank 0 idle" in line for line in lines)
     assert "Not known from these files: gil." in "\n".join(lines)
     assert f"sha256 {'f' * 64}" in lines[-1]
@@ -61,3 +61,18 @@ def test_a_run_without_findings_says_so():
     shown = failed(Failure(7, "ValueError", "two\nlines <b>"), "f" * 64)
     assert "cell 7: ValueError: two lines &lt;b&gt;" in shown
     assert "f" * 64 in shown
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_cannot_be_marked_up(text):
+    shown = escaped(text)
+    assert "<" not in shown
+    assert "\n" not in shown
+    assert "\x1b" not in shown
+    assert "](" not in shown.replace("\\](", "")
+    assert "@everyone" not in shown
+
+
+def test_numbers_keep_their_digits():
+    assert escaped("44.4 %") == "44.4 %"
+    assert escaped("1. first") == "\\1. first"

@@ -99,7 +99,7 @@ def _add_timeout(command: argparse.ArgumentParser) -> None:
 
 def _report(flags: argparse.Namespace) -> int:
     from tracelib.report import write_report
-    from tracelib.report.pipeline import can_draw
+    from tracelib.report.notebook_cells import can_draw
     from tracelib.sources.discovery import discover
 
     options = options_of(flags)

@@ -130,9 +130,9 @@ def _add_redact(command: argparse.ArgumentParser) -> None:
 
 
 def _redact(flags: argparse.Namespace) -> int:
-    from tracelib.report.clean import clean
+    from tracelib.report.redacted_copy import redacted_copy
 
-    redactor = clean(flags.file, flags.output)
+    redactor = redacted_copy(flags.file, flags.output)
     print(redactor.summary() or "Nothing was found that needs to be removed.", file=sys.stderr)
     print(flags.output)
     return 0

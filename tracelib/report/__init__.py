@@ -1,4 +1,4 @@
-"""Findings to files: the notebook run, the page, the ticket. What a report notebook calls is gathered here.
+"""Findings to files: the notebook run, the page, the ticket. What the notebooks' cells call is gathered here.
 
 Names are loaded when first used: papermill imports `tracelib.report.notebooks` while it is itself being imported.
 """
@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracelib.companions import companions
     from tracelib.report.instances import instances
+    from tracelib.report.notebook_cells import (
+        asked,
+        heading,
+        opened,
+        opened_runs,
+        record,
+        record_picture,
+        removed,
+    )
     from tracelib.report.notebooks import located
-    from tracelib.report.opening import asked, heading, opened, opened_runs
-    from tracelib.report.pipeline import record, record_picture, removed, write_report
+    from tracelib.report.pipeline import write_report
 
 __all__ = [
     "asked",
@@ -30,22 +38,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "asked": ("tracelib.report.opening", "asked"),
-    "companions": ("tracelib.companions", "companions"),
-    "instances": ("tracelib.report.instances", "instances"),
-    "heading": ("tracelib.report.opening", "heading"),
-    "opened": ("tracelib.report.opening", "opened"),
-    "opened_runs": ("tracelib.report.opening", "opened_runs"),
-    "located": ("tracelib.report.notebooks", "located"),
-    "record": ("tracelib.report.pipeline", "record"),
-    "record_picture": ("tracelib.report.pipeline", "record_picture"),
-    "removed": ("tracelib.report.pipeline", "removed"),
-    "write_report": ("tracelib.report.pipeline", "write_report"),
+    "companions": "tracelib.companions",
+    "instances": "tracelib.report.instances",
+    "located": "tracelib.report.notebooks",
+    "write_report": "tracelib.report.pipeline",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'tracelib.report' has no attribute {name!r}")
-    module, attribute = _HOME[name]
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(_HOME.get(name, "tracelib.report.notebook_cells")), name)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from tracelib import __version__
 from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.report import numbers
-from tracelib.report.batch_page import index_page
 from tracelib.report.pipeline import write_report
+from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.files import head, sha256
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracelib.options import Options
-
-__all__ = ["SCHEMA", "Entry", "batch", "entry_of", "expanded", "names"]
 
 SCHEMA = "tracelib.batch/1"
 
@@ -73,11 +71,11 @@ def expanded(runs: Iterable[str]) -> tuple[list[Path], list[Path]]:
             paths.append(path)
             continue
         anchor = Path(path.anchor) if path.is_absolute() else Path()
-        found = sorted(anchor.glob(str(path.relative_to(anchor))))
-        unknown = [path for path in found if _is_other(path)]
-        if len(unknown) == len(found):
+        matches = sorted(anchor.glob(str(path.relative_to(anchor))))
+        unknown = [path for path in matches if _is_other(path)]
+        if len(unknown) == len(matches):
             raise BadParameter("run", text, ["a pattern that matches folders or traces"])
-        paths += [path for path in found if path not in unknown]
+        paths += [path for path in matches if path not in unknown]
         others += unknown
     return list(dict.fromkeys(paths)), [path for path in dict.fromkeys(others) if path not in paths]
 
@@ -116,7 +114,8 @@ def batch(
 ) -> list[Entry]:
     """Write a report of each run to `output`/NAME and the index beside them; return the entries, worst first.
 
-    `options` hold for every run but for `traces`; `afresh` = do again what was done before; `done` is called with each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
+    `options` hold for every run but for `traces`; `afresh` = do again what was done before; `done` is called with
+    each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
 
     Raises
     ------
@@ -131,12 +130,12 @@ def batch(
             f"{output}: cannot write there: {error.strerror}. Choose another folder with -o."
         ) from None
     parameters = options.taken_by("batch")
-    known = {} if afresh else _before(output, parameters)
+    earlier = {} if afresh else _earlier(output, parameters)
     entries: list[Entry] = []
     # Processes, not threads: running a notebook sets the environment and the filters of warnings.
     with ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn")) as pool:
         waiting = {
-            pool.submit(_one, run, name, output, options, timeout_s, resume=name in known): name
+            pool.submit(_one, run, name, output, options, timeout_s, resume=name in earlier): name
             for run, name in zip(runs, names(runs), strict=True)
         }
         for future in as_completed(waiting):
@@ -184,7 +183,7 @@ def entry_of(name: str, findings: Mapping[str, Any], *, error: str = "", resumed
     """Return the entry of a run whose report is in the folder `name`."""
     document = dict(findings)
     gpu_time = document["window"]["duration_ns"] * len(numbers.devices(document))
-    known = numbers.known_cpu_state_ns(document) and gpu_time
+    cpu_known = numbers.known_cpu_state_ns(document) and gpu_time
     causes = [row for row in numbers.cause_rows(document) if row.exposed_ns]
     useful = numbers.median_of([device["useful_share"] for device in document["devices"] or ()])
     return Entry(
@@ -194,7 +193,7 @@ def entry_of(name: str, findings: Mapping[str, Any], *, error: str = "", resumed
         confidence=document["verdict"]["confidence"],
         sentence=document["verdict"]["sentence"],
         host_share=numbers.median_of(list(numbers.exposed_host_shares(document))),
-        shortage_share=numbers.cpu_shortage_ns(document) / gpu_time if known else None,
+        shortage_share=numbers.cpu_shortage_ns(document) / gpu_time if cpu_known else None,
         lost_share=numbers.median_of(list(numbers.lost_shares(document))),
         useful_share=useful,
         top_cause=causes[0].cause if causes else None,
@@ -218,7 +217,7 @@ def worst_first(entries: Iterable[Entry]) -> list[Entry]:
     )
 
 
-def _before(output: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _earlier(output: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the runs that the index in `output` has, if it was made by the same tracelib with the same parameters."""
     try:
         index = json.loads((output / "index.json").read_text(encoding="utf-8"))
@@ -247,7 +246,7 @@ def _write(output: Path, entries: Iterable[Entry], parameters: Mapping[str, Any]
     }
     for name, text in (
         ("index.json", json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"),
-        ("index.html", index_page(index)),
+        ("index.html", render("batch", index=index)),
     ):
         half = output / f".{name}.{os.getpid()}"
         half.write_text(text, encoding="utf-8")

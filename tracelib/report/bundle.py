@@ -1,4 +1,4 @@
-"""One run, one folder, whole or not at all."""
+"""A report's folder: what it holds, and how it comes into being, whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from tracelib.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FILES", "folder"]
-
-#: What a report's folder may hold (design notes, "The output contract").
+#: What a report's folder may hold.
 FILES = ("report.html", "summary.md", "findings.json", "overview.png", "root_cause.ipynb")
 _PREFIX = ".tracelib-"
 
 
 @contextlib.contextmanager
-def folder(target: Path) -> Iterator[Path]:
+def whole_folder(target: Path) -> Iterator[Path]:
     """Give a new folder to fill; on success it becomes `target` in one step, on any error it vanishes.
 
-    The new folder lies beside `target`, so that relative paths mean the same in both. A report that is already there
-    is replaced; anything else is left alone.
+    The new folder lies beside `target`, so that relative paths mean the same in both. An earlier report is replaced;
+    anything else is left alone.
 
     Raises
     ------
     TraceError
-        `target` exists and is no report's folder, or the place cannot be written.
+        `target` exists and is not a report's folder, or the place cannot be written.
 
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 (resolve() would follow a link and replace what it points to)
@@ -53,12 +51,12 @@ def folder(target: Path) -> Iterator[Path]:
 
 def _refuse_what_is_not_ours(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise TraceError(f"{target}: is there already and is no folder. Choose another with -o.")
+        raise TraceError(f"{target}: a file or a link is in the way. Choose another folder with -o.")
     if target.is_dir():
         strangers = sorted(entry.name for entry in target.iterdir() if entry.name not in FILES)
         if strangers:
             raise TraceError(
-                f"{target}: holds {strangers[0]!r}, which is no part of a report. Choose another folder with -o."
+                f"{target}: holds {strangers[0]!r}, which is not part of a report. Choose another folder with -o."
             )
 
 

@@ -1,33 +1,41 @@
 """`jupyter nbconvert --to tracereport`: an executed notebook as one offline page for a ticket.
 
 nbconvert's stock HTML shows no plotly chart without a CDN and calls out at load. This exporter turns figures into data
-in the page, embeds plotly.js once, hides the code behind a disclosure, and forbids every request by a
-Content-Security-Policy (measured facts: the project's notes on reports).
+in the page, embeds plotly.js once and packed, hides the code behind a disclosure, and forbids every request by a
+Content-Security-Policy. The Python wheel of plotly holds only the full plotly.js (1.5 MB packed); the cartesian bundle
+(0.5 MB packed; MIT, `assets/LICENSE.plotly`) draws every chart of the stock notebooks but flame charts.
 """
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
 import html
+import json
 import re
+from importlib import resources as package_resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
 from nbconvert.exporters import HTMLExporter
 from traitlets import Bool, default
 
 from tracelib.charts.draw import CAPTION
 from tracelib.charts.theme import CAUSES
 from tracelib.charts.theme import CSS as CHART_CSS
-from tracelib.report import ipynb
-from tracelib.report.plotly_page import bundle_script, figure_html
-from tracelib.report.sections.chart import PLOTLY
+from tracelib.report.run import markdown_cell
+from tracelib.report.sections.render import render
+from tracelib.words import sentence
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from nbformat import NotebookNode
 
-__all__ = ["TraceReport"]
-
+#: The mimetype under which JupyterLab draws plotly figures by itself.
+PLOTLY = "application/vnd.plotly.v1+json"
 BUNDLE = "<!--plotly-->"
 #: Cells that prepare: their code is shown at the end, so that the page opens with the verdict.
 PREPARATION = {"parameters", "injected-parameters", "setup"}
@@ -41,6 +49,24 @@ _DISCLOSED = {
 _HEADING = re.compile(r"<h([2-4])(?: [^>]*)?>(.*?)</h\1>", re.DOTALL)
 _TITLE = re.compile(r"<h1[^>]*>(.*?)</h1>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
+_ASSETS = Path(__file__).parent / "assets"
+_CHART_HEIGHT = 420
+#: The trace types in plotly's cartesian bundle (plotly.js, `lib/index-cartesian.js`).
+CARTESIAN = {
+    "bar",
+    "box",
+    "contour",
+    "heatmap",
+    "histogram",
+    "histogram2d",
+    "histogram2dcontour",
+    "image",
+    "pie",
+    "scatter",
+    "scatterternary",
+    "violin",
+}
+_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 class TraceReport(HTMLExporter):
@@ -88,7 +114,7 @@ def arranged(nb: NotebookNode) -> NotebookNode:
     for cell in nb.cells:
         tags = set(cell.metadata.get("tags", ()))
         (last if LAST in tags else preparing if tags & PREPARATION else first).append(cell)
-    heading = [ipynb.markdown_cell(f"## {PREPARED}")] if preparing else []
+    heading = [markdown_cell(f"## {PREPARED}")] if preparing else []
     nb.cells = [*first, *heading, *preparing, *last]
     return nb
 
@@ -134,20 +160,51 @@ def with_figures(nb: NotebookNode) -> list[dict[str, Any]]:
             if figure is None:
                 continue
             figures.append(figure)
-            extra = output.get("metadata", {}).get(PLOTLY, {})
-            page = figure_html(figure, len(figures), extra.get("caption", ""), extra.get("table", ""))
-            output["data"] = {"text/html": page}
+            output["data"] = {"text/html": figure_html(figure, len(figures))}
             output["metadata"] = {}
     return figures
+
+
+def figure_html(figure: Mapping[str, Any], number: int) -> str:
+    """Return one figure; its caption and its table are what a chart of ours carries in `layout.meta`."""
+    layout = figure.get("layout", {})
+    meta = layout.get("meta")
+    return render(
+        "chart",
+        number=number,
+        height=int(layout.get("height") or _CHART_HEIGHT),
+        meta={"sentence": "", "table": None} | (meta if isinstance(meta, dict) else {}),
+        data=_script_json({"data": figure.get("data", []), "layout": layout}),
+    )
+
+
+def _script_json(data: object) -> Markup:
+    """Return `data` as JSON that no script element ends in."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    for character, escape in _IN_SCRIPT.items():
+        text = text.replace(character, escape)
+    return Markup(text)  # noqa: S704 (no character of it is markup)
+
+
+def bundle_script(figures: Iterable[Mapping[str, Any]]) -> str:
+    """Return the smallest plotly.js that draws `figures`, gzip in base64, for the page's script to unpack."""
+    types = {str(trace.get("type", "scatter")) for figure in figures for trace in figure.get("data", ())}
+    packed = (_ASSETS / "plotly-cartesian.min.js.gz").read_bytes() if types <= CARTESIAN else _full_bundle()
+    return f'<script type="text/plain" id="plotly-gz">{base64.b64encode(packed).decode("ascii")}</script>'
+
+
+def _full_bundle() -> bytes:
+    full = package_resources.files("plotly") / "package_data" / "plotly.min.js"
+    return gzip.compress(full.read_bytes(), mtime=0)
 
 
 def title(nb: NotebookNode) -> str:
     """Return the text of the first `<h1>` among the outputs; "" if there is none."""
     for cell in nb.cells:
         for output in cell.get("outputs", ()):
-            found = _TITLE.search(str(output.get("data", {}).get("text/html", "")))
-            if found:
-                return html.unescape(_TAG.sub("", found.group(1))).strip()
+            heading = _TITLE.search(str(output.get("data", {}).get("text/html", "")))
+            if heading:
+                return html.unescape(_TAG.sub("", heading.group(1))).strip()
     return ""
 
 
@@ -165,8 +222,7 @@ def sections(nb: NotebookNode) -> list[tuple[str, str]]:
 
 def _short(name: str) -> str:
     """Return `name` as the navigation has room for it: "Details: GPUs and ranks" is "GPUs and ranks"."""
-    rest = name.rpartition(": ")[2].partition(",")[0]
-    return rest[:1].upper() + rest[1:]
+    return sentence(name.rpartition(": ")[2].partition(",")[0])
 
 
 def anchor(name: str) -> str:
@@ -177,8 +233,8 @@ def anchor(name: str) -> str:
 def linked_headings(page: str) -> str:
     """Return rendered Markdown whose headings carry a readable id and a link to themselves."""
 
-    def linked(found: re.Match[str]) -> str:
-        level, inner = found.groups()
+    def linked(heading: re.Match[str]) -> str:
+        level, inner = heading.groups()
         name = html.unescape(_TAG.sub("", inner))
         link = (
             f'<a class="anchor-link" href="#{anchor(name)}" aria-label="link to: {html.escape(name)}">#</a>'

@@ -1,8 +1,8 @@
-"""`tracelib report`: traces in, one folder out, whole or not at all (the folder's contract is in FINDINGS.md).
+"""`tracelib report`: traces in, one folder out, whole or not at all (docs/output.md says what the folder holds).
 
-The notebook does the work and carries its outcome in its own outputs (see `record`), so that a notebook run by papermill
-and rendered by nbconvert holds the same figures as a report written here. It runs in the report's folder and names the
-traces from there: so it runs again where it lies, and tells nobody where on which machine that was.
+The notebook does the work and carries its outcome in its own outputs (`notebook_cells.record`), so that a notebook run
+by papermill and rendered by nbconvert holds the same figures as a report written here. It runs in the report's folder
+and names the traces from there: so it runs again where it lies, and tells nobody where on which machine that was.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
-import importlib.util
 import json
 import os
 from dataclasses import dataclass, field, replace
@@ -18,23 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import TraceError
-from tracelib.report import bundle, ipynb, redact, ticket
+from tracelib.report import redact, ticket
+from tracelib.report.bundle import whole_folder
 from tracelib.report.exporter import TraceReport
+from tracelib.report.notebook_cells import OUTCOME
 from tracelib.report.notebooks import notebook
-from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook
-from tracelib.report.sections.html import Section, esc
-from tracelib.report.validate import validate
+from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook, write_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelib.analyses.results import Results
+    from nbformat import NotebookNode
+
     from tracelib.options import Options
-
-__all__ = ["OUTCOME", "Report", "can_draw", "record", "record_picture", "removed", "write_report"]
-
-#: Under this type a report notebook carries its findings and its picture, for whoever renders it.
-OUTCOME = "application/vnd.tracelib.outcome+json"
 
 
 @dataclass(frozen=True)
@@ -46,45 +41,6 @@ class Report:
     failure: Failure | None = field(default=None)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A part of the outcome, in a form that a notebook's output can carry; shows nothing."""
-
-    parts: dict[str, Any]
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Mapping[str, Any]:  # noqa: ARG002 (IPython's signature)
-        return {OUTCOME: self.parts, "text/html": ""}
-
-
-def record(findings: dict[str, Any]) -> Outcome:
-    """Return what makes the notebook's cell carry the findings.
-
-    Raises
-    ------
-    TraceError
-        The findings break the contract: a ledger does not add up (a defect of tracelib; nothing is shown then).
-
-    """
-    problems = validate(findings)
-    if problems:
-        raise TraceError(f"the findings contradict themselves, please report this: {'; '.join(problems)}")
-    return Outcome({"findings": findings})
-
-
-def can_draw() -> bool:
-    """Say whether the package that draws `overview.png` is installed (the extra `image`)."""
-    return importlib.util.find_spec("resvg_py") is not None
-
-
-def record_picture(results: Results) -> Outcome:
-    """Return what makes the notebook's cell carry the overview as PNG; nothing where the drawing package is absent."""
-    from tracelib.charts.overview import overview_png  # noqa: PLC0415 (charts import plotly)
-
-    if not can_draw():
-        return Outcome({})
-    return Outcome({"overview_png": base64.b64encode(overview_png(results)).decode("ascii")})
-
-
 def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIMEOUT_S) -> Report:
     """Run the root-cause notebook with `options` and write its report to `folder`.
 
@@ -94,7 +50,7 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
         The input cannot be used, or the folder not be written; nothing is left behind.
 
     """
-    with bundle.folder(folder) as made:
+    with whole_folder(folder) as made:
         moved = options.with_files(lambda path: portable(path, made))
         try:
             ran = run_notebook(
@@ -105,14 +61,13 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
                 timeout_s=timeout_s,
             )
         except TraceError as error:
-            raise TraceError(
-                _as_typed(str(error), dict(zip(moved.files(), options.files(), strict=True)))
-            ) from error
+            typed = dict(zip(moved.files(), options.files(), strict=True))
+            raise TraceError(_as_typed(str(error), typed)) from error
         outcome = _outcome(ran.notebook)
         redactor = redact.Redactor() if options.redact else None
         failure = _clean_failure(ran.failure, redactor)
         node = _tidy(ran.notebook, folder, redactor)
-        ipynb.write(node, made / "root_cause.ipynb")
+        write_notebook(node, made / "root_cause.ipynb")
         page, _ = TraceReport().from_notebook_node(_without_outcome(node))  # type: ignore[no-untyped-call]
         (made / "report.html").write_text(page, encoding="utf-8")
         _write_outcome(made, outcome, failure, hashlib.sha256(page.encode()).hexdigest())
@@ -128,8 +83,8 @@ def _clean_failure(failure: Failure | None, redactor: redact.Redactor | None) ->
 def portable(path: str, folder: Path) -> str:
     """Return `path` as a notebook in `folder` can name it without telling where on this machine it lies.
 
-    Relative to `folder`; below `~` if that is where the file lies and the folder does not. Symbolic links on the way are
-    resolved, because `..` would follow them; the file's own name stays.
+    Relative to `folder`; below `~` if that is where the file lies and the folder does not. Symbolic links on the way
+    are resolved, because `..` would follow them; the file's own name stays.
     """
     absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 (resolve() would rename a linked file)
     real = absolute.parent.resolve() / absolute.name
@@ -160,7 +115,7 @@ def _write_outcome(made: Path, outcome: dict[str, Any], failure: Failure | None,
         (made / "overview.png").write_bytes(base64.b64decode(outcome["overview_png"]))
 
 
-def _outcome(node: ipynb.NotebookNode) -> dict[str, Any]:
+def _outcome(node: NotebookNode) -> dict[str, Any]:
     """Return what the cells of `node` recorded."""
     parts: dict[str, Any] = {}
     for cell in node.cells:
@@ -169,7 +124,7 @@ def _outcome(node: ipynb.NotebookNode) -> dict[str, Any]:
     return parts
 
 
-def _tidy(node: ipynb.NotebookNode, folder: Path, redactor: redact.Redactor | None) -> ipynb.NotebookNode:
+def _tidy(node: NotebookNode, folder: Path, redactor: redact.Redactor | None) -> NotebookNode:
     """Return `node` fit to be given away: no temporary folder in it; what was typed and what failed redacted."""
     papermill = node.metadata.get("papermill", {})
     papermill.pop("output_path", None)
@@ -188,16 +143,9 @@ def _tidy(node: ipynb.NotebookNode, folder: Path, redactor: redact.Redactor | No
     return node
 
 
-def _without_outcome(node: ipynb.NotebookNode) -> ipynb.NotebookNode:
+def _without_outcome(node: NotebookNode) -> NotebookNode:
     page = copy.deepcopy(node)
     for cell in page.cells:
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop(OUTCOME, None)
     return page
-
-
-def removed(redactor: redact.Redactor | None) -> Section:
-    """Return the line that says what redaction removed; nothing if there was nothing."""
-    off = "Redaction was off (--no-redact): names are as recorded."
-    text = off if redactor is None else redactor.summary()
-    return Section(f'<p class="more">{esc(text)}</p>' if text else "", text)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tracelib.trace import Trace
 
-__all__ = ["Redactor", "trace"]
-
 _HOME = re.compile(
     r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)(?P<user>[^/\\\s:'\"<>|]+)|(?<![\w/.])/root(?=/|\b)"
 )
@@ -32,7 +30,8 @@ _FQDN = re.compile(
 )
 _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-]*\w)")
 _IPV6 = re.compile(
-    r"(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::?[0-9a-f]{1,4})?(?![\w:])|(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})::?[0-9a-f:]+(?![\w:])",
+    r"(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::?[0-9a-f]{1,4})?(?![\w:])"
+    r"|(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})::?[0-9a-f:]+(?![\w:])",
     re.IGNORECASE,
 )
 _SECRETS = re.compile(
@@ -106,11 +105,11 @@ class Redactor:
 
     def value(self, name: str, text: str) -> str:
         """Return a recorded `text` redacted that stood as the value of `name`, which may say that it is a secret."""
-        told = f"{name}={text}"
+        pair = f"{name}={text}"
         if (
             text
-            and "\0" not in told
-            and self._each(_ASSIGNED, told, "assignment", _assignment).endswith("=[removed]")
+            and "\0" not in pair
+            and self._each(_ASSIGNED, pair, "assignment", _assignment).endswith("=[removed]")
         ):
             return "[removed]"
         return self.text(text, recorded=True)
@@ -170,16 +169,16 @@ class Redactor:
     def _each(
         self, pattern: re.Pattern[str], text: str, kind: str, stand_in: Callable[[re.Match[str]], str]
     ) -> str:
-        def replaced(found: re.Match[str]) -> str:
-            new = stand_in(found)
-            if new != found[0]:
-                self._removed[kind].add(found[0])
+        def replaced(match: re.Match[str]) -> str:
+            new = stand_in(match)
+            if new != match[0]:
+                self._removed[kind].add(match[0])
             return new
 
         return pattern.sub(replaced, text)
 
-    def _home(self, found: re.Match[str]) -> str:
-        user = found["user"]
+    def _home(self, path: re.Match[str]) -> str:
+        user = path["user"]
         if user and len(user) > 2 and user.lower() not in _COMMON:
             self._users.add(user)
         return "~"
@@ -251,21 +250,21 @@ def _current_user() -> set[str]:
     return {name for variable in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(variable))}
 
 
-def _assignment(found: re.Match[str]) -> str:
-    harmless = _HARMLESS.fullmatch(found["value"]) or found["value"].startswith("[")
-    return found[0] if harmless else f"{found['name']}{found['equals']}[removed]"
+def _assignment(match: re.Match[str]) -> str:
+    harmless = _HARMLESS.fullmatch(match["value"]) or match["value"].startswith("[")
+    return match[0] if harmless else f"{match['name']}{match['equals']}[removed]"
 
 
-def _address(found: re.Match[str]) -> str:
+def _address(match: re.Match[str]) -> str:
     try:
-        address = ipaddress.ip_address(found[0])
+        address = ipaddress.ip_address(match[0])
     except ValueError:
-        return found[0]
-    return found[0] if address.is_loopback or address.is_unspecified else "[address]"
+        return match[0]
+    return match[0] if address.is_loopback or address.is_unspecified else "[address]"
 
 
 def _is_prose(text: str) -> bool:
-    """Return whether `text` reads like a person's words: long, many plain words, hardly any of C++'s punctuation."""
+    """Say whether `text` reads like a person's words: long, many plain words, hardly any of C++'s punctuation."""
     if len(text) < PROMPT_CHARACTERS:
         return False
     words = re.findall(r"(?<!\S)[^\W\d_]+[.,;:!?]?(?!\S)", text)

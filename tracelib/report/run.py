@@ -16,18 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import nbformat
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 from papermill.execute import execute_notebook
 from traitlets.config import Config
 
 from tracelib import errors
-from tracelib.report import ipynb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-__all__ = ["Failure", "NotebookRun", "parameter_names", "run_notebook"]
 
 DEFAULT_TIMEOUT_S = 900
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
@@ -50,7 +49,7 @@ class Failure:
 class NotebookRun:
     """An executed notebook and, if a cell failed, which."""
 
-    notebook: ipynb.NotebookNode
+    notebook: NotebookNode
     failure: Failure | None
 
 
@@ -59,7 +58,7 @@ def parameter_names(source: Path) -> list[str]:
 
     Read with Python's own parser: papermill's pattern overlooks annotations such as `list[str] | str`.
     """
-    cells = ipynb.read(source).cells
+    cells = read_notebook(source).cells
     tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", ())]
     body = ast.parse(tagged[0].source).body if tagged else []
     targets = [
@@ -92,16 +91,16 @@ def run_notebook(
 
     """
     _check(source, parameters)
-    written = ipynb.read(source)
+    notebook = read_notebook(source)
     with _quiet(), _importable():
-        failure = _execute(written, output, dict(parameters), working_directory, timeout_s)
+        failure = _execute(notebook, output, dict(parameters), working_directory, timeout_s)
     if failure is not None and failure.error in errors.__all__:
         raise errors.TraceError(failure.message)
-    return NotebookRun(ipynb.read(output), failure)
+    return NotebookRun(read_notebook(output), failure)
 
 
 def _execute(
-    node: ipynb.NotebookNode,
+    node: NotebookNode,
     output: Path,
     parameters: dict[str, Any],
     working_directory: Path | None,
@@ -137,34 +136,50 @@ def _stopped(output: Path, error: str, timeout_s: int) -> Failure:
         "CellTimeoutError": f"not done after {timeout_s} s; give it longer with --timeout",
         "DeadKernelError": "the kernel died; most often it ran out of memory",
     }
-    node = ipynb.read(output)
+    node = read_notebook(output)
     done = sum(cell.cell_type == "code" and cell.get("execution_count") is not None for cell in node.cells)
     failure = Failure(done, error, reasons[error])
     # papermill's own tag, so that its next run takes the mark away.
-    mark = ipynb.markdown_cell(
-        f"**This notebook stopped** at {failure.one_line()}.", "papermill-error-cell-tag"
-    )
+    mark = markdown_cell(f"**This notebook stopped** at {failure.one_line()}.", "papermill-error-cell-tag")
     node.cells.insert(0, mark)
-    ipynb.write(node, output)
+    write_notebook(node, output)
     return failure
 
 
+def read_notebook(path: Path) -> NotebookNode:
+    """Return the notebook at `path`."""
+    node: NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    return node
+
+
+def write_notebook(node: NotebookNode, path: Path) -> None:
+    """Write the notebook to `path`."""
+    nbformat.write(node, path)  # type: ignore[no-untyped-call]
+
+
+def markdown_cell(source: str, *tags: str) -> NotebookNode:
+    """Return a Markdown cell with `tags`."""
+    cell: NotebookNode = nbformat.v4.new_markdown_cell(source)  # type: ignore[no-untyped-call]
+    cell.metadata["tags"] = list(tags)
+    return cell
+
+
 def _check(source: Path, parameters: Mapping[str, Any]) -> None:
-    known = parameter_names(source)
+    allowed = parameter_names(source)
     for name, value in parameters.items():
-        if name not in known:
-            raise errors.BadParameter("parameter", name, known)
-        if not _plain(value):
+        if name not in allowed:
+            raise errors.BadParameter("parameter", name, allowed)
+        if not _is_json(value):
             raise errors.BadParameter(
                 name, value, ["text", "a number", "true or false", "a list or dict of these"]
             )
 
 
-def _plain(value: object) -> bool:
+def _is_json(value: object) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _plain(item) for key, item in value.items())
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
     if isinstance(value, list):
-        return all(_plain(item) for item in value)
+        return all(_is_json(item) for item in value)
     return value is None or isinstance(value, (str, int, float, bool))
 
 

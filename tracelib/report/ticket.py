@@ -1,6 +1,7 @@
-"""The ticket's comment: a findings dict as at most 30 lines of Markdown that GitHub, GitLab and Jira show alike.
+"""The ticket's comment: findings as at most 30 lines of Markdown, and the same in other systems' markup.
 
-Names out of traces are escaped: they cannot become markup, links, mentions or issue references.
+GitHub, GitLab and Jira show the Markdown alike. Names out of traces are escaped: they cannot become markup, links,
+mentions or issue references.
 """
 
 from __future__ import annotations
@@ -9,17 +10,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tracelib.report import numbers
-from tracelib.report.sections.verdict import three_figures
-from tracelib.report.sections.words import VERDICTS, cause_name
-from tracelib.report.text import duration, plain, share
-from tracelib.words import counted
+from tracelib.report.sections.answer import three_figures
+from tracelib.words import cause_name, counted, duration, plain, sentence, share, verdict_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tracelib.report.run import Failure
-
-__all__ = ["MAX_LINES", "escaped", "failed", "summary"]
 
 Findings = dict[str, Any]
 
@@ -29,6 +26,11 @@ FINDINGS = 3
 CHARACTERS = 220
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~!])")
 _WORD_JOINER = "\N{WORD JOINER}"
+_BOLD = re.compile(r"(?<!\\)\*\*(.+?)(?<!\\)\*\*")
+_BAR = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(r"\|[-:|]+\|")
+_ESCAPE = re.compile(r"\\(.)")
+_ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 
 
 def summary(findings: Findings, report_sha256: str | None = None, failure: Failure | None = None) -> str:
@@ -82,13 +84,13 @@ def escaped(text: object, limit: int = CHARACTERS) -> str:
 
 
 def _head(findings: Findings) -> list[str]:
-    said = findings["verdict"]
+    verdict = findings["verdict"]
     ticket = f"{escaped(findings['ticket'], 40)}: " if findings["ticket"] else ""
-    state = VERDICTS.get(said["state"], said["state"])
+    state = escaped(sentence(verdict_name(verdict["state"])))
     return [
         f"### {ticket}{escaped(findings['title'], 120)}",
         "",
-        f"**{escaped(state)}** ({escaped(said['confidence'])} confidence). {escaped(said['sentence'], 500)}",
+        f"**{state}** ({escaped(verdict['confidence'])} confidence). {escaped(verdict['sentence'], 500)}",
     ]
 
 
@@ -96,10 +98,14 @@ def _causes(findings: Findings) -> list[str]:
     rows = [row for row in numbers.cause_rows(findings) if row.exposed_ns]
     if not rows:
         return []
-    shown = rows[:CAUSE_ROWS]
     lines = [
-        _cells(cause_name(row.cause), share(row.exposed_share), duration(row.exposed_ns), _short(row))
-        for row in shown
+        _cells(
+            sentence(cause_name(row.cause)),
+            share(row.exposed_share),
+            duration(row.exposed_ns),
+            duration(row.shortage_ns),
+        )
+        for row in rows[:CAUSE_ROWS]
     ]
     rest = sum(row.exposed_ns for row in rows[CAUSE_ROWS:])
     if rest:
@@ -111,10 +117,6 @@ def _causes(findings: Findings) -> list[str]:
         "|---|---:|---:|---:|",
         *lines,
     ]
-
-
-def _short(row: numbers.CauseRow) -> str:
-    return duration(row.shortage_ns)
 
 
 def _cells(*cells: str) -> str:
@@ -172,9 +174,56 @@ def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
     worst = " and ".join(counted(count, level) for level, count in counts.items() if count)
     health = f" {worst} on the traces' health." if worst else ""
     report = f" Report: report.html, sha256 {report_sha256}." if report_sha256 else ""
-    return [
-        (
-            f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {counted(len(findings['sources']), 'file')} "
-            f"({escaped(', '.join(formats))}) by {escaped(tool['name'])} {escaped(tool['version'])}.{health}{report}"
-        )
-    ]
+    files = counted(len(findings["sources"]), "file")
+    line = (
+        f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {files} "
+        f"({escaped(', '.join(formats))}) by {escaped(tool['name'])} {escaped(tool['version'])}.{health}{report}"
+    )
+    return [line]
+
+
+def as_wiki(markdown: str) -> str:
+    """Return the comment in Jira's wiki markup.
+
+    A backslash takes a character's meaning there too, but two of them break the line; and Jira escapes HTML itself.
+    """
+    return "\n".join(_translated(markdown, _wiki_text, "h3. ", "* ", ("||", "|")))
+
+
+def as_plain(markdown: str) -> str:
+    """Return the comment as plain text, for Slack with its markup switched off; `&`, `<` and `>` stay escaped for it."""
+    return "\n".join(_translated(markdown, _plain_text, "", "• ", (" · ", " · ")))
+
+
+def _translated(
+    markdown: str, text: Callable[[str], str], heading: str, item: str, bars: tuple[str, str]
+) -> Iterator[str]:
+    lines = markdown.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if _RULE.fullmatch(line):
+            continue
+        if line.startswith("|"):
+            bar = bars[0] if _RULE.fullmatch(following) else bars[1]
+            cells = [text(cell.strip()) for cell in _BAR.split(line)[1:-1]]
+            yield f"{bar}{bar.join(cells)}{bar}".strip(" ·")
+        elif line.startswith("### "):
+            yield heading + text(line.removeprefix("### "))
+        elif line.startswith("- "):
+            yield item + text(line.removeprefix("- "))
+        else:
+            yield text(line)
+
+
+def _wiki_text(text: str) -> str:
+    bold = _BOLD.sub(r"*\1*", text)
+    return _unescaped_entities(bold.replace("\\\\", "&#92;"))
+
+
+def _plain_text(text: str) -> str:
+    return _ESCAPE.sub(r"\1", _BOLD.sub(r"\1", text))
+
+
+def _unescaped_entities(text: str) -> str:
+    for entity, character in _ENTITIES:
+        text = text.replace(entity, character)
+    return text

@@ -1,26 +1,33 @@
-"""What every notebook begins with: parameters as people type them in, results out, names redacted."""
+"""What the notebooks' cells call: parameters as people type them in, results out, names redacted, findings recorded."""
 
 from __future__ import annotations
 
+import base64
+import importlib.util
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.analyses.results import analyse
 from tracelib.companions import companions
+from tracelib.errors import TraceError
 from tracelib.loading import load
 from tracelib.manifest import manifest_of
 from tracelib.options import Options, name_of, seconds
 from tracelib.report import redact as redaction
 from tracelib.report.notebooks import located
-from tracelib.report.sections.chart import picture
-from tracelib.report.sections.html import Section, esc
-from tracelib.report.text import duration
+from tracelib.report.sections.render import Section, render
+from tracelib.report.sections.tables import picture
+from tracelib.report.validate import validate
+from tracelib.words import duration
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
     from tracelib.trace import Trace
+
+#: Under this type a report notebook carries its findings and its picture, for whoever renders it.
+OUTCOME = "application/vnd.tracelib.outcome+json"
 
 
 def asked(values: Mapping[str, Any]) -> Options:
@@ -77,9 +84,58 @@ def opened_runs(runs: Mapping[str, Options]) -> dict[str, Results]:
 
 
 def heading(title: str, results: Results | Mapping[str, Results]) -> Section:
-    """Return a notebook's title, and which window of which files it is about; `results` of one run or of several by label."""
+    """Return a notebook's title, and which windows of which files it is about.
+
+    `results` are those of one run, or of several by label.
+    """
     about = _several(results) if isinstance(results, Mapping) else _about(results)
-    return Section(f'<header class="heading"><h1>{esc(title)}</h1><p>{esc(about)}</p></header>', title)
+    return Section(render("heading", title=title, about=about), title)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A part of the outcome, in a form that a notebook's output can carry; shows nothing."""
+
+    parts: dict[str, Any]
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Mapping[str, Any]:  # noqa: ARG002 (IPython's signature)
+        return {OUTCOME: self.parts, "text/html": ""}
+
+
+def record(findings: dict[str, Any]) -> Outcome:
+    """Return what makes the notebook's cell carry the findings.
+
+    Raises
+    ------
+    TraceError
+        The findings break the contract: a ledger does not add up (a defect of tracelib; nothing is shown then).
+
+    """
+    problems = validate(findings)
+    if problems:
+        raise TraceError(f"the findings contradict themselves, please report this: {'; '.join(problems)}")
+    return Outcome({"findings": findings})
+
+
+def can_draw() -> bool:
+    """Say whether the package that draws `overview.png` is installed (the extra `image`)."""
+    return importlib.util.find_spec("resvg_py") is not None
+
+
+def record_picture(results: Results) -> Outcome:
+    """Return what makes the notebook's cell carry the overview as PNG; nothing where the drawing package is absent."""
+    from tracelib.charts.overview import overview_png  # noqa: PLC0415 (charts import plotly)
+
+    if not can_draw():
+        return Outcome({})
+    return Outcome({"overview_png": base64.b64encode(overview_png(results)).decode("ascii")})
+
+
+def removed(redactor: redaction.Redactor | None) -> Section:
+    """Return the line that says what redaction removed; empty if it removed nothing."""
+    off = "Redaction was off (--no-redact): names are as recorded."
+    text = off if redactor is None else redactor.summary()
+    return Section(render("remark", text=text) if text else "", text)
 
 
 def shown(run: Trace) -> Section:

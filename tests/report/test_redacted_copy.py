@@ -13,7 +13,7 @@ from tests.cut import cut
 from tests.sources.nsys.conftest import TABLES
 from tracelib.cli import main
 from tracelib.errors import BadParameter, BadTrace, TraceError
-from tracelib.report.clean import clean
+from tracelib.report.redacted_copy import redacted_copy
 from tracelib.schema import FRAMES
 
 USER, HOST = "mariella", "gpu-node-7"
@@ -87,7 +87,7 @@ def test_kineto(server, tmp_path):
         (op, json.dumps(f"/home/{USER}/model.py(12): mm")),
     ]
     planted(server / "worker_TP0.pt.trace.json.gz", source, named)
-    redactor = clean(source, tmp_path / "out_worker_TP0.json.gz")
+    redactor = redacted_copy(source, tmp_path / "out_worker_TP0.json.gz")
     none_left(tmp_path / "out_worker_TP0.json.gz")
     json.loads(plain(tmp_path / "out_worker_TP0.json.gz"))
     assert redactor.counts["assignment"] == 2  # api_key and db_password
@@ -100,7 +100,7 @@ def test_numbers_and_damage_stay_byte_for_byte(tmp_path):
     """No JSON library touches the file: 17 digits stay 17 digits, and a file cut short stays cut there."""
     text = '{"schemaVersion": 1, "traceEvents": [\n{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":5149387613158.54417,"dur":1.10}\n,{"ph":"X","na'
     (tmp_path / "x.pt.trace.json").write_text(text)
-    clean(tmp_path / "x.pt.trace.json", tmp_path / "y.json")
+    redacted_copy(tmp_path / "x.pt.trace.json", tmp_path / "y.json")
     assert (tmp_path / "y.json").read_text() == text
 
 
@@ -118,7 +118,7 @@ def test_perf(server, tmp_path):
             ("\nworker_TP1 ", f"\n{USER}_TP1 "),
         ],
     )
-    clean(source, tmp_path / "perf_clean.txt.gz")
+    redacted_copy(source, tmp_path / "perf_clean.txt.gz")
     none_left(tmp_path / "perf_clean.txt.gz")
     one, _ = same_events(source, tmp_path / "perf_clean.txt.gz")
     assert one.samples.height > 20
@@ -137,7 +137,7 @@ def test_ftrace(server, tmp_path):
     ):
         lines.append(f"{at}: tracing_mark_write: {text}\n")
     source.write_bytes(gzip.compress("".join(lines).encode()))
-    clean(source, tmp_path / "ftrace_clean.txt")
+    redacted_copy(source, tmp_path / "ftrace_clean.txt")
     data = plain(tmp_path / "ftrace_clean.txt")
     # Which host it was the file never says as such: that word is no secret of it.
     assert [name for name, secret in PLANTED.items() if secret.encode() in data] == []
@@ -196,7 +196,7 @@ def export(tmp_path):
 
 
 def test_nsys(export, tmp_path):
-    clean(export, tmp_path / "clean.sqlite")
+    redacted_copy(export, tmp_path / "clean.sqlite")
     none_left(tmp_path / "clean.sqlite")
     one, two = same_events(export, tmp_path / "clean.sqlite")
     assert one.gpu_ops.height == 50
@@ -221,7 +221,7 @@ def test_nsys(export, tmp_path):
 )
 def test_other_people_s_exports_keep_their_events_and_lose_their_environment(corpus, name, tmp_path):
     source = corpus / "nsys" / name
-    clean(source, tmp_path / "clean.sqlite")
+    redacted_copy(source, tmp_path / "clean.sqlite")
     data = (tmp_path / "clean.sqlite").read_bytes()
     assert not re.search(rb"/home/[a-z]", data)
     assert not re.search(rb"(?:\0|^)(?:HOME|LOGNAME|USER|SSH_CONNECTION)=[^\0]", data)
@@ -231,11 +231,11 @@ def test_other_people_s_exports_keep_their_events_and_lose_their_environment(cor
 def test_what_cannot_be_rewritten_is_refused(tmp_path, server):
     (tmp_path / "x.sqlite").write_bytes(b"SQLite format 3\0" + b"\x10\x00" + b"junk" * 2000)
     with pytest.raises((BadTrace, TraceError)):
-        clean(tmp_path / "x.sqlite", tmp_path / "y.sqlite")
+        redacted_copy(tmp_path / "x.sqlite", tmp_path / "y.sqlite")
     with pytest.raises(TraceError):
-        clean(tmp_path / "nothing", tmp_path / "y.sqlite")
+        redacted_copy(tmp_path / "nothing", tmp_path / "y.sqlite")
     with pytest.raises(BadParameter, match="does not exist yet"):
-        clean(server / "perf.txt.gz", server / "ftrace.txt.gz")
+        redacted_copy(server / "perf.txt.gz", server / "ftrace.txt.gz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.sqlite"]
 
 

@@ -1,0 +1,101 @@
+"""The sections' HTML: every text in it is escaped and visible, every part says what the findings hold."""
+
+import re
+
+import pytest
+
+from tests.report.example import everywhere, findings
+from tracelib.report import sections
+from tracelib.report.sections.render import figure, render
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "a\x1b[31mred\x07",
+    "\u202eevil\u202c",
+    "[x](javascript:alert(1))",
+    "**bold** | cell | #1 @everyone https://example.com",
+    "void at::native::kernel<2, Foo<int>>(long*)",
+    "'\"`$(rm -rf)`",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_html_shows_it_and_runs_nothing(text):
+    shown = render("heading", title=text, about=text)
+    assert set(re.findall(r"<[^>]*>", shown)) == {
+        '<header class="heading">',
+        "<h1>",
+        "</h1>",
+        "<p>",
+        "</p>",
+        "</header>",
+    }
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_in_every_field_of_a_document(text):
+    finding = {
+        "id": "x",
+        "cause": "ipc",
+        "claim": text,
+        "exposed_ns": 1,
+        "exposed_share": 0.1,
+        "confidence": "high",
+        "why": text,
+        "evidence": [{"ts_ns": 0, "dur_ns": 1, "who": text, "what": text, "value": text}],
+        "disproof": text,
+        "advice": [text],
+        "verify": [text],
+        "change": "code",
+        "gain_ns": 1,
+        "gain_share": 0.1,
+        "place": text,
+    }
+    shown = sections.findings_list({"findings": [finding], "window": {"start_ns": 0}}).html
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert "\x1b" not in shown
+
+
+PARTS = [name for name in sections.__all__ if name[0].islower()]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("part", sorted(set(PARTS) - {"frame_table", "picture", "shown", "three_figures"}))
+def test_hostile_names_in_every_field_of_every_section(part, text):
+    section = getattr(sections, part)(everywhere(text))
+    assert not re.search(r"<(?:script|img)", section.html)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", section.html)
+
+
+def test_a_word_that_is_missing_is_an_error_and_not_a_gap():
+    with pytest.raises(Exception, match="about"):
+        render("heading", title="x")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.12345, "0.123"),
+        (12345.6, "12,346"),
+        (1234, "1,234"),
+        (True, "yes"),
+        (None, "not known"),
+        ("x", "x"),
+    ],
+)
+def test_no_number_has_more_digits_than_it_means(value, text):
+    assert figure(value) == text
+
+
+def test_one_cause_has_one_name_in_every_section():
+    document = findings()
+    page = "".join(
+        getattr(sections, part)(document).html for part in ("causes_table", "per_rank_table", "method")
+    )
+    assert "essages between processes" in page
+    assert "IPC" not in page
+    assert "Inter-process" not in page

@@ -1,0 +1,89 @@
+"""HTML from the templates in `report/templates/sections`: every text in it is made visible and escaped.
+
+A template gets findings as `findings.json` holds them, and the words and figures of :mod:`tracelib.words`. What an
+expression yields goes through :func:`tracelib.words.plain`, then through Jinja's escaping; only what is `Markup` (what
+a template made itself) passes both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tracelib import words
+
+_FOLDER = Path(__file__).parents[1] / "templates"
+_FILTERS = (
+    words.cause_label,
+    words.cause_name,
+    words.count,
+    words.counted,
+    words.duration,
+    words.moment,
+    words.plain,
+    words.role_name,
+    words.sentence,
+    words.share,
+    words.sub_cause_name,
+    words.verdict_name,
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A piece of the report: HTML for the page and for Jupyter, and the same in a line of plain text."""
+
+    html: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        """Return the plain text, for consoles."""
+        return self.text
+
+
+def render(template: str, **values: object) -> Markup:
+    """Return the HTML of the template called `template`, filled in with `values`."""
+    return Markup(_TEMPLATES.get_template(f"{template}.html.j2").render(values))  # noqa: S704 (autoescaped)
+
+
+def figure(value: object) -> str:
+    """Return a value of unknown kind as a table shows it: no number has more digits than it means."""
+    if value is None:
+        return words.NOT_KNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else words.count(round(value))
+    return words.count(value) if isinstance(value, int) else str(value)
+
+
+def _visible(value: object) -> object:
+    """Return what an expression in a template shows, before it is escaped."""
+    if value is None:
+        return ""
+    return value if hasattr(value, "__html__") else words.plain(value)
+
+
+def _templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader([_FOLDER / "sections", _FOLDER / "tracereport"]),
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update({function.__name__: function for function in (*_FILTERS, figure)})
+    made.filters["address"] = quote
+    made.globals["words"] = words
+    return made
+
+
+_TEMPLATES = _templates()

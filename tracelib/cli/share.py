@@ -100,7 +100,7 @@ def _export(flags: argparse.Namespace) -> int:
     else:
         run = redact.trace(run)[0] if options.redact else run
         results = analyse(run, window_seconds=window)
-        results = export.within(results) if window else results
+        results = export.in_window(results) if window else results
         write = {
             "perfetto": export.write_perfetto,
             "speedscope": export.write_speedscope,

@@ -1,4 +1,4 @@
-"""A run for other people's viewers: Perfetto, speedscope, Chrome's trace viewer. Names are loaded when first used."""
+"""A run for other viewers: Perfetto, speedscope, Chrome's. Names are loaded when they are first used."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from tracelib.export.perfetto import write_perfetto
     from tracelib.export.serve import open_in_perfetto
     from tracelib.export.speedscope import write_speedscope
-    from tracelib.export.within import within
+    from tracelib.export.tracks import in_window
 
 __all__ = [
     "FORMATS",
+    "in_window",
     "open_in_perfetto",
-    "within",
     "write_archive",
     "write_chrome",
     "write_perfetto",
@@ -31,8 +31,8 @@ FORMATS = {
     "chrome": ".chrome.json",
 }
 _HOME = {
+    "in_window": "tracks",
     "open_in_perfetto": "serve",
-    "within": "within",
     "write_archive": "archive",
     "write_chrome": "chrome",
     "write_perfetto": "perfetto",

@@ -1,7 +1,7 @@
-"""The recorded files as they are, packed with a manifest by which Perfetto (58 and later) puts them on one timeline.
+"""The recorded files as they are, packed with a manifest by which Perfetto (58 and later) aligns them.
 
-Format: Perfetto's "Trace manifest format", version 1. What Perfetto does not read (nsys exports) is left out and named:
-:mod:`tracelib.export.perfetto` converts it.
+Format: Perfetto's "Trace manifest format", version 1. What Perfetto does not read (nsys exports) is left out
+and named: :mod:`tracelib.export.perfetto` converts it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tracelib.trace import Trace
 
-__all__ = ["MANIFEST", "manifest", "write_archive"]
-
 MANIFEST = "perfetto_manifest.json"
 CLOCKS = {
     "realtime": "REALTIME",
@@ -34,7 +32,7 @@ NAME_CHARACTERS = 99
 
 
 def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
-    """Pack `files`, from which `run` was loaded, and their manifest to `target`; return what was left out, and why.
+    """Pack `files`, from which `run` was loaded, with a manifest; return what was left out, and why.
 
     The files go in as they are: nothing in them is redacted.
 
@@ -47,14 +45,16 @@ def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
 
     """
     by_name = {path.name: path for path in files}
-    packed, left = _sorted_out(run, by_name)
+    judged = [(row, _why_left_out(row, by_name)) for row in run.sources.iter_rows(named=True)]
+    packed = [row for row, why in judged if not why]
+    left = [f"{row['file']}: {why}" for row, why in judged if why]
     if not packed:
         raise TraceError(
             f"{target}: Perfetto opens none of these files ({'; '.join(left)}). Use --to perfetto."
         )
-    made = manifest(packed, {row["file"]: _base_ns(row, by_name[row["file"]]) for row in packed})
+    bases = {row["file"]: _base_ns(row, by_name[row["file"]]) for row in packed}
     # Perfetto knows a manifest by its first characters.
-    text = json.dumps(made, separators=(",", ":")).encode()
+    text = json.dumps(_manifest(packed, bases), separators=(",", ":")).encode()
     with tarfile.open(target, "w") as archive:
         entry = tarfile.TarInfo(MANIFEST)
         entry.size = len(text)
@@ -64,16 +64,7 @@ def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
     return left
 
 
-def _sorted_out(run: Trace, by_name: Mapping[str, Path]) -> tuple[list[dict[str, Any]], list[str]]:
-    packed, left = [], []
-    for row in run.sources.iter_rows(named=True):
-        reason = _reason(row, by_name)
-        left += [f"{row['file']}: {reason}"] if reason else []
-        packed += [] if reason else [row]
-    return packed, left
-
-
-def _reason(row: Mapping[str, Any], by_name: Mapping[str, Path]) -> str:
+def _why_left_out(row: Mapping[str, Any], by_name: Mapping[str, Path]) -> str:
     """Return why a file cannot be packed; "" if it can."""
     if format_named(row["format"]).in_perfetto is None:
         return f"Perfetto does not read {row['format']}"
@@ -93,12 +84,12 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def manifest(sources: Sequence[Mapping[str, Any]], bases: Mapping[str, int]) -> dict[str, Any]:
-    """Return the manifest of `sources` (rows of the frame of that name), one with a clock being the reference of all.
+def _manifest(sources: Sequence[Mapping[str, Any]], bases: Mapping[str, int]) -> dict[str, Any]:
+    """Return the manifest of `sources` (rows of that frame); one with a clock is the others' reference.
 
-    A file with a clock of its own is *related*: when its clock reads T, the reference's reads T plus `offset_ns`. A file
-    without one is *pinned*: so is Kineto's, whose events Perfetto shows at the times that stand in the file; `bases` has
-    what must be added to these to get the file's wall time.
+    A file with a clock of its own is *related*: when its clock reads T, the reference's reads T plus
+    `offset_ns`. A file without one is *pinned*: so is Kineto's, whose events Perfetto shows at the times that
+    stand in the file; `bases` has what must be added to these to get the file's wall time.
     """
     reference, *others = sorted(sources, key=lambda row: (not _clock(row), row["source"]))
     several = len({row["host"] for row in sources if row["host"]}) > 1

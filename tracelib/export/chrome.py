@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tracelib.export.tracks import PLACE, Group, Track, counters, tracks
+from tracelib.export.tracks import PLACE, Group, Track, counters, first_ns, tracks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -13,17 +13,15 @@ if TYPE_CHECKING:
 
     from tracelib.analyses.results import Results
 
-__all__ = ["write_chrome"]
-
-#: Groups that are no process stand under numbers that no process has.
+#: Groups that are not a process stand under numbers that no process has.
 HEADINGS = 2**31
 
 
 def write_chrome(results: Results, findings: Mapping[str, Any], target: Path) -> None:
     """Write the run to `target`; `findings` is the document of `tracelib.findings.diagnose`.
 
-    Times are microseconds, to the nanosecond, since `baseTimeNanoseconds`: as numbers since 1970 they would lose digits in
-    any reader that holds them as floating point.
+    Times are microseconds, to the nanosecond, since `baseTimeNanoseconds`: as numbers since 1970 they would
+    lose digits in any reader that holds them as floating point.
 
     Raises
     ------
@@ -31,7 +29,7 @@ def write_chrome(results: Results, findings: Mapping[str, Any], target: Path) ->
         The file cannot be written.
 
     """
-    base = min([*results.trace.sources["first_ns"].drop_nulls().to_list(), results.window.start_ns])
+    base = first_ns(results)
     with target.open("w", encoding="utf-8") as file:
         file.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{base},"traceEvents":[')
         _Writer(file, base).run(results, findings)
@@ -63,7 +61,7 @@ class _Writer:
 
     def _pid(self, group: Group) -> int:
         if group not in self._pids:
-            headings = sum(known.pid is None for known in self._pids)
+            headings = sum(other.pid is None for other in self._pids)
             pid = group.pid if group.pid is not None else HEADINGS + headings
             self._pids[group] = pid
             self._event({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": group.name}})

@@ -1,10 +1,11 @@
-"""A run as Perfetto's own format: one file for https://ui.perfetto.dev or trace_processor, everything on one clock.
+"""A run in Perfetto's own format: one file for https://ui.perfetto.dev or trace_processor, on one clock.
 
-The protocol buffers are those of the `perfetto` package. How tracks, slices, flows, counters and interned names are
-written follows Perfetto's "Writing TrackEvent protos synthetically".
+The protocol buffers are those of the `perfetto` package. How tracks, slices, flows, counters and interned
+names are written follows Perfetto's "Writing TrackEvent protos synthetically".
 
-A message whose parts are written one after the other is the message of all of them ("Protocol Buffers: Encoding", last one
-wins, repeated fields add up). So what many events share is serialised once, and only their times are written one by one.
+A message whose parts are written one after the other is the message of all of them ("Protocol Buffers:
+Encoding", last one wins, repeated fields add up). So what many events share is serialised once, and only
+their times are written one by one.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import polars as pl
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
 from tracelib.errors import TraceError
-from tracelib.export.nesting import strokes
-from tracelib.export.tracks import PLACE, Group, Track, counters, tracks
+from tracelib.export.tracks import PLACE, Group, Track, counters, first_ns, nested_layers, tracks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.analyses.results import Results
-
-__all__ = ["SEQUENCE", "write_perfetto"]
 
 #: All packets are of one sequence: interned names hold within one.
 SEQUENCE = 1
@@ -45,8 +43,8 @@ BEGIN, END, COUNTER = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END, Tr
 def write_perfetto(results: Results, findings: Mapping[str, Any], target: Path) -> None:
     """Write the run to `target`; `findings` is the document of `tracelib.findings.diagnose`.
 
-    Times are those of the aligned timeline, declared as REALTIME. Slices that cross each other on one thread, which no
-    sound recording has, stand on a track of their own beside it.
+    Times are those of the aligned timeline, declared as REALTIME. Slices that cross each other on one thread,
+    which a sound recording does not have, stand on a track of their own beside it.
 
     Raises
     ------
@@ -57,16 +55,11 @@ def write_perfetto(results: Results, findings: Mapping[str, Any], target: Path) 
 
     """
     with target.open("wb") as file:
-        writer = _Writer(file, _first(results))
+        writer = _Writer(file, first_ns(results))
         for track in tracks(results, findings):
             writer.track(track)
         for name, readings in counters(results):
             writer.counter(name, readings)
-
-
-def _first(results: Results) -> int:
-    known = results.trace.sources["first_ns"].drop_nulls().to_list()
-    return int(min([*known, results.window.start_ns]))
 
 
 class _Writer:
@@ -90,10 +83,11 @@ class _Writer:
         self._file.write(_before(PACKET_IN_TRACE, len(packet)) + packet)
 
     def _events(self, kinds: NDArray[np.int64], times: NDArray[np.int64], events: Sequence[bytes]) -> None:
-        """Write a packet for each of `times`, whose event is the bytes of the `TrackEvent` that `kinds` has the number of."""
+        """Write a packet for each of `times`; `kinds` has the number of its `TrackEvent` in `events`."""
         if len(times) and times.min() < 0:
             raise TraceError(
-                f"{times.min()} ns: a time before its clock's zero, which Perfetto's format does not hold. Use --to chrome."
+                f"{times.min()} ns: a time before its clock's zero, which Perfetto's format does not hold. "
+                "Use --to chrome."
             )
         bodies = [_before(EVENT_IN_PACKET, len(event)) + event for event in events]
         heads = [
@@ -132,8 +126,7 @@ class _Writer:
 
     def track(self, track: Track) -> None:
         """Write a track's descriptor and its slices; slices that cross each other on further tracks."""
-        layers = strokes(track.slices)
-        for number, (rows, closing) in enumerate(layers):
+        for number, (rows, closing) in enumerate(nested_layers(track.slices)):
             uuid = self._track_id(track, number)
             self._slices(uuid, track.slices, rows, closing)
 
@@ -160,14 +153,10 @@ class _Writer:
         details = slices.select("name", *(c for c in slices.columns if c not in PLACE))
         distinct = details.unique(maintain_order=True)
         numbered = distinct.with_row_index("kind")
-        kinds = (
-            details.join(numbered, on=details.columns, how="left", nulls_equal=True, maintain_order="left")[
-                "kind"
-            ]
-            .cast(pl.Int64)
-            .to_numpy()
-            .copy()
+        joined = details.join(
+            numbered, on=details.columns, how="left", nulls_equal=True, maintain_order="left"
         )
+        kinds = joined["kind"].cast(pl.Int64).to_numpy().copy()
         events = [self._begin(uuid, row) for row in distinct.iter_rows(named=True)]
         for row, flows in _arrows(slices):
             events.append(events[kinds[row]] + TrackEvent(flow_ids=flows).SerializeToString())
@@ -176,27 +165,27 @@ class _Writer:
         self._events(np.where(closing, len(events) - 1, kinds[rows]), times, events)
 
     def _begin(self, uuid: int, details: Mapping[str, Any]) -> bytes:
-        """Return the event that begins a slice with this `name`, `category` and whatever else is known of it."""
-        told = {name: value for name, value in details.items() if value is not None}
-        name = self._interned("event_names", told.pop("name", "") or "unnamed")
+        """Return the event that begins a slice of this `name`, `category` and other details."""
+        noted = {name: value for name, value in details.items() if value is not None}
+        name = self._interned("event_names", noted.pop("name", "") or "unnamed")
         event = TrackEvent(track_uuid=uuid, type=BEGIN, name_iid=name)
-        if "category" in told:
-            event.category_iids.append(self._interned("event_categories", told.pop("category")))
-        for detail, value in told.items():
+        if "category" in noted:
+            event.category_iids.append(self._interned("event_categories", noted.pop("category")))
+        for detail, value in noted.items():
             kind = {"int_value": value} if isinstance(value, int) else {"string_value": str(value)}
             event.debug_annotations.add(name=detail, **kind)
         written: bytes = event.SerializeToString()
         return written
 
     def _interned(self, table: str, text: str) -> int:
-        """Return the number that stands for `text` in `table`, from the packet before the one that needs it first."""
-        known = self._tables.setdefault(table, {})
-        if text not in known:
-            known[text] = len(known) + 1
+        """Return the number that stands for `text` in `table`; it is written before it is first needed."""
+        numbers = self._tables.setdefault(table, {})
+        if text not in numbers:
+            numbers[text] = len(numbers) + 1
             packet = _packet()
-            getattr(packet.interned_data, table).add(iid=known[text], name=text)
+            getattr(packet.interned_data, table).add(iid=numbers[text], name=text)
             self._write(packet.SerializeToString())
-        return known[text]
+        return numbers[text]
 
     def counter(self, name: str, readings: pl.DataFrame) -> None:
         """Write a counter's track and its readings."""
@@ -228,7 +217,7 @@ def _packet() -> Any:
 
 @lru_cache(maxsize=4096)
 def _before(tag: int, length: int) -> bytes:
-    """Return what stands before a message inside another: its field's tag and its length, each as a varint."""
+    """Return what precedes a message inside another: its field's tag and its length, each as a varint."""
     made = bytearray()
     for number in (tag, length):
         while number > 0x7F:
@@ -239,8 +228,9 @@ def _before(tag: int, length: int) -> bytes:
 
 
 def _varints(times: NDArray[np.int64]) -> list[bytes]:
-    """Return each time as a varint of `TIME_BYTES` - 1 bytes: seven bits in each, the low ones first, all but the last marked.
+    """Return each time as a varint of :data:`TIME_BYTES` bytes.
 
+    Seven bits in each, the low ones first, all but the last marked.
     Small times get more bytes than they need, which every reader of varints takes.
     """
     shifts = np.arange(TIME_BYTES, dtype=np.int64) * 7

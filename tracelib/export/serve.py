@@ -1,4 +1,4 @@
-"""Opens a run in Perfetto's own page, which fetches it once from this machine: nothing is uploaded anywhere."""
+"""Opens a run in Perfetto's own page, which fetches it once from this machine: nothing is uploaded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from tracelib.errors import TraceError
 
 if TYPE_CHECKING:
     from tracelib.trace import Trace
-
-__all__ = ["ADDRESS", "ORIGIN", "PerfettoLink", "open_in_perfetto"]
 
 ORIGIN = "https://ui.perfetto.dev"
 #: The one address but HTTPS from which that page's policy lets it fetch a trace.
@@ -34,7 +32,8 @@ class PerfettoLink:
         return f"{self.url} (fetched once, within {TIMEOUT_S} s)"
 
     def _repr_html_(self) -> str:
-        return f'<a href="{self.url}" target="_blank" rel="noopener">Open in Perfetto</a> (fetched once, within {TIMEOUT_S} s)'
+        link = f'<a href="{self.url}" target="_blank" rel="noopener">Open in Perfetto</a>'
+        return f"{link} (fetched once, within {TIMEOUT_S} s)"
 
 
 def open_in_perfetto(run: Trace, *, browser: bool = False, timeout_s: float = TIMEOUT_S) -> PerfettoLink:
@@ -117,4 +116,4 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         self.server.done = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (its name in the base class)
-        """Say nothing: a notebook's output is no server's log."""
+        """Say nothing: a notebook's output is not a server's log."""

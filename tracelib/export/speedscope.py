@@ -1,4 +1,4 @@
-"""A run for https://www.speedscope.app: CPU samples of each of the server's roles, and what each of its threads did."""
+"""A run for https://www.speedscope.app: CPU samples of the server's roles, and what each thread did."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelib.analyses.scheduling import SERVER
-from tracelib.export.nesting import strokes
-from tracelib.export.tracks import Track, tracks
+from tracelib.export.tracks import Layer, nested_layers, tracks
+from tracelib.words import role_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
     from tracelib.analyses.results import Results
 
-__all__ = ["SCHEMA", "write_speedscope"]
-
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+#: The number of each frame, by its name and its file.
+Frames = dict[tuple[str, str | None], int]
 
 
 def write_speedscope(results: Results, findings: Mapping[str, Any], target: Path) -> None:
     """Write the run to `target`, in speedscope's own file format; `findings` is the document of `diagnose`.
 
-    One sampled profile per role, its samples weighed by their period in the order of time; one evented profile per track of
-    a thread or a GPU. Times are ns since the window's start, because a viewer's numbers hold no ns since 1970.
+    One sampled profile per role, its samples weighed by their period in the order of time; one evented
+    profile per track of a thread or a GPU. Times are ns since the window's start, because a viewer's numbers
+    hold no ns since 1970.
 
     Raises
     ------
@@ -34,7 +35,7 @@ def write_speedscope(results: Results, findings: Mapping[str, Any], target: Path
         The file cannot be written.
 
     """
-    frames: dict[tuple[str, str | None], int] = {}
+    frames: Frames = {}
     profiles = [*_sampled(results, frames), *_evented(results, findings, frames)]
     shared = [{"name": name} | ({"file": file} if file else {}) for name, file in frames]
     document = {
@@ -47,23 +48,22 @@ def write_speedscope(results: Results, findings: Mapping[str, Any], target: Path
     target.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
-def _frame(frames: dict[tuple[str, str | None], int], name: str, file: str | None = None) -> int:
+def _frame(frames: Frames, name: str, file: str | None = None) -> int:
     return frames.setdefault((name, file), len(frames))
 
 
-def _sampled(results: Results, frames: dict[tuple[str, str | None], int]) -> Iterator[dict[str, Any]]:
+def _sampled(results: Results, frames: Frames) -> Iterator[dict[str, Any]]:
     chains = _chains(results.trace.stacks, frames)
-    named = results.trace.samples.join(results.trace.threads.select("thread", "role"), on="thread").sort(
-        "ts_ns"
-    )
+    roles = results.trace.threads.select("thread", "role")
+    samples = results.trace.samples.join(roles, on="thread").sort("ts_ns")
     for role in SERVER:
-        own = named.filter((pl.col("role") == role) & pl.col("stack").is_not_null())
+        own = samples.filter((pl.col("role") == role) & pl.col("stack").is_not_null())
         weights = own["period"].fill_null(1).to_list()
         if own.is_empty():
             continue
         yield {
             "type": "sampled",
-            "name": f"CPU samples: {role.replace('_', ' ')}",
+            "name": f"CPU samples: {role_name(role)}",
             "unit": "nanoseconds" if _in_ns(own) else "none",
             "startValue": 0,
             "endValue": sum(weights),
@@ -78,7 +78,7 @@ def _in_ns(samples: pl.DataFrame) -> bool:
     return bool(clock.all()) and samples["period"].null_count() == 0
 
 
-def _chains(stacks: pl.DataFrame, frames: dict[tuple[str, str | None], int]) -> dict[int, list[int]]:
+def _chains(stacks: pl.DataFrame, frames: Frames) -> dict[int, list[int]]:
     """Return each call chain as frames from the root to the innermost one."""
     chains: dict[int, list[int]] = {}
     rows = stacks.sort("stack", "depth", descending=[False, True])
@@ -89,37 +89,30 @@ def _chains(stacks: pl.DataFrame, frames: dict[tuple[str, str | None], int]) -> 
     return chains
 
 
-def _evented(
-    results: Results, findings: Mapping[str, Any], frames: dict[tuple[str, str | None], int]
-) -> Iterator[dict[str, Any]]:
+def _evented(results: Results, findings: Mapping[str, Any], frames: Frames) -> Iterator[dict[str, Any]]:
     for track in tracks(results, findings):
-        for number, (rows, closing) in enumerate(strokes(track.slices)):
-            yield _profile(track, number, rows.tolist(), closing.tolist(), results.window.start_ns, frames)
+        name = f"{track.group.name}: {track.name}"
+        for number, layer in enumerate(nested_layers(track.slices)):
+            events = _events(track.slices, layer, results.window.start_ns, frames)
+            yield {
+                "type": "evented",
+                "name": name + (" (crossing)" if number else ""),
+                "unit": "nanoseconds",
+                "startValue": events[0]["at"],
+                "endValue": events[-1]["at"],
+                "events": events,
+            }
 
 
-def _profile(
-    track: Track,
-    number: int,
-    rows: list[int],
-    closing: list[bool],
-    base: int,
-    frames: dict[tuple[str, str | None], int],
-) -> dict[str, Any]:
-    begins, lengths = track.slices["ts_ns"].to_list(), track.slices["dur_ns"].to_list()
-    names = [_frame(frames, name or "unnamed") for name in track.slices["name"].to_list()]
-    events = [
+def _events(slices: pl.DataFrame, layer: Layer, start_ns: int, frames: Frames) -> list[dict[str, Any]]:
+    """Return a layer's beginnings (O) and ends (C)."""
+    begins, lengths = slices["ts_ns"].to_list(), slices["dur_ns"].to_list()
+    numbers = [_frame(frames, name or "unnamed") for name in slices["name"].to_list()]
+    return [
         {
             "type": "C" if ends else "O",
-            "frame": names[row],
-            "at": begins[row] + (lengths[row] if ends else 0) - base,
+            "frame": numbers[row],
+            "at": begins[row] + (lengths[row] if ends else 0) - start_ns,
         }
-        for row, ends in zip(rows, closing, strict=True)
+        for row, ends in zip(*(part.tolist() for part in layer), strict=True)
     ]
-    return {
-        "type": "evented",
-        "name": f"{track.group.name}: {track.name}" + (" (crossing)" if number else ""),
-        "unit": "nanoseconds",
-        "startValue": events[0]["at"],
-        "endValue": events[-1]["at"],
-        "events": events,
-    }

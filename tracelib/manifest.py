@@ -89,10 +89,10 @@ def manifest_of(paths: Iterable[str | Path]) -> Manifest:
         See :func:`manifest`; or two of the folders hold one, which describe different runs.
 
     """
-    paths = [path for folder in map(Path, paths) if (path := folder / FILE_NAME).is_file()]
-    if len(paths) > 1:
-        raise _bad(paths[1], "", "another folder has one too", str(paths[0]), "Report one run at a time.")
-    return manifest(paths[0]) if paths else Manifest()
+    files = [file for folder in map(Path, paths) if (file := folder / FILE_NAME).is_file()]
+    if len(files) > 1:
+        raise _bad(files[1], "", "another folder has one too", str(files[0]), "Report one run at a time.")
+    return manifest(files[0]) if files else Manifest()
 
 
 def manifest(path: Path) -> Manifest:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tracelib.record.children import alive
 from tracelib.record.ftrace import PLACE, tracefs
 from tracelib.record.machine import MOUNT, OWN_MOUNTS, machine
+from tracelib.record.processes import alive
 
 #: Works for about 0.6 s of CPU time, then tells what it knows of itself.
 WORK = """

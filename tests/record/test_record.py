@@ -16,11 +16,11 @@ import tracelib
 from tests.conftest import ROOT
 from tests.record import busy, recording
 from tracelib import cli
-from tracelib.cli import flags
+from tracelib.cli.flags import PART_FAILED, USAGE_ERROR
 from tracelib.manifest import manifest
-from tracelib.record import perf, recipes
-from tracelib.record.proc import threads
-from tracelib.record.recipes import recipe, recipe_names
+from tracelib.record import perf, plan
+from tracelib.record.plan import recipe, recipe_names
+from tracelib.record.processes import threads
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_command_that_fails_is_named(tmp_path):
     status, said = recording.recorded(
         tmp_path / "out", "--command", "sh -c 'sleep 0.2; exit 7'", "--without", "ftrace"
     )
-    assert status == flags.PART_FAILED
+    assert status == PART_FAILED
     assert "command failed: the command ended with status 7" in said
     tracelib.load(tmp_path / "out")
 
@@ -177,7 +177,7 @@ def test_a_perf_that_fails_is_named_and_the_rest_is_recorded(tmp_path, monkeypat
         text=True,
         check=False,
     )
-    assert done.returncode == flags.PART_FAILED
+    assert done.returncode == PART_FAILED
     assert "perf failed: perf record: no such luck" in done.stderr
     assert [row["format"] for row in tracelib.load(tmp_path / "out").sources.iter_rows(named=True)] == [
         "ftrace"
@@ -228,7 +228,7 @@ def test_without_rights_it_takes_what_it_may_and_says_what_lacks():
             text=True,
             check=False,
         )
-        if done.returncode == flags.USAGE_ERROR and "without perf" in done.stderr + done.stdout:
+        if done.returncode == USAGE_ERROR and "without perf" in done.stderr + done.stdout:
             pytest.skip(f"this kernel lets users without rights sample nothing: {done.stderr}")
         assert done.returncode == 0, done.stderr + done.stdout
         assert "no wake-ups" in done.stdout
@@ -256,14 +256,14 @@ def test_without_rights_it_takes_what_it_may_and_says_what_lacks():
     ],
 )
 def test_bad_flags_are_one_line_and_status_2(flags, tmp_path, capsys):
-    assert cli.main(["record", "--out", str(tmp_path / "out"), *flags]) == flags.USAGE_ERROR
+    assert cli.main(["record", "--out", str(tmp_path / "out"), *flags]) == USAGE_ERROR
     said = capsys.readouterr().err
     assert said.startswith("tracelib: ")
     assert said.count("\n") == 1
 
 
 def test_that_there_is_no_server_to_record_is_said_before_the_recording(tmp_path, capsys):
-    if recipes.processes_of(recipe("trtllm"), threads().values()):
+    if plan.processes_of(recipe("trtllm"), threads().values()):
         pytest.skip("a server runs here")
     command = ["record", "--recipe", "trtllm", "--without", "perf", "--out", str(tmp_path / "out")]
     status = cli.main(command)
@@ -272,14 +272,14 @@ def test_that_there_is_no_server_to_record_is_said_before_the_recording(tmp_path
         pytest.skip("nothing can be recorded here")
     assert status == 0
     assert "no process is named ^trtllm|" in said.out
-    assert cli.main([*command, "--go"]) == flags.USAGE_ERROR
+    assert cli.main([*command, "--go"]) == USAGE_ERROR
     assert "no process is named ^trtllm|" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_with_something_in_it_is_not_touched(tmp_path, capsys):
     (tmp_path / "mine").write_text("x")
-    assert cli.main(["record", "--command", "true", "--out", str(tmp_path), "--go"]) == flags.USAGE_ERROR
+    assert cli.main(["record", "--command", "true", "--out", str(tmp_path), "--go"]) == USAGE_ERROR
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert "is empty" in capsys.readouterr().err
 

@@ -110,13 +110,13 @@ def _add_record(command: argparse.ArgumentParser) -> None:
 
 
 def _record(flags: argparse.Namespace) -> int:
-    from tracelib.record import machine, plan, recipes, recorder
-    from tracelib.record.proc import descendants, existing, threads
+    from tracelib.record import keeper, machine, plan
+    from tracelib.record.processes import descendants, existing, threads
 
     if flags.finish:
-        return recorder.finish(recorder.unfinished(flags.out))
-    chosen = recipes.recipe(flags.recipe)
-    named = flags.pid or ([] if flags.command else recipes.processes_of(chosen, threads().values()))
+        return keeper.finish(keeper.unfinished(flags.out))
+    chosen = plan.recipe(flags.recipe)
+    named = flags.pid or ([] if flags.command else plan.processes_of(chosen, threads().values()))
     pids = [*existing(named), *sorted(set(descendants(named)) - set(named))]
     found = machine.machine(pids)
     print("\n".join(["this machine", *map(plain, machine.lines(found))]))
@@ -139,7 +139,7 @@ def _record(flags: argparse.Namespace) -> int:
     if not flags.go:
         print("\nNothing was recorded: add --go.")
         return 0
-    return recorder.record(made)
+    return keeper.record(made)
 
 
 def _no_server(flags: argparse.Namespace, processes: str) -> None:
@@ -183,8 +183,7 @@ def _add_check(command: argparse.ArgumentParser) -> None:
 
 
 def _check(flags: argparse.Namespace) -> int:
-    from tracelib.record.check import check
-    from tracelib.record.verdict import STATES, lines
+    from tracelib.record.check import STATES, check, lines
 
     failing = listed(flags.fail_on, "--fail-on", STATES)
     if not 0 < flags.seconds <= 3600:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelib.record.proc import PROC
+from tracelib.record.processes import PROC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["CpuGroup", "cpu_group", "pressure_us", "stalled_us"]
 
 NO_LIMIT = "max 100000"
 
@@ -38,8 +36,8 @@ class CpuGroup:
     def stat(self) -> dict[str, int]:
         """Return the counters of cpu.stat as v2 spells them.
 
-        Keys where the kernel has them: `usage_usec`, `nr_periods`, `nr_throttled`, `throttled_usec`. v1 counts
-        `throttled_time` in ns; that is converted.
+        Keys where the kernel has them: `usage_usec`, `nr_periods`, `nr_throttled`, `throttled_usec`. v1
+        counts `throttled_time` in ns; that is converted.
         """
         counters = {
             key: int(value) for key, value in (line.split() for line in _lines(self.folder / "cpu.stat"))
@@ -53,7 +51,7 @@ class CpuGroup:
 
 
 def cpu_group(pid: int, proc: Path = PROC) -> CpuGroup | None:
-    """Return the cgroup that limits the CPU time of `pid`, None where no cgroup of the CPU controller is in sight."""
+    """Return the cgroup that limits the CPU time of `pid`; None where no such cgroup is in sight."""
     for version, path in _memberships(proc / str(pid) / "cgroup"):
         mount = _mount(version, proc / "self" / "mountinfo")
         if mount is not None:
@@ -65,12 +63,13 @@ def cpu_group(pid: int, proc: Path = PROC) -> CpuGroup | None:
 def pressure_us(proc: Path = PROC) -> int | None:
     """Return for how long somebody waited for a CPU so far, in us: on this machine, or in this container.
 
-    The top of the mounted cgroup v2 hierarchy is the whole machine on a host and the container in a container, while
-    /proc/pressure/cpu, the second choice, is the host's everywhere. None where the kernel does not count.
+    The top of the mounted cgroup v2 hierarchy is the whole machine on a host and the container in a
+    container, while /proc/pressure/cpu, the second choice, is the host's everywhere. None where the kernel
+    does not count.
     """
     mount = _mount(2, proc / "self" / "mountinfo")
-    told = None if mount is None else stalled_us(mount[0] / "cpu.pressure")
-    return stalled_us(proc / "pressure" / "cpu") if told is None else told
+    own = None if mount is None else stalled_us(mount[0] / "cpu.pressure")
+    return stalled_us(proc / "pressure" / "cpu") if own is None else own
 
 
 def stalled_us(path: Path) -> int | None:
@@ -86,7 +85,7 @@ def stalled_us(path: Path) -> int | None:
 
 
 def _memberships(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield version and path of the groups that can limit the CPU; v1's controller first: only one hierarchy has it."""
+    """Yield version and path of the groups that can limit the CPU; v1's first: only one hierarchy has it."""
     lines = [line.split(":", 2) for line in _lines(path)]
     yield from ((1, group) for _, controllers, group in lines if "cpu" in controllers.split(","))
     yield from ((2, group) for number, controllers, group in lines if number == "0" and not controllers)
@@ -108,8 +107,8 @@ def _mount(version: int, mountinfo: Path) -> tuple[Path, str] | None:
 def _upwards(mount: Path, root: str, group: str) -> Iterator[Path]:
     """Yield the folders of the group and of those above it, as far as the mount shows them.
 
-    Inside a container the mount often starts at the container's own group, while the path counts from the host's root:
-    a path that is not there means the mount itself.
+    Inside a container the mount often starts at the container's own group, while the path counts from the
+    host's root: a path that is not there means the mount itself.
     """
     inside = group.removeprefix(root) if root != "/" else group
     folder = mount / inside.lstrip("/")

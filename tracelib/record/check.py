@@ -1,33 +1,35 @@
-"""Is this server short of CPUs right now? Ten seconds of counters that the kernel keeps anyway; nothing is traced."""
+"""Is this server short of CPUs right now? Ten seconds of counters that the kernel keeps anyway.
+
+First what was measured between two snapshots, then what it says: one state, one sentence.
+"""
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tracelib.record import gpu
 from tracelib.record.cgroups import cpu_group, pressure_us
-from tracelib.record.proc import PROC, allowed_cpus, descendants, existing, threads
-from tracelib.record.verdict import Measured, ThreadUse, judged
+from tracelib.record.processes import PROC, allowed_cpus, descendants, existing, threads
+from tracelib.words import counted, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from tracelib.record.proc import Thread
-    from tracelib.record.verdict import Verdict
+    from tracelib.record.processes import Thread
 
-__all__ = ["Snapshot", "check", "measured", "snapshot"]
-
+#: How often the runnable threads are counted.
 SAMPLE_S = 0.1
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The counters at one moment. `quota` maps a cgroup's folder to its cpu.stat; `delay_ns` counts all CPUs."""
+    """The counters at one moment; `quota`: cpu.stat by cgroup's folder; `delay_ns`: of all CPUs."""
 
     at_ns: int
     threads: Mapping[int, Thread]
@@ -62,7 +64,7 @@ def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage:
 
 
 def snapshot(pids: Iterable[int] | None, proc: Path = PROC) -> Snapshot:
-    """Return the counters of the processes `pids`, or of all that /proc shows; this process, which watches, is left out."""
+    """Return the counters of the processes `pids`, or of all in /proc but this one, which watches."""
     chosen = None if pids is None else list(pids)
     groups = [cpu_group(pid, proc) for pid in ([os.getpid()] if chosen is None else chosen)]
     return Snapshot(
@@ -84,9 +86,10 @@ def measured(
     gpu_busy: Mapping[int, float] | None = None,
     runnable_max: int | None = None,
 ) -> Measured:
-    """Return what happened between two snapshots; `whole` says that they hold the whole machine, not chosen processes.
+    """Return what happened between two snapshots; `whole`: of the machine, not of chosen processes.
 
-    Threads that began in between count from their beginning; those that ended are not seen by `running` and `waiting`.
+    Threads that began in between count from their beginning; those that ended are not seen by `running` and
+    `waiting`.
     """
     length = after.at_ns - before.at_ns
     uses = [_use(before.threads.get(tid), thread, length) for tid, thread in after.threads.items()]
@@ -118,7 +121,7 @@ def _use(before: Thread | None, after: Thread, length: int) -> ThreadUse:
     run, wait = (before.run_ns, before.wait_ns) if same and before else (0, 0)
     ran, waited = after.run_ns - run, after.wait_ns - wait
     if same and before and before.yields is not None and before.yields == after.yields:
-        # It was runnable at both ends and never slept: what it did not run it waited, also in the wait that has not ended.
+        # It was runnable at both ends and never slept: it waited whenever it did not run, and may still.
         waited = max(waited, length - ran)
     return ThreadUse(after.pid, after.tid, after.name, ran / length, waited / length)
 
@@ -132,7 +135,7 @@ def _first(uses: Iterable[ThreadUse], by: str) -> tuple[ThreadUse, ...]:
 def _pressure(
     before: Snapshot, after: Snapshot, *, whole: bool, running: float, waiting: float, seen: bool
 ) -> tuple[float | None, str | None]:
-    """Return the pressure and its source: PSI for a whole machine, else its run delay, else the threads' own."""
+    """Return the pressure and its source: a whole machine's PSI or run delay, else the threads'."""
     length = after.at_ns - before.at_ns
     if whole and before.pressure_us is not None and after.pressure_us is not None:
         # The kernel adds up with a lag, so that a short window can hold a little more than itself.
@@ -153,7 +156,7 @@ def _grown(before: Snapshot, after: Snapshot, key: str) -> int | None:
 
 
 def _delay_ns(path: Path) -> int | None:
-    """Return the run delay summed over the CPUs from /proc/schedstat (second last number of a `cpuN` line)."""
+    """Return the run delay of all CPUs from /proc/schedstat (second last number of a `cpuN` line)."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -162,7 +165,7 @@ def _delay_ns(path: Path) -> int | None:
 
 
 def _runnable(seconds: float) -> list[int]:
-    """Return the number of runnable threads but this one, ten times a second: the fourth field of /proc/loadavg."""
+    """Return how many threads but this one are runnable, ten times a second, from /proc/loadavg."""
     counts, end = [], time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(SAMPLE_S, left))
@@ -183,3 +186,165 @@ def _quota_cpus(pids: list[int] | None) -> float | None:
     groups = (cpu_group(pid) for pid in ([os.getpid()] if pids is None else pids))
     limits = [limit for group in groups if group and (limit := group.quota_cpus()) is not None]
     return min(limits, default=None)
+
+
+#: What `judged` can find, the first that holds; the thresholds stand beside it.
+STATES = ("not_measured", "throttled", "cpu_shortage", "idle", "thread_saturated", "enough_cpu")
+THROTTLED_PERIODS = 0.05  # of the quota's periods: fewer are a burst at start-up
+WAITING = 0.1  # threads on average: a process that hardly runs may wait for most of what it wants
+SATURATED = 0.95  # of one CPU
+IDLE = 0.05  # of the CPUs that may be used
+GPU_BUSY = 0.6  # the article's line between a busy and a waiting GPU
+
+
+@dataclass(frozen=True)
+class ThreadUse:
+    """What one thread did in the window, as shares of it (0..1): on a CPU, and ready without one."""
+
+    pid: int
+    tid: int
+    name: str
+    running: float
+    waiting: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the window showed.
+
+    `cpus`: CPUs that the threads may use; `quota_cpus`: their cgroup's limit. `running`, `waiting`: threads
+    on a CPU and ready without one, on average; together they are the run queue's mean length. `pressure`
+    (0..1) comes from `pressure_from`: `psi` (share of time in which somebody waited), `schedstat` or
+    `threads` (waiting / wanted). `None` wherever the machine does not tell.
+    """
+
+    seconds: float
+    cpus: int
+    quota_cpus: float | None
+    running: float | None
+    waiting: float | None
+    pressure: float | None
+    pressure_from: str | None
+    throttled_periods: float | None
+    throttled_seconds: float | None
+    runnable_max: int | None
+    gpu_busy: Mapping[int, float] = field(default_factory=dict)
+    busiest: tuple[ThreadUse, ...] = ()
+    most_waiting: tuple[ThreadUse, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One of `STATES`, a sentence for a person, and the numbers."""
+
+    state: str
+    sentence: str
+    measured: Measured
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"schema": "tracelib.check/1", **asdict(self)}
+
+
+def judged(shown: Measured, *, shortage: float = 0.1) -> Verdict:
+    """Return the first of `STATES` that holds; CPUs are short from the pressure `shortage` on.
+
+    The GPUs do not decide: their utilisation counts waiting in a collective as busy, so that a starved server
+    can show 100 %.
+    """
+    state = _state(shown, shortage)
+    return Verdict(state, f"{_sentence(state, shown)}{_gpus(shown, state)}", shown)
+
+
+def _state(shown: Measured, shortage: float) -> str:
+    if shown.pressure is None or shown.running is None:
+        return "not_measured"
+    if (shown.throttled_periods or 0) >= THROTTLED_PERIODS:
+        return "throttled"
+    if shown.pressure >= shortage and (shown.pressure_from == "psi" or (shown.waiting or 0) >= WAITING):
+        return "cpu_shortage"
+    if shown.running < IDLE * shown.cpus:
+        return "idle"
+    saturated = shown.busiest and shown.busiest[0].running >= SATURATED
+    return "thread_saturated" if saturated else "enough_cpu"
+
+
+def _sentence(state: str, shown: Measured) -> str:
+    used = f"{shown.running or 0:.1f} of {_cpus_text(shown)} in use"
+    match state:
+        case "not_measured":
+            return (
+                "No thread was left to look at, or this kernel counts neither pressure (/proc/pressure/cpu) "
+                "nor run delay (/proc/PID/schedstat)."
+            )
+        case "throttled":
+            return (
+                f"The CPU quota of {shown.quota_cpus or 0:g} CPUs stopped the processes in "
+                f"{share(shown.throttled_periods or 0)} of its periods "
+                f"({shown.throttled_seconds or 0:.1f} s of threads' time): raise the quota, or start fewer threads."
+            )
+        case "cpu_shortage":
+            return (
+                f"Too few CPUs: {used}, and {shown.waiting or 0:.1f} threads ready without one on average "
+                f"({_pressure_text(shown)})."
+            )
+        case "idle":
+            return f"Nothing to do: {used}."
+        case "thread_saturated":
+            busy = shown.busiest[0]
+            return (
+                f"CPUs are left ({used}), but thread {busy.name!r} ({busy.pid}/{busy.tid}) fills one alone "
+                f"({share(busy.running)}): more CPUs do not help it. Polling looks the same: record a "
+                "trace to tell."
+            )
+    return f"Enough CPUs: {used}, {_pressure_text(shown)}."
+
+
+def _cpus_text(shown: Measured) -> str:
+    limit = "" if shown.quota_cpus is None else f" (quota {shown.quota_cpus:g})"
+    return f"{counted(shown.cpus, 'CPU')}{limit}"
+
+
+def _pressure_text(shown: Measured) -> str:
+    part = share(shown.pressure or 0)
+    if shown.pressure_from == "psi":
+        return f"some thread waited {part} of the time"
+    return f"{part} of the CPU time that threads wanted was waiting"
+
+
+def _gpus(shown: Measured, state: str) -> str:
+    if not shown.gpu_busy:
+        return ""
+    busy = statistics.median(shown.gpu_busy.values())
+    waiting, text = busy < GPU_BUSY, f" GPUs are {share(busy)} busy"
+    if state in {"throttled", "cpu_shortage"}:
+        then = "they wait for it" if waiting else "though ranks that wait for each other count as busy"
+        return f"{text}: {then}."
+    idle = waiting and state in {"enough_cpu", "thread_saturated"}
+    return f"{text}{', and the number of CPUs is not the reason' if idle else ''}."
+
+
+def lines(verdict: Verdict) -> Iterator[str]:
+    """Yield what a person reads: the sentence, then the numbers it rests on."""
+    shown = verdict.measured
+    yield f"{verdict.state}: {verdict.sentence}"
+    yield _row("watched", f"{shown.seconds:.1f} s, {_cpus_text(shown)}")
+    if shown.running is not None and shown.waiting is not None:
+        most = "" if shown.runnable_max is None else f"; {shown.runnable_max} runnable at most"
+        average = f"{shown.running:.2f} running, {shown.waiting:.2f} waiting for a CPU, on average"
+        yield _row("threads", average + most)
+    if shown.pressure is not None:
+        yield _row("pressure", f"{_pressure_text(shown)} [{shown.pressure_from}]")
+    if shown.throttled_periods is not None:
+        stopped = f"stopped in {share(shown.throttled_periods)} of its periods"
+        yield _row("quota", f"{stopped}, {shown.throttled_seconds or 0:.2f} s in all")
+    for index, busy in shown.gpu_busy.items():
+        yield _row(f"GPU {index}", f"{share(busy)} busy")
+    for title, uses in (("busiest", shown.busiest), ("most waiting", shown.most_waiting)):
+        for use in uses:
+            shares = f"running {share(use.running)}, waiting {share(use.waiting)}"
+            yield _row(title, f"{use.name} {use.pid}/{use.tid}: {shares}")
+
+
+def _row(title: str, text: str) -> str:
+    return f"  {title:<14}{text}"

@@ -1,21 +1,106 @@
-"""The recording's folder: `run.toml`, which a report reads, and `recording.toml`, which says what was done."""
+"""What a recording leaves in its folder.
+
+That is `run.toml` for a report, the kernel's counters before and after, and `recording.toml`: what was done.
+"""
 
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from tracelib.manifest import FILE_NAME, SCHEMA
+from tracelib.record.cgroups import cpu_group
+from tracelib.record.processes import PROC, allowed_cpus, descendants, outside_ids, threads
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tracelib.record.cgroups import CpuGroup
-    from tracelib.record.clocks import ClockReading
-    from tracelib.record.proc import Thread
+    from tracelib.record.processes import Thread
 
-__all__ = ["write_cpu_stat", "write_recording", "write_run", "write_threads"]
+CLOCKS = {
+    "realtime": time.CLOCK_REALTIME,
+    "boottime": time.CLOCK_BOOTTIME,
+    "monotonic_raw": time.CLOCK_MONOTONIC_RAW,
+    "tai": time.CLOCK_TAI,
+}
+TRIES = 50
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """One moment on every clock in ns; the readings lie within `error_ns` of `at["monotonic"]`."""
+
+    at: Mapping[str, int]
+    error_ns: int
+
+
+def read_clocks() -> ClockReading:
+    """Return the tightest of several readings of all clocks, each taken between two of CLOCK_MONOTONIC.
+
+    A reading that the scheduler interrupted takes longer and is passed over. Definitions: clock_gettime(2).
+    """
+    return min((_reading() for _ in range(TRIES)), key=lambda reading: reading.error_ns)
+
+
+def _reading() -> ClockReading:
+    first = time.monotonic_ns()
+    at = {name: time.clock_gettime_ns(clock) for name, clock in CLOCKS.items()}
+    last = time.monotonic_ns()
+    return ClockReading({"monotonic": (first + last) // 2, **at}, (last - first + 1) // 2)
+
+
+@dataclass
+class Counters:
+    """The kernel's own counters before and after, which cost nothing in between.
+
+    They are of every thread, and of the quota, affinity and ids of `pids` (of ourselves if there are none).
+    """
+
+    folder: Path
+    cpus: int
+    pids: Sequence[int]
+    about: dict[str, Any]
+    _clocks: ClockReading = field(default_factory=read_clocks)
+    _copied_ns: list[int] = field(default_factory=list)
+    _limits: dict[str, Any] = field(default_factory=dict)  # what run.toml says of the processes
+
+    def take(self, side: str) -> None:
+        """Copy the counters to files that end in `side` ("before", "after"), and write run.toml."""
+        chosen = descendants(self.pids) if self.pids else None
+        write_threads(self.folder / f"threads.{side}.tsv", threads())
+        group = cpu_group(self.pids[0] if self.pids else os.getpid())
+        if group is not None and group.quota_cpus() is not None:
+            write_cpu_stat(self.folder / f"cpu.stat.{side}", group)
+            self._copied_ns.append(time.monotonic_ns())
+        pressure = PROC / "pressure" / "cpu"
+        if pressure.exists():
+            (self.folder / f"pressure.{side}").write_text(pressure.read_text())
+        allowed = len(allowed_cpus(threads(chosen) if chosen else [0]))
+        if allowed:  # the processes are still there
+            self._limits = {
+                "allowed_cpus": allowed,
+                "cpu_max": group.cpu_max() if group and group.quota_cpus() else "",
+                "pids": outside_ids(chosen) if chosen else {},
+            }
+        self.write_run()
+
+    def write_run(self) -> None:
+        """Write run.toml with what is in the folder by now."""
+        both = len(self._copied_ns) == 2
+        write_run(
+            self.folder,
+            clocks=self._clocks,
+            cpus=self.cpus,
+            about=self.about,
+            **self._limits,
+            seconds=(self._copied_ns[1] - self._copied_ns[0]) / 1e9 if both else None,
+        )
 
 
 def write_run(
@@ -31,7 +116,8 @@ def write_run(
 ) -> None:
     """Write run.toml (keys: docs/run-toml.md) with what is in the folder by now.
 
-    `seconds` lies between the two copies of cpu.stat; `about` holds what the user said: title, ticket, roles, requests.
+    `seconds` lies between the two copies of cpu.stat; `about` holds what the user said: title, ticket, roles,
+    requests.
     """
     quota: dict[str, Any] = {"cpu_max": cpu_max} if cpu_max else {}
     if (folder / "cpu.stat.after").exists() and seconds is not None:
@@ -42,7 +128,7 @@ def write_run(
         }
     requests = about.get("requests", {})
     data = {
-        "schema": "tracelib.run/1",
+        "schema": SCHEMA,
         **{name: about[name] for name in ("title", "ticket") if about.get(name)},
         "clocks": {f"{name}_ns": at for name, at in clocks.at.items()} | {"ftrace": "mono"},
         "host": {"name": os.uname().nodename, "cpus": cpus, "allowed_cpus": allowed_cpus},
@@ -51,16 +137,16 @@ def write_run(
         "pids": {str(inside): outside for inside, outside in pids.items()},
         "requests": requests if requests and (folder / requests["file"]).is_file() else {},
     }
-    _write(folder / "run.toml", {name: value for name, value in data.items() if value})
+    _write(folder / FILE_NAME, {name: value for name, value in data.items() if value})
 
 
 def write_recording(folder: Path, data: Mapping[str, Any]) -> None:
-    """Write recording.toml: the plan, and each step with its state, its note, and what is needed to undo it."""
+    """Write recording.toml: the plan, and each step's state, note, and what it takes to undo it."""
     _write(folder / "recording.toml", {"schema": "tracelib.recording/1", **data})
 
 
 def write_threads(path: Path, threads: Mapping[int, Thread]) -> None:
-    """Write the threads' counters as tab-separated values; names are the processes' own and lose what is not printable."""
+    """Write the threads' counters as tab-separated values; names lose what is not printable."""
     rows = ["pid\ttid\tstart\trun_ns\twait_ns\tname"]
     for tid, thread in sorted(threads.items()):
         name = "".join(c if c.isprintable() else "?" for c in thread.name)

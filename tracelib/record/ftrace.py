@@ -1,7 +1,7 @@
 """An ftrace instance of our own, which the kernel switches off if its owner dies, whatever killed it.
 
-An instance has its own buffer, clock, events and switch; nobody else's tracing is touched. Definitions: the kernel's
-Documentation/trace/ftrace.rst ("Instances") and events.rst ("Event triggers").
+An instance has its own buffer, clock, events and switch; nobody else's tracing is touched. Definitions: the
+kernel's Documentation/trace/ftrace.rst ("Instances") and events.rst ("Event triggers").
 """
 
 from __future__ import annotations
@@ -10,26 +10,14 @@ import gzip
 import os
 import re
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tracelib.record.proc import PROC, start_time
+from tracelib.record.processes import PROC, start_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-__all__ = [
-    "EVENTS",
-    "PLACE",
-    "begin",
-    "buffer_kb",
-    "halt",
-    "instances_left",
-    "remove",
-    "save",
-    "shell_lines",
-    "tracefs",
-]
 
 EVENTS = ("sched_switch", "sched_wakeup", "sched_waking", "sched_wakeup_new")
 PLACE = Path("/sys/kernel/tracing")  # where it belongs
@@ -53,8 +41,9 @@ def buffer_kb(cpus: int, available_kb: int) -> int:
 def begin(place: Path, kb: int) -> tuple[Path, str]:
     """Make an instance that this process owns and switch it on; return its folder and what it lacks.
 
-    The kernel switches it off when this process ends (a `traceoff` trigger on its exit), so that no way of dying leaves
-    tracing on. For that this process takes the instance's short name as its own, which must be unique.
+    The kernel switches it off when this process ends (a `traceoff` trigger on its exit), so that no way of
+    dying leaves tracing on. For that this process takes the instance's short name as its own, which must be
+    unique.
 
     Raises
     ------
@@ -90,7 +79,7 @@ def halt(instance: Path) -> None:
 
 
 def save(instance: Path, text: Path) -> str:
-    """Write the buffer as gzipped text, whole or not at all, with the clock that the kernel's text does not name.
+    """Write the buffer as gzipped text, whole or not at all, with the clock, which the kernel does not name.
 
     Return what was overwritten, if anything.
     """
@@ -142,7 +131,8 @@ def shell_lines(place: Path, kb: int, seconds: float, output: str) -> Sequence[s
     """Return the same by hand, for a person with a root shell."""
     folder = place / "instances/tracelib"
     return (
-        f"mkdir {folder}; cd {folder}; echo 0 > tracing_on; echo mono > trace_clock; echo {kb} > buffer_size_kb",
+        f"mkdir {folder}; cd {folder}; echo 0 > tracing_on",
+        f"echo mono > trace_clock; echo {kb} > buffer_size_kb",
         "echo 1 > options/record-tgid",
         f"for e in {' '.join(EVENTS)}; do echo 1 > events/sched/$e/enable; done",
         f"echo 1 > tracing_on; sleep {seconds:g}; echo 0 > tracing_on",
@@ -152,3 +142,32 @@ def shell_lines(place: Path, kb: int, seconds: float, output: str) -> Sequence[s
 
 def _namespace() -> int:
     return (PROC / "self/ns/pid").stat().st_ino
+
+
+@dataclass
+class Ftrace:
+    """An instance in tracefs, which the kernel switches off when its owner dies."""
+
+    folder: Path
+    place: Path
+    kb: int
+    name: str = "ftrace"
+    handle: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> None:
+        instance, lacks = begin(self.place, self.kb)
+        self.handle.update(instance=str(instance), lacks=lacks)
+
+    def stop(self) -> None:
+        if self.handle:
+            halt(Path(self.handle["instance"]))
+
+    def save(self) -> str:
+        if not self.handle:
+            raise OSError("no instance was made")
+        overwritten = save(Path(self.handle["instance"]), self.folder / "ftrace.txt.gz")
+        return "; ".join(filter(None, [self.handle["lacks"], overwritten]))
+
+    def close(self) -> None:
+        if self.handle:
+            remove(Path(self.handle["instance"]))

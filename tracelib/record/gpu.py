@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import statistics
 import subprocess
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tracelib.record.processes import child, ended, mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-__all__ = ["busy_shares", "start", "stopped"]
-
+FIELDS = "timestamp,index,utilization.gpu,utilization.memory,power.draw,clocks.sm,memory.used"
 EVERY_MS = 500
 PATIENCE_S = 5.0
 
@@ -32,7 +36,7 @@ def start() -> subprocess.Popen[str] | None:
 
 
 def stopped(sampling: subprocess.Popen[str] | None) -> str:
-    """Stop sampling and return what was printed; a hanging driver is not waited for longer than some seconds."""
+    """Stop sampling and return what was printed; a hanging driver is given a few seconds."""
     if sampling is None:
         return ""
     sampling.terminate()
@@ -44,10 +48,10 @@ def stopped(sampling: subprocess.Popen[str] | None) -> str:
 
 
 def busy_shares(text: str) -> Mapping[int, float]:
-    """Return GPU index -> mean utilisation (0..1) of lines "INDEX, PERCENT"; a GPU that does not report it is left out.
+    """Return GPU index -> mean utilisation (0..1) of lines "INDEX, PERCENT"; other lines are left out.
 
-    Utilisation is the share of time in which some kernel ran (nvidia-smi's manual, "Utilization"): a rank that spins in a
-    collective for a late peer counts as busy.
+    Utilisation is the share of time in which some kernel ran (nvidia-smi's manual, "Utilization"): a rank
+    that spins in a collective for a late peer counts as busy.
     """
     samples: dict[int, list[float]] = {}
     for line in text.splitlines():
@@ -55,3 +59,33 @@ def busy_shares(text: str) -> Mapping[int, float]:
         if index.strip().isdigit() and percent.strip().isdigit():
             samples.setdefault(int(index), []).append(int(percent) / 100)
     return {index: statistics.fmean(values) for index, values in sorted(samples.items())}
+
+
+@dataclass
+class Gpu:
+    """Utilisation, power and clocks of every GPU, twice a second."""
+
+    folder: Path
+    name: str = "gpu"
+    handle: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> None:
+        with (self.folder / "gpu.csv").open("wb") as table:
+            started = child(
+                ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv", f"--loop-ms={EVERY_MS}"],
+                death=signal.SIGTERM,
+                stdin=subprocess.DEVNULL,
+                stdout=table,
+                stderr=subprocess.DEVNULL,
+            )
+        self.handle.update(mark(started.pid))
+
+    def stop(self) -> None:
+        if self.handle and not ended(self.handle, signal.SIGTERM, signal.SIGKILL):
+            raise OSError(f"nvidia-smi (process {self.handle['pid']}) does not end")
+
+    def save(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Nothing outlives the process."""

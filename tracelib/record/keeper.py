@@ -1,9 +1,10 @@
 """The process that owns everything which could outlive a recording.
 
-`tracelib record` starts it in a session of its own and holds the other end of its standard input: when that end closes, for
-whatever reason, the recording is ended and saved. If the keeper itself is killed, the kernel ends perf (a signal on its
-parent's death) and switches ftrace off (a trigger on its owner's exit), and `tracelib record` starts a second keeper that
-saves and clears away. Run as `python -m tracelib.record.keeper`, told what to do by one line of JSON.
+`tracelib record` starts it in a session of its own and holds the other end of its standard input: when that
+end closes, for whatever reason, the recording is ended and saved. If the keeper itself is killed, the kernel
+ends perf (a signal on its parent's death) and switches ftrace off (a trigger on its owner's exit), and
+`tracelib record` starts a second keeper that saves and clears away. Run as `python -m
+tracelib.record.keeper`, told what to do by one line of JSON.
 """
 
 from __future__ import annotations
@@ -17,23 +18,18 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tracelib.record.children import alive, mark
-from tracelib.record.counters import Counters
-from tracelib.record.folder import write_recording
-from tracelib.record.ftrace import instances_left, remove, tracefs
+from tracelib.errors import BadParameter
+from tracelib.record import ftrace, gpu, perf
+from tracelib.record.folder import Counters, write_recording
 from tracelib.record.machine import MOUNT
-from tracelib.record.plan import Plan
-from tracelib.record.steps import Perf, planned
-from tracelib.record.workload import Workload
+from tracelib.record.plan import BACKSTOP_S, Plan
+from tracelib.record.processes import Workload, alive, mark
+from tracelib.record.profiler import Profiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tracelib.record.steps import Step
-
-__all__ = ["COMPLETE", "PARTLY", "Keeper", "clear", "main"]
 
 COMPLETE, PARTLY = 0, 3
 POLL_S = 0.05
@@ -49,6 +45,70 @@ OWN_FILES = (
     ".perf.*",
 )
 STDIN = 0
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def record(made: Plan) -> int:
+    """Carry out a plan; return 0 (complete) or 3 (something is missing, and named).
+
+    SIGINT, SIGTERM and SIGHUP end the recording early; it is saved.
+    """
+    status = _kept({"plan": made.as_json()}, made.prefix)
+    if status in (COMPLETE, PARTLY):
+        return status
+    if not (Path(made.folder) / "recording.toml").exists():  # it was killed before it had begun
+        clear(Path(made.folder))
+        return PARTLY
+    sys.stderr.write(f"tracelib: the recorder was killed (status {status}); saving what it recorded\n")
+    return finish(made)
+
+
+def finish(made: Plan) -> int:
+    """Save and clear away what killed recorders have left of this plan."""
+    _kept({"finish": made.folder}, made.prefix)
+    return PARTLY
+
+
+def unfinished(folder: Path) -> Plan:
+    """Return the plan of a recording that was begun in this folder.
+
+    Raises
+    ------
+    BadParameter
+        There is none.
+
+    """
+    path = folder / "recording.toml"
+    if not path.is_file():
+        raise BadParameter(
+            "--out", folder, ["a folder with the recording.toml of a recorder that was killed"]
+        )
+    return Plan(**tomllib.loads(path.read_text())["plan"])
+
+
+def _kept(job: dict[str, Any], prefix: tuple[str, ...]) -> int:
+    """Run a keeper in a session of its own; the signals that would end us end its recording instead."""
+    with subprocess.Popen(
+        [*prefix, sys.executable, "-m", "tracelib.record.keeper"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    ) as keeper:
+        assert keeper.stdin is not None
+        told = keeper.stdin
+
+        def stop(*_: object) -> None:
+            told.close()
+
+        told.write(json.dumps(job).encode() + b"\n")
+        told.flush()
+        before = {number: signal.signal(number, stop) for number in SIGNALS}
+        try:
+            return keeper.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def main() -> int:
@@ -67,10 +127,10 @@ def main() -> int:
     made = Plan(**(saved["plan"] if saved else job["plan"]))
     if made.mount_tracefs:
         subprocess.run(MOUNT, check=True)
-    place = tracefs()
-    for left in instances_left(place) if made.tracefs and place else ():
+    place = ftrace.tracefs()
+    for left in ftrace.instances_left(place) if made.tracefs and place else ():
         if saved is None or str(left) not in str(saved["steps"]):
-            remove(left)
+            ftrace.remove(left)
             say(f"removed an ftrace instance whose owner was killed: {left.name}")
     keeper = Keeper(made)
     return keeper.record() if saved is None else keeper.finish(saved)
@@ -98,7 +158,7 @@ class Keeper:
         self._log("recording")
         try:
             for step in self.steps:
-                if isinstance(step, Perf):
+                if isinstance(step, perf.Perf):
                     step.pids = pids
                 self._begin(step)
             if self.workload:
@@ -135,7 +195,7 @@ class Keeper:
                 self.stopped = "stopped early"
 
     def _end(self, counters: Counters | None) -> None:
-        """Stop all recorders at once, then save, then clear away; one that fails does not keep the others from it."""
+        """Stop all recorders at once, then save, then clear away; a failure of one stops no other."""
         begun = [step for step in self.steps if self.states.get(step.name, "planned") != "planned"]
         for step in reversed(begun):
             self._attempt(step.name, step.stop)
@@ -167,13 +227,13 @@ class Keeper:
         return PARTLY if failed or self.stopped else COMPLETE
 
     def _begin(self, step: Step) -> None:
-        """Start a step; that it is about to start is written down first, since we can be killed in between."""
+        """Start a step; write down first that it is about to start, since we can be killed in between."""
         self.states[step.name] = "starting"
         self._log("recording")
         self._attempt(step.name, step.start, "recording")
 
     def _attempt(self, name: str, action: Callable[[], str | None], then: str = "") -> None:
-        """Do one thing of one step; an error of the machine is noted in the step's state, and the others go on."""
+        """Do one thing of one step; the step's state notes an error of the machine, and the others go on."""
         try:
             note = action()
         except (OSError, subprocess.SubprocessError) as error:
@@ -207,7 +267,7 @@ class Keeper:
 
 
 def clear(folder: Path) -> None:
-    """Remove our own files from a folder in which nothing was recorded, and the folder if nothing else is in it."""
+    """Remove our files from a folder in which nothing was recorded, and the folder if it is then empty."""
     for pattern in OWN_FILES:
         for path in folder.glob(pattern):
             path.unlink()
@@ -222,6 +282,43 @@ def say(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+class Step(Protocol):
+    """One recorder."""
+
+    name: str
+    handle: dict[str, Any]
+
+    def start(self) -> None:
+        """Begin to record, or raise OSError."""
+        ...
+
+    def stop(self) -> None:
+        """Stop recording at once."""
+        ...
+
+    def save(self) -> str:
+        """Write what was recorded to the folder; return what should be known of it."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        ...
+
+
+def planned(made: Plan) -> list[Step]:
+    """Return a plan's steps as they start: the slowest first, so that all cover the same time."""
+    folder, steps = Path(made.folder), list[Step]()
+    if made.start_url:
+        steps.append(Profiler(folder, made.start_url, made.stop_url, made.server_traces))
+    if made.rung:
+        steps.append(perf.Perf(folder, made.rung, made.cpus, made.seconds + BACKSTOP_S))
+    if made.tracefs:
+        steps.append(ftrace.Ftrace(folder, Path(made.tracefs), made.buffer_kb))
+    if made.gpu:
+        steps.append(gpu.Gpu(folder))
+    return steps
 
 
 if __name__ == "__main__":

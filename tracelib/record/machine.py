@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.ftrace import tracefs
-from tracelib.record.proc import PROC, allowed_cpus
+from tracelib.record.processes import PROC, allowed_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelib.record.cgroups import CpuGroup
 
-__all__ = ["MOUNT", "Machine", "lines", "machine"]
-
+MISSING = "not installed"
 #: Private mounts that end with the process: for tracefs where nobody mounted it.
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 MOUNT = ("mount", "-t", "tracefs", "nodev", "/sys/kernel/tracing")
@@ -52,7 +51,7 @@ class Machine:
 
 
 def machine(pids: Sequence[int] = ()) -> Machine:
-    """Return what this machine permits the present user; affinity and quota are those of `pids`, or our own."""
+    """Return what this machine permits this user; affinity and quota are those of `pids`, or our own."""
     place, watched = tracefs(), list(pids) or [os.getpid()]
     return Machine(
         kernel=os.uname().release,
@@ -75,28 +74,33 @@ def machine(pids: Sequence[int] = ()) -> Machine:
 def lines(found: Machine) -> Iterator[str]:
     """Yield what a person reads of it."""
     quota = found.group and found.group.quota_cpus()
+    user = "root" if found.root else f"user {os.geteuid()}"
     version = f"cgroup v{found.group.version}" if found.group else "no cgroup in sight"
-    yield f"  kernel        {found.kernel}, clock source {found.clock_source}, {'root' if found.root else f'user {os.geteuid()}'}"
-    yield f"  CPUs          {found.cpus_allowed} may be used of {found.cpus_online}; {version}, {f'quota of {quota:g} CPUs' if quota else 'no quota'}"
-    yield f"  perf          {found.tools['perf'] or 'not installed'}, perf_event_paranoid {found.paranoid}"
-    yield f"  tracefs       {_tracefs_text(found)}"
-    yield f"  pressure      {'counted' if found.pressure else 'not counted by this kernel'}"
+    limit = f"quota of {quota:g} CPUs" if quota else "no quota"
+    yield _row("kernel", f"{found.kernel}, clock source {found.clock_source}, {user}")
+    yield _row("CPUs", f"{found.cpus_allowed} may be used of {found.cpus_online}; {version}, {limit}")
+    yield _row("perf", f"{found.tools['perf'] or MISSING}, perf_event_paranoid {found.paranoid}")
+    yield _row("tracefs", _tracefs_text(found))
+    yield _row("pressure", "counted" if found.pressure else "not counted by this kernel")
     for name in ("trace-cmd", "nsys", "nvidia-smi"):
-        yield f"  {name:<14}{found.tools[name] or 'not installed'}"
+        yield _row(name, found.tools[name] or MISSING)
+
+
+def _row(title: str, text: str) -> str:
+    return f"  {title:<14}{text}"
 
 
 def _tracefs_text(found: Machine) -> str:
     if found.tracefs is not None:
-        return f"{found.tracefs}, {'writable' if found.tracefs_writable else 'not writable by this user (needs root)'}"
-    return (
-        "not mounted; will be mounted for the recorder alone"
-        if found.mounts_tracefs
-        else "not mounted (as root: mount -t tracefs nodev /sys/kernel/tracing)"
-    )
+        access = "writable" if found.tracefs_writable else "not writable by this user (needs root)"
+        return f"{found.tracefs}, {access}"
+    if found.mounts_tracefs:
+        return "not mounted; will be mounted for the recorder alone"
+    return "not mounted (as root: mount -t tracefs nodev /sys/kernel/tracing)"
 
 
 def _can_mount() -> bool:
-    """Say whether tracefs can be mounted in a namespace of one's own: tried, since root in a container often may not."""
+    """Try to mount tracefs in a namespace of our own: root in a container often may not."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     return subprocess.run([*OWN_MOUNTS, *MOUNT], capture_output=True, check=False).returncode == 0

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import signal
 import subprocess
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tracelib.record.processes import PROC, child, descendants, ended, mark, threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["RUNGS", "Rung", "convert", "permitted", "record_command", "script_command"]
-
+START_S, END_S = 20.0, 120.0
 SAMPLES = ("-e", "cpu-clock/freq=199,call-graph=fp/")
 SCHEDULER = ("-e", "sched:sched_switch", "-e", "sched:sched_wakeup")
 #: perf's own records of switches need no tracepoints, hence no tracefs.
@@ -40,15 +43,21 @@ RUNGS = (
         "samples and switches of the whole machine",
         (*SAMPLES, *SWITCHES),
         whole=True,
-        lacks="no wake-ups: asleep and ready without a CPU are hard to tell apart (needs root, or perf_event_paranoid -1 and a readable tracefs)",
+        lacks="no wake-ups: asleep and ready without a CPU are hard to tell apart "
+        "(needs root, or perf_event_paranoid -1 and a readable tracefs)",
     ),
     Rung(
         "samples and switches of the processes alone",
         (*SAMPLES, *SWITCHES),
         whole=False,
-        lacks="no wake-ups and nothing of other processes (needs root, CAP_PERFMON, or perf_event_paranoid 0)",
+        lacks="no wake-ups, no other processes (needs root, CAP_PERFMON, or perf_event_paranoid 0)",
     ),
 )
+
+
+def rung_of(name: str) -> Rung:
+    """Return the rung of this name."""
+    return next(rung for rung in RUNGS if rung.name == name)
 
 
 def pages(cpus: int) -> int:
@@ -60,7 +69,7 @@ def pages(cpus: int) -> int:
 def record_command(
     rung: Rung, *, cpus: int, pids: Sequence[int | str], seconds: float, output: str
 ) -> list[str]:
-    """Return the command that records `seconds`; `-k mono` and the header's pair of clocks tie it to other traces."""
+    """Return the command that records `seconds`; `-k mono` and the header's clocks tie it to other traces."""
     scope = ["-a", "-m", str(pages(cpus))] if rung.whole else ["-p", ",".join(map(str, pids))]
     return [
         "perf",
@@ -135,7 +144,7 @@ def convert(data: Path, text: Path) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which perf says the same for every user: no configuration of one's own, no pager."""
+    """Return an environment in which perf says the same for every user: no configuration, no pager."""
     return {**os.environ, "PERF_CONFIG": "/dev/null", "LC_ALL": "C", "PAGER": "cat"}
 
 
@@ -143,3 +152,80 @@ def last_words(text: str) -> str:
     """Return the first line of what a program said that is more than a heading."""
     lines = [line.strip() for line in text.splitlines()]
     return next((line for line in lines if line and line not in {"Error:", "WARNING:"}), "it said nothing")
+
+
+@dataclass
+class Perf:
+    """`perf record`, which gets SIGINT when its parent dies, writes its file to the end, and leaves."""
+
+    folder: Path
+    rung: str
+    cpus: int
+    seconds: float
+    name: str = "perf"
+    handle: dict[str, Any] = field(default_factory=dict)
+    pids: Sequence[int] = ()
+
+    def start(self) -> None:
+        data, said = self.folder / "perf.data", self.folder / ".perf.messages"
+        command = record_command(
+            rung_of(self.rung), cpus=self.cpus, pids=self.pids, seconds=self.seconds, output=str(data)
+        )
+        with said.open("wb") as messages:
+            started = child(
+                command,
+                death=signal.SIGINT,
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                env=environment(),
+            )
+        self.handle.update(mark(started.pid))
+        limit = time.monotonic() + START_S
+        # It becomes `sleep` (its own child) when its events are on: before that, what happens is not in the
+        # recording.
+        while not _sleeps(started.pid) and started.poll() is None and time.monotonic() < limit:
+            time.sleep(0.05)
+        if started.poll() is not None:
+            raise OSError(f"perf record: {last_words(said.read_text(errors='replace'))}")
+
+    def stop(self) -> None:
+        if not self.handle:  # whoever started it was killed before it could write that down
+            self.handle.update(_perf_that_writes(self.folder / "perf.data"))
+        # At its end perf looks up the build ids of all that it saw, which takes its time on a large machine.
+        if self.handle and not ended(self.handle, signal.SIGINT, signal.SIGKILL, patience_s=END_S):
+            raise OSError(f"perf (process {self.handle['pid']}) does not end")
+
+    def save(self) -> str:
+        data, text = self.folder / "perf.data", self.folder / "perf.txt.gz"
+        if text.exists():  # whoever was killed had come as far as this
+            data.unlink(missing_ok=True)
+            return ""
+        if not data.exists():
+            raise OSError("perf wrote no recording")
+        note = convert(data, text)
+        data.unlink()
+        return note
+
+    def close(self) -> None:
+        (self.folder / ".perf.messages").unlink(missing_ok=True)
+        data = self.folder / "perf.data"
+        if data.exists():  # it could not be converted, and would keep the rest of the folder from being read
+            data.replace(self.folder / ".perf.data.unreadable")
+
+
+def _sleeps(perf: int) -> bool:
+    """Say whether perf has started the command that it records along, `sleep`."""
+    return any(thread.name == "sleep" for thread in threads(descendants([perf])).values())
+
+
+def _perf_that_writes(data: Path) -> dict[str, int]:
+    """Return the `perf record` that writes this file, empty if there is none (any more)."""
+    for line in PROC.glob("[0-9]*/cmdline"):
+        try:
+            arguments = line.read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if arguments[:2] == [b"perf", b"record"] and str(data).encode() in arguments:
+            return mark(int(line.parent.name))
+    return {}

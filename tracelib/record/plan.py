@@ -1,24 +1,26 @@
-"""What will be recorded, decided before anything is: the commands to print, and what the keeper is told to do."""
+"""What will be recorded, decided beforehand: recipes of servers, commands to print, orders to the keeper."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import tomllib
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.record import ftrace, perf
-from tracelib.record.recipes import recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tracelib.record.machine import Machine
-
-__all__ = ["STEPS", "Plan", "lines", "plan"]
+    from tracelib.record.processes import Thread
 
 #: What can be left out by name (`--without`).
 STEPS = ("perf", "ftrace", "gpu", "profiler")
@@ -28,7 +30,7 @@ BACKSTOP_S = 60
 
 @dataclass(frozen=True)
 class Plan:
-    """One recording. An empty `perf`, `tracefs` or `start_url` means that this is not recorded; `left_out` says why."""
+    """One recording. An empty `rung`, `tracefs` or `start_url` is not recorded; `left_out` says why."""
 
     folder: str
     seconds: float
@@ -149,7 +151,13 @@ def lines(made: Plan) -> Iterator[str]:
         if made.command:
             yield f"# while this runs: {shlex.join(made.command)}"
         yield shlex.join(
-            perf_command(made, output="perf.data", seconds=made.seconds, pids=made.pids or ["PID"])
+            perf.record_command(
+                perf.rung_of(made.rung),
+                cpus=made.cpus,
+                pids=made.pids or ["PID"],
+                seconds=made.seconds,
+                output="perf.data",
+            )
         )
         yield f"{shlex.join(perf.script_command('perf.data'))} > perf.txt 2> perf-messages.txt"
     if made.tracefs:
@@ -161,12 +169,6 @@ def lines(made: Plan) -> Iterator[str]:
         yield f"# {name}: {what}"
     for name, why in made.left_out.items():
         yield f"# without {name}: {why}"
-
-
-def perf_command(made: Plan, *, output: str, seconds: float, pids: Sequence[int | str]) -> list[str]:
-    """Return the planned `perf record`."""
-    rung = next(rung for rung in perf.RUNGS if rung.name == made.rung)
-    return perf.record_command(rung, cpus=made.cpus, pids=pids, seconds=seconds, output=output)
 
 
 def _rung(found: Machine, pids: Sequence[int], command: str) -> tuple[perf.Rung | None, str]:
@@ -204,3 +206,51 @@ def _is_url(text: str) -> bool:
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port is not False
     except ValueError:
         return False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A server; `processes`: pattern of their names; `start`, `stop`: paths of its profiler's switch."""
+
+    name: str
+    processes: str
+    server: str
+    note: str
+    start: str = ""
+    stop: str = ""
+
+
+@cache
+def _recipes() -> dict[str, Recipe]:
+    text = resources.files("tracelib.record").joinpath("recipes.toml").read_text(encoding="utf-8")
+    return {name: Recipe(name, **table) for name, table in tomllib.loads(text).items()}
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of all recipes."""
+    return tuple(_recipes())
+
+
+def recipe(name: str) -> Recipe:
+    """Return the recipe of this name.
+
+    Raises
+    ------
+    BadParameter
+        There is none.
+
+    """
+    if name not in _recipes():
+        raise BadParameter("--recipe", name, recipe_names())
+    return _recipes()[name]
+
+
+def processes_of(chosen: Recipe, threads: Iterable[Thread]) -> list[int]:
+    """Return the processes whose main thread is named as the recipe says, sorted."""
+    if not chosen.processes:
+        return []
+    return sorted(
+        thread.pid
+        for thread in threads
+        if thread.tid == thread.pid and re.search(chosen.processes, thread.name)
+    )

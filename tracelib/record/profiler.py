@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Profiler"]
-
 #: vLLM answers /stop_profile when its traces are written; its manual speaks of ten minutes.
 SWITCH_S = 1800.0
 SETTLED_S, EMPTY_S = 2.0, 60.0
@@ -21,7 +19,8 @@ SETTLED_S, EMPTY_S = 2.0, 60.0
 class Profiler:
     """The server's own profiler, switched by its HTTP endpoint.
 
-    It counts as running before it is asked to: were we killed while we asked, it must be stopped all the same.
+    It counts as running before it is asked to: were we killed while we asked, it must be stopped all the
+    same.
     """
 
     folder: Path
@@ -70,7 +69,7 @@ def _post(url: str) -> None:
 
 
 def _settled(folder: Path, since: float) -> list[Path]:
-    """Return the files written since then, when none has grown for a while: SGLang writes after it has answered."""
+    """Return the files written since then, once none grows any more: SGLang writes after it has answered."""
     limit, before = time.monotonic() + SWITCH_S, None
     while time.monotonic() < limit:
         found = {

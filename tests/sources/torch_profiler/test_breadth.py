@@ -200,7 +200,7 @@ def test_a_base_that_is_none_is_told(trace_of, base):
     trace = trace_of(document(before={"baseTimeNanoseconds": base}))
     assert_rows(trace, base=0)
     assert trace.sources["clock"][0] == "unknown"
-    assert trace.health["message"].str.contains("baseTimeNanoseconds is no number").any()
+    assert trace.health["message"].str.contains("baseTimeNanoseconds is not a number").any()
 
 
 def test_ids_of_every_type_keep_threads_apart(trace_of):

@@ -194,7 +194,7 @@ def test_phases_that_are_none_are_lost_and_told(trace_of):
     links = [{"ph": "=", "cat": cat, "name": "l", "pid": 1, "ts": 3} for cat in "ab"]
     trace = trace_of([interval("op", 1, 5), *odd, *links])
     assert trace.slices["name"].to_list() == ["op"]
-    assert "5 events: a phase (ph) that is none: left out" in said(trace)
+    assert "5 events: an unknown phase (ph): left out" in said(trace)
     assert "2 of '='" in said(trace)
     assert trace.sources["lost_detected"][0] == 5
 

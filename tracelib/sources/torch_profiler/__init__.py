@@ -25,7 +25,7 @@ _KEYS = re.compile(
 
 
 def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides)
-    """Say whether a file that starts with `head` is a Chrome JSON trace: `{… "traceEvents"` or a list of events.
+    """Say whether a file that starts with `head` is a Chrome trace: `{… "traceEvents"` or a list of events.
 
     >>> sniff(b'{"schemaVersion": 1, "traceEvents": [', "x"), sniff(b'[{"name": "a", "ph": "X"', "x")
     (True, True)

@@ -1,4 +1,7 @@
-"""What the rows of a file need to know of the whole of it, the frames made of them part by part, and its health."""
+"""The frames of one file, made part by part of its events, its source and its health.
+
+What rows need to know of the whole file (base of time, threads, devices, launches) is found first.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import HEALTH, SOURCES
+from tracelib.schema import SOURCES
 from tracelib.sources.files import sha256
+from tracelib.sources.remarks import Remarks
 from tracelib.sources.torch_profiler import frames
 from tracelib.sources.torch_profiler.document import (
     RANKED,
@@ -24,19 +28,33 @@ from tracelib.sources.torch_profiler.document import (
 from tracelib.sources.torch_profiler.events import UNUSED_PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tracelib.sources.torch_profiler.document import Document
-    from tracelib.sources.torch_profiler.reader import Content
+    from tracelib.sources.torch_profiler.reader import Contents
 
-
-#: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or a start of its
-#: own.
+#: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or its own start.
 EPOCH_LIKE_NS = 10**18
 NOT_ADDED = "the times count from the epoch although a baseTimeNanoseconds is given: it was not added"
 #: So many of the first times tell whether a base is to be added to them.
 SAMPLED = 1000
+#: Phases of intervals, instants and counters: a list with none of them gives no row.
+USED_PHASES = (*"XiInRBEbeSFC",)
+FINISH = "Wait until the profiler has finished writing, then copy the file."
+NO_BASE = "the times have no base and do not count from the epoch: the clock is unknown"
+#: GPU ops that agree in these are one op that the file holds twice.
+EQUAL = ("gpu", "stream", "ts_ns", "dur_ns", "name", "correlation")
+#: What :func:`oddities` counts, in the order of the remarks.
+ODDITIES = {
+    "repeated": (
+        "warning",
+        "GPU ops are repetitions of another, equal in time, stream and name; all were kept",
+    ),
+    "nameless": ("info", 'slices are called "unknown": the profiler replaces names it cannot print'),
+    "adrift": ("info", "waits lie on no host thread: the calls that made them are not in the file"),
+    "orphans": ("info", "GPU ops were launched by a call that is not in the file"),
+}
 
 
 class Assembly:
@@ -52,37 +70,35 @@ class Assembly:
     """
 
     def __init__(
-        self, path: Path, found: Content, spans: Iterable[pl.DataFrame], gpu: Iterable[pl.DataFrame]
+        self, path: Path, contents: Contents, spans: Iterable[pl.DataFrame], gpu: Iterable[pl.DataFrame]
     ) -> None:
-        _check(path, found)
-        self.path, self.found = path, found
-        counters = [found.batch.counters]
-        told = _told(found.document)
-        self.base, self.counters_base = (
-            _base(found.document, told, spans, gpu),
-            _base(found.document, told, counters),
-        )
+        _check(path, contents)
+        self.path, self.contents = path, contents
+        self.document, self.batch = contents.document, contents.batch
+        counters = [self.batch.counters]
+        declared = _declared_base(self.document)
+        self.base = _base(self.document, declared, spans, gpu)
+        self.counters_base = _base(self.document, declared, counters)
         rows = any(part.height for parts in (spans, gpu) for part in parts)
         kinds = (spans, gpu) if rows else (counters,)
         self.wall = self.base > 0 or any(_epoch_like(parts) for parts in kinds)
-        self.rank, self.rank_from = rank_of(found.document, path.name)
-        ranks = self._calls(pl.concat(frames.calls(part) for part in spans))
-        self.threads = frames.threads(
-            pl.concat(frames.hosts(self._placed(part)) for part in spans), found.batch, found.document.host
-        )
+        self.rank, self.rank_from = rank_of(self.document, path.name)
+        ranks = self._launches(pl.concat(frames.calls(part) for part in spans))
+        active = pl.concat(frames.hosts(self._placed(part)) for part in spans)
+        self.threads = frames.threads(active, self.batch, self.document.host)
         self.devices = frames.devices((self._timed(part) for part in gpu), self.rank, ranks)
-        self.group_size = None if ranks is not None else found.document.group_size
+        self.group_size = None if ranks is not None else self.document.group_size
         self.odd: Counter[str] = Counter()
         self.span: list[int] = []  # first and last moments of the parts
 
-    def _calls(self, calls: pl.DataFrame) -> dict[int, int] | None:
-        """Keep what is known of the `calls`; return the ranks of the process ids if the file was merged from several."""
+    def _launches(self, calls: pl.DataFrame) -> dict[int, int] | None:
+        """Keep who called what; return the ranks of the process ids if the file was merged from several."""
         ids = shared_correlations(calls)
         self.called = frames.launches(calls, ids)
         self.callers = calls.select(pid="caller", tid="caller_tid").drop_nulls("pid").unique()
-        labels = prefixes(self.found.batch.texts)
+        labels = prefixes(self.batch.texts)
         several = self.callers["pid"].n_unique() > 1 or len(set(labels.values())) > 1
-        self.found.document.notes += merge_notes(several, ids.len(), repeated_calls(calls))
+        self.document.notes += merge_notes(several=several, shared=ids.len(), repeated=repeated_calls(calls))
         if not several:
             return None
         ranks = prefixed_ranks(labels)  # what the file itself says of its rank is true of one of them
@@ -98,22 +114,21 @@ class Assembly:
 
     def slices(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Return the slices of a part (:data:`tracelib.schema.SLICES`), in the order of the file."""
-        made = frames.slices(spans, self._placed(spans), self.threads, self.base)
-        self._note(made)
-        return made
+        return self._spanned(frames.slices(spans, self._placed(spans), self.threads, self.base))
 
     def gpu_ops(self, gpu: pl.DataFrame) -> pl.DataFrame:
         """Return the GPU ops of a part (:data:`tracelib.schema.GPU_OPS`), in the order of the file."""
         timed = self._timed(gpu)
         if lost := gpu.height - timed.height:
-            self.found.batch.remarks["GPU work at time 0: left out"] += lost
-        made = frames.gpu_ops(timed, self.devices, self.called, self.base, self.group_size)
-        self._note(made)
-        return made
+            self.batch.remarks["GPU work at time 0: left out"] += lost
+        return self._spanned(frames.gpu_ops(timed, self.devices, self.called, self.base, self.group_size))
 
-    def _note(self, made: pl.DataFrame) -> None:
-        if made.height:
-            self.span += [made["ts_ns"].min(), (made["ts_ns"] + made["dur_ns"]).max()]  # type: ignore[list-item]
+    def _spanned(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return `rows`, whose first and last moments are noted."""
+        if rows.height:
+            ends = rows["ts_ns"] + rows["dur_ns"] if "dur_ns" in rows.columns else rows["ts_ns"]
+            self.span += [rows["ts_ns"].min(), ends.max()]  # type: ignore[list-item]
+        return rows
 
     def look(self, slices: pl.DataFrame, gpu_ops: pl.DataFrame) -> None:
         """Count what is odd in parts of finished frames; rows of one moment must be in one part."""
@@ -121,30 +136,20 @@ class Assembly:
 
     def others(self) -> dict[str, pl.DataFrame]:
         """Return all other frames."""
-        doc, batch = self.found.document, self.found.batch
-        counters = frames.counters(batch, self.counters_base)
-        if counters.height:
-            self.span += [counters["ts_ns"].min(), counters["ts_ns"].max()]  # type: ignore[list-item]
-        gpus = frames.gpus(self.devices, doc.host, doc.device_names)
+        gpus = frames.gpus(self.devices, self.document.host, self.document.device_names)
+        ranked = gpus.height > 0 or self.rank is not None
         return {
-            "counters": counters,
+            "counters": self._spanned(frames.counters(self.batch, self.counters_base)),
             "threads": self.threads,
             "gpus": gpus,
             "sources": self._source(),
-            "health": health(
-                self.found,
-                self.odd,
-                self.base,
-                self.rank_from if gpus.height or self.rank is not None else "",
-                wall=self.wall,
-            ),
+            "health": self._health(self.rank_from if ranked else ""),
         }
 
     def _source(self) -> pl.DataFrame:
-        batch, doc = self.found.batch, self.found.document
-        lost = sum(
+        losses = (
             count
-            for remark, count in batch.remarks.items()
+            for remark, count in self.batch.remarks.items()
             if remark.endswith("left out") or remark.startswith("lost")
         )
         row = {
@@ -153,50 +158,69 @@ class Assembly:
             "sha256": sha256(self.path),
             "bytes": self.path.stat().st_size,
             "format": "torch_profiler",
-            "recorder": doc.recorder,
-            "host": doc.host,
+            "recorder": self.document.recorder,
+            "host": self.document.host,
             "rank": self.rank,
             "clock": "realtime" if self.wall else "unknown",
             "wall_offset_ns": 0 if self.wall else None,
             "first_ns": min(self.span, default=None),
             "last_ns": max(self.span, default=None),
             "lost_declared": 0,
-            "lost_detected": lost,
-            "skipped_bytes": self.found.lost_bytes + batch.skipped_bytes,
+            "lost_detected": sum(losses),
+            "skipped_bytes": self.contents.lost_bytes + self.batch.skipped_bytes,
         }
         return pl.DataFrame([{**dict.fromkeys(SOURCES), **row}], schema=SOURCES)
 
+    def _health(self, rank_from: str) -> pl.DataFrame:
+        """Return what was lost, what is odd and what was assumed (:data:`tracelib.schema.HEALTH`)."""
+        remarks = Remarks()
+        _add_losses(remarks, self.contents)
+        for oddity, (level, message) in ODDITIES.items():
+            if number := self.odd[oddity]:
+                of = f" of {self.odd['ops']}" if oddity == "orphans" else ""
+                remarks.add(level, f"{number}{of} {message}")
+        _add_unused(remarks, self.batch.tally)
+        if recorded := self.batch.recorded:
+            start, end = min(s for s, _ in recorded) + self.base, max(e for _, e in recorded) + self.base
+            remarks.add("info", f"the profiler says that it recorded from {start} to {end} ns")
+        if rank_from:
+            remarks.add("info", f"rank by {rank_from}")
+        if not self.wall:
+            fix = "Record with PyTorch 2.4 or later, or tie it to another source by a common event."
+            remarks.add("warning", NO_BASE, fix)
+        return remarks.frame()
 
-def _check(path: Path, found: Content) -> None:
-    if sum(found.batch.tally.values()) - found.batch.tally["", "None"] > 0:
+
+def _check(path: Path, contents: Contents) -> None:
+    if sum(contents.batch.tally.values()) - contents.batch.tally["", "None"] > 0:
         return
-    lost = found.batch.skipped_bytes
+    lost = contents.batch.skipped_bytes
     reason = f"none of its events can be read ({lost} bytes)" if lost else "its list of events is empty"
     raise BadTrace(
         path,
         "torch_profiler",
         "the list of traceEvents",
-        found.damage or reason,
+        contents.damage or reason,
         advice="Record again, and wait for the profiler to finish writing.",
     )
 
 
-def _told(doc: Document) -> int:
-    """Return the time base that the file tells, 0 if it tells none that is a number."""
+def _declared_base(doc: Document) -> int:
+    """Return the time base that the file declares, 0 if it declares none that is a number."""
     base = doc.integer("baseTimeNanoseconds")
     if base is None and doc.fields.get("baseTimeNanoseconds") is not None:
-        doc.notes.append("baseTimeNanoseconds is no number of nanoseconds: it was not used")
+        doc.notes.append("baseTimeNanoseconds is not a number of nanoseconds: it was not used")
     return base or 0
 
 
-def _base(doc: Document, told: int, *kinds: Iterable[pl.DataFrame]) -> int:
-    """Return from when the times of these `kinds` of rows count in ns since the epoch: as `told`, 0 if they count from it."""
+def _base(doc: Document, declared: int, *kinds: Iterable[pl.DataFrame]) -> int:
+    """Return what to add to the times of these `kinds` of rows: 0 if they count from the epoch."""
     first = (part["ts"].head(SAMPLED) for parts in kinds for part in parts if part.height)
-    if told and _epoch_like([pl.DataFrame({"ts": next(first, [])}, schema={"ts": pl.Int64})]):
+    if declared and _epoch_like([pl.DataFrame({"ts": next(first, [])}, schema={"ts": pl.Int64})]):
         if NOT_ADDED not in doc.notes:
             doc.notes.append(NOT_ADDED)
         return 0
-    return told
+    return declared
 
 
 def _epoch_like(parts: Iterable[pl.DataFrame]) -> bool:
@@ -204,100 +228,46 @@ def _epoch_like(parts: Iterable[pl.DataFrame]) -> bool:
     return isinstance(middle, (int, float)) and middle > EPOCH_LIKE_NS
 
 
-Row = tuple[str, str, str]  # level, message, fix
-
-#: Phases of intervals, instants and counters: a list with none of them gives no row.
-USED_PHASES = (*"XiInRBEbeSFC",)
-FINISH = "Wait until the profiler has finished writing, then copy the file."
-
-
-def health(found: Content, odd: Counter[str], base: int, rank_from: str, *, wall: bool) -> pl.DataFrame:
-    """Return one row per remark (:data:`tracelib.schema.HEALTH`); `odd` is what :func:`oddities` counted in all parts."""
-    rows = [*_losses(found), *_oddities(found, odd), *_assumptions(found, base, rank_from, wall=wall)]
-    return pl.DataFrame([(0, *row) for row in rows], schema=HEALTH, orient="row")
-
-
-def _losses(found: Content) -> Iterator[Row]:
-    if found.damage:
-        rest = (
-            f"{found.lost_bytes} bytes of the file were not read"
-            if found.lost_bytes
-            else "how much is missing cannot be told"
-        )
-        yield "error", f"{found.damage}; {rest}", FINISH
-    if found.batch.skipped_bytes:
-        yield "error", f"{found.batch.skipped_bytes} bytes of events could not be read", FINISH
-    for remark, count in sorted(found.batch.remarks.items()):
+def _add_losses(remarks: Remarks, contents: Contents) -> None:
+    batch = contents.batch
+    if contents.damage:
+        unread = f"{contents.lost_bytes} bytes of the file were not read"
+        rest = unread if contents.lost_bytes else "how much is missing cannot be told"
+        remarks.add("error", f"{contents.damage}; {rest}", FINISH)
+    if batch.skipped_bytes:
+        remarks.add("error", f"{batch.skipped_bytes} bytes of events could not be read", FINISH)
+    for remark, count in sorted(batch.remarks.items()):
         level = "error" if remark.startswith(("lost", "cut short")) else "warning"
-        yield level, remark if remark.startswith("cut short") else f"{count} events: {remark}", ""
-    if not any(ph in USED_PHASES for ph, _ in found.batch.tally if ph):
-        yield (
-            "warning",
-            "none of its events is an interval, an instant or a counter: only flows, names and the like",
-            "",
-        )
-    for note in found.document.notes:
-        yield "warning", note, ""
-    if found.document.damaged:
-        yield (
-            "warning",
-            "the fields outside the list of events are not valid JSON; only the main ones were read",
-            "",
-        )
+        remarks.add(level, remark if remark.startswith("cut short") else f"{count} events: {remark}")
+    if not any(ph in USED_PHASES for ph, _ in batch.tally if ph):
+        message = "none of its events is an interval, an instant or a counter: only flows, names and the like"
+        remarks.add("warning", message)
+    for note in contents.document.notes:
+        remarks.add("warning", note)
+    if contents.document.damaged:
+        message = "the fields outside the list of events are not valid JSON; only the main ones were read"
+        remarks.add("warning", message)
+
+
+def _add_unused(remarks: Remarks, tally: Counter[tuple[str, str]]) -> None:
+    unused: Counter[str] = Counter()
+    for (ph, _), number in sorted(tally.items()):
+        if ph in UNUSED_PHASES and ph not in "stf":
+            unused[ph] += number
+    if unused:
+        kinds = ", ".join(f"{number} of {ph!r}" for ph, number in unused.items())
+        remarks.add("info", f"events of kinds that are not used: {kinds}")
 
 
 def oddities(slices: pl.DataFrame, ops: pl.DataFrame, called: pl.DataFrame) -> Counter[str]:
-    """Return how many rows of a part of finished frames are odd, and how; the counts of all parts add up."""
+    """Return how many rows of finished frames are odd, and how; the counts of all parts add up."""
     lasting = ops.filter(pl.col("dur_ns") > 0)
-    orphan = pl.col("correlation").is_not_null() & ~pl.col("correlation").is_in(
-        called["correlation"].implode()
-    )
+    launched = pl.col("correlation").is_in(called["correlation"].implode())
+    orphan = pl.col("correlation").is_not_null() & ~launched
     return Counter(
         ops=ops.height,
-        repeated=lasting.height
-        - lasting.n_unique(["gpu", "stream", "ts_ns", "dur_ns", "name", "correlation"])
-        if lasting.height
-        else 0,
+        repeated=lasting.height - lasting.n_unique(EQUAL) if lasting.height else 0,
         orphans=ops.filter(orphan).height,
         nameless=int((slices["name"] == "unknown").sum()),
         adrift=slices.filter(pl.col("thread").is_null() & (pl.col("category") == "sync")).height,
     )
-
-
-def _oddities(found: Content, odd: Counter[str]) -> Iterator[Row]:
-    if odd["repeated"]:
-        repeated = "GPU ops are repetitions of another, equal in time, stream and name; all were kept"
-        yield "warning", f"{odd['repeated']} {repeated}", ""
-    if odd["nameless"]:
-        unknown = 'slices are called "unknown": the profiler replaces names it cannot print'
-        yield "info", f"{odd['nameless']} {unknown}", ""
-    if odd["adrift"]:
-        adrift = "waits lie on no host thread: the calls that made them are not in the file"
-        yield "info", f"{odd['adrift']} {adrift}", ""
-    if odd["orphans"]:
-        orphans = "GPU ops were launched by a call that is not in the file"
-        yield "info", f"{odd['orphans']} of {odd['ops']} {orphans}", ""
-    unused: Counter[str] = Counter()
-    for (ph, _), n in sorted(found.batch.tally.items()):
-        if ph in UNUSED_PHASES and ph not in "stf":
-            unused[ph] += n
-    if unused:
-        yield (
-            "info",
-            f"events of kinds that are not used: {', '.join(f'{n} of {ph!r}' for ph, n in unused.items())}",
-            "",
-        )
-
-
-def _assumptions(found: Content, base: int, rank_from: str, *, wall: bool) -> Iterator[Row]:
-    if found.batch.recorded:
-        start, end = (
-            min(s for s, _ in found.batch.recorded) + base,
-            max(e for _, e in found.batch.recorded) + base,
-        )
-        yield "info", f"the profiler says that it recorded from {start} to {end} ns", ""
-    if rank_from:
-        yield "info", f"rank by {rank_from}", ""
-    if not wall:
-        fix = "Record with PyTorch 2.4 or later, or tie it to another source by a common event."
-        yield "warning", "the times have no base and do not count from the epoch: the clock is unknown", fix

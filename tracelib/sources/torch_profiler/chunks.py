@@ -66,7 +66,7 @@ def _place(boundary: re.Match[bytes]) -> tuple[int, int]:
 
 
 def boundaries(text: bytes | bytearray, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-    """Return (end of an object, start of the next) for each place between `start` and `stop` where a cut may be."""
+    """Return (end of an object, start of the next) for each place in `text[start:stop]` to cut at."""
     return [_place(m) for m in BOUNDARY.finditer(text, start, len(text) if stop is None else stop)]
 
 
@@ -82,21 +82,21 @@ def _event_end(text: bytes | bytearray, start: int, stop: int) -> int:
 
 def event_boundaries(text: bytes) -> list[tuple[int, int]]:
     """Return those of the `boundaries` that are not inside of a whole event in valid JSON."""
-    found: list[tuple[int, int]] = []
+    between: list[tuple[int, int]] = []
     inside = _event_end(text, 0, len(text))
     for place in boundaries(text):
         if place[1] >= inside:
-            found.append(place)
+            between.append(place)
             inside = max(inside, _event_end(text, place[1], len(text)))
-    return found
+    return between
 
 
 def _behind_events(data: bytearray, places: list[tuple[int, int]], stop: int) -> tuple[int, int] | None:
     """Return the last boundary in `data[:stop]` that follows an event, which begins at one of `places`."""
     for _, start in reversed(places):
         end = _event_end(data, start, stop)
-        if end and (found := BOUNDARY.match(data, end - 1, stop)):
-            return _place(found)
+        if end and (boundary := BOUNDARY.match(data, end - 1, stop)):
+            return _place(boundary)
     return None
 
 
@@ -134,13 +134,13 @@ def _cut(data: bytearray, stop: int) -> tuple[int, int] | None:
         places = boundaries(data, begin, stop)
         if not begin:  # the piece begins with an event as well
             places.insert(0, (0, 0))
-        if (found := _behind_events(data, places, stop)) or not begin:
-            return found or _behind_damaged(data, places)
+        if (place := _behind_events(data, places, stop)) or not begin:
+            return place or _behind_damaged(data, places)
         window *= 8
 
 
 class Cutter:
-    """The chunks of a stream, in order; `head` is the text before the list of events, known when the first is out.
+    """The chunks of a stream, in order; `head`, known with the first, is the text before the list of events.
 
     `head` is None if there is no list of events.
     """
@@ -180,16 +180,16 @@ class Cutter:
         while len(text) < LONGEST:
             more = self.stream.read(min(self.size, 1 << 20))
             text += more or b""
-            found = BARE_LIST.match(text) or EVENTS_KEY.search(text)
-            if found:
-                self.head = text[: found.end() - 1]
-                return text[found.end() :]
+            begin = BARE_LIST.match(text) or EVENTS_KEY.search(text)
+            if begin:
+                self.head = text[: begin.end() - 1]
+                return text[begin.end() :]
             if not more:
                 break
         return b""
 
     def _filled(self, carry: bytes, size: int) -> tuple[bytearray, int, bool]:
-        """Return a padded buffer that holds `carry` and up to `size` bytes more, where it stops, and if that is all."""
+        """Return a padded buffer of `carry` and up to `size` bytes more, where it stops, and if it is all."""
         full = len(carry) + size
         data = bytearray(full + PAD)
         data[: len(carry)] = carry

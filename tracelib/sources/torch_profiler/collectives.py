@@ -1,10 +1,11 @@
 """Which collective a GPU kernel is.
 
-Since October 2023 PyTorch copies the arguments of `record_param_comms` onto the kernel: "In msg nelems" (first called "In msg
-size") and "Group size", since April 2024 "Collective name" and "Process Group Name" too, later "Seq"
-(torch/csrc/distributed/c10d/ParamCommsUtils.hpp; pytorch/kineto#821, #849, #880, #906). Before, and where the kernel was
-launched by a CUDA graph, only the kernel's name tells: `ncclDevKernel_AllReduce_Sum_bf16_RING_LL(…)`,
-`ncclKernel_AllGather_…`, `ncclDevKernel_Generic_…` (rccl), `rcclDevKernel_…`.
+Since October 2023 PyTorch copies the arguments of `record_param_comms` onto the kernel: "In msg nelems"
+(first called "In msg size") and "Group size", since April 2024 "Collective name" and "Process Group Name"
+too, later "Seq" (torch/csrc/distributed/c10d/ParamCommsUtils.hpp; pytorch/kineto#821, #849, #880, #906).
+Before, and where the kernel was launched by a CUDA graph, only the kernel's name tells:
+`ncclDevKernel_AllReduce_Sum_bf16_RING_LL(…)`, `ncclKernel_AllGather_…`, `ncclDevKernel_Generic_…` (rccl),
+`rcclDevKernel_…`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _SPELLINGS = {
     "bcast": "broadcast",
     "alltoallv": "all_to_all",
 }
-#: What PyTorch appends to say in which form a collective was asked for ("_allgather_base", "allgather_into_tensor_coalesced").
+#: What PyTorch appends to say in which form a collective was asked for ("_allgather_base",
+#: "allgather_into_tensor_coalesced").
 _FORM = re.compile(r"(?:coalesced|tensor|into|base|oop|sparse|pivot|single)+$")
 
 
@@ -39,8 +41,8 @@ _FORM = re.compile(r"(?:coalesced|tensor|into|base|oop|sparse|pivot|single)+$")
 def canonical(name: str) -> str:
     """Return a collective's name in one spelling.
 
-    >>> canonical("allreduce"), canonical("_allgather_base"), canonical("ReduceScatter"), canonical("nccl:all_to_allv")
-    ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')
+    >>> [canonical(name) for name in ("allreduce", "_allgather_base", "ReduceScatter", "nccl:all_to_allv")]
+    ['all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all']
     """
     plain = _FORM.sub("", re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2]))
     if plain in {"", "unknown"}:
@@ -57,21 +59,21 @@ def _count(value: Any) -> int | None:
 
 
 def of_args(args: dict[str, Any]) -> Collective:
-    """Return the collective that a kernel's arguments describe, as far as they do; all None if they are of none.
+    """Return the collective that a kernel's arguments describe, as far as they do; all None if of none.
 
-    `elements` is the larger of the two message sizes. What the arguments leave open the kernel's name may tell
-    (:func:`named`).
+    `elements` is the larger of the two message sizes. What the arguments leave open the kernel's name may
+    tell (:func:`named`).
 
     >>> of_args({"Collective name": "allgather", "In msg nelems": 8, "Out msg nelems": 16, "Group size": 2})
     ('all_gather', None, 2, None, 16)
     """
     if KEYS.isdisjoint(args):
         return NONE
-    told = args.get("Collective name")
+    name = args.get("Collective name")
     group = args.get("Process Group Name", args.get("Process Group ID"))
     sizes = [size for way in MESSAGES if (size := _count(args.get(way))) is not None]
     return (
-        None if told is None else canonical(str(told)),
+        None if name is None else canonical(str(name)),
         str(group) if isinstance(group, (str, int)) and group != "" else None,
         _integer(args.get("Group size")),
         _count(args.get("Seq")),
@@ -80,10 +82,11 @@ def of_args(args: dict[str, Any]) -> Collective:
 
 
 def named(gpu: pl.DataFrame, group_size: int | None) -> pl.DataFrame:
-    """Return the columns `collective`, `group`, `group_size`, `sequence` and `elements` of `gpu`, completed by the kernels' names.
+    """Return the columns of `gpu` that describe collectives, completed by the kernels' names.
 
-    The arguments go before the name, but for those that do not say which collective it is. `group_size` is that of the
-    process's only group, if it has only one: kernels in a graph and those of others than NCCL name no group.
+    The arguments go before the name, but for those that do not say which collective it is. `group_size` is
+    that of the process's only group, if it has only one: kernels in a graph and those of others than NCCL
+    name no group.
     """
     by_name = collectives_by_name(gpu["name"])
     kernels = gpu["kind"] == "kernel"

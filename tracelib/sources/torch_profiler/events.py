@@ -1,4 +1,4 @@
-"""What a piece of a trace holds, before it becomes frames: the one interface between the two decoders and the rest.
+"""What a piece of a trace holds before it becomes frames: what both decoders return.
 
 Times are ns relative to the file's base, ids are 64-bit integers. The categories are those of Kineto's
 `libkineto/include/ActivityType.h` and of its versions of 2020 and 2021, in any case.
@@ -101,10 +101,9 @@ _GPU_KINDS = {
     "memset": "memset",
 }
 
-#: Categories of what Kineto draws on a device though it is no work of one: the pid is the device's number.
+#: Categories of what Kineto draws on a device though a device does not do it: the pid is the device's number.
 _ON_DEVICE = ("cuda_event", "cuda_profiler_range", "mtia_insight")
-#: Phases that become no frame: flows (correlation ids are exact where flows are not), samples, objects, clock
-#: syncs, links.
+#: Phases that are not used: flows (correlation ids are exact where flows are not), samples, objects, links.
 UNUSED_PHASES = frozenset("stfPpNODvVcT()=")
 #: The pid of what lies on no host thread, as Kineto writes it for its own overhead.
 NOWHERE = -1
@@ -118,7 +117,7 @@ def on_device(category: str | None) -> bool:
 
 @functools.cache
 def gpu_kind(category: str | None) -> str | None:
-    """Return the kind of GPU work that Kineto's `category` means, None if it is none."""
+    """Return the kind of GPU work that Kineto's `category` means, None if it means none."""
     return _GPU_KINDS.get(category.lower()) if category else None
 
 
@@ -132,18 +131,18 @@ def slice_category(category: str | None) -> str:
 
 
 def wrapped(number: int) -> int:
-    """Return an id of up to 64 bits as a signed one: writers print them unsigned, and only equality matters."""
+    """Return an id of up to 64 bits as a signed one: writers print it unsigned; only equality matters."""
     return (number + 2**63) % 2**64 - 2**63
 
 
 def stable_id(text: str) -> int:
-    """Return a negative id for a process or thread that the file names by a text ("CPU functions", "stream 7")."""
+    """Return a negative id for a process or thread that the file names by a text ("CPU functions")."""
     return -2 - zlib.crc32(text.encode("utf-8", "replace"))
 
 
 @dataclass
 class Batch:
-    """The events of one piece of text, by kind; nothing is dropped without a trace in `tally` or `remarks`."""
+    """The events of one piece of text, by kind; what is dropped counts in `tally` and `remarks`."""
 
     spans: pl.DataFrame
     gpu: pl.DataFrame
@@ -179,7 +178,7 @@ def joined(batches: list[Batch]) -> Batch:
     return whole
 
 
-#: Where a row of :data:`events.SPANS` holds these.
+#: Where a row of :data:`SPANS` holds these.
 NAME, TIME, DURATION = (SPANS.names().index(name) for name in ("name", "ts", "dur"))
 
 
@@ -200,8 +199,8 @@ def pairing(event: Event, ph: str, category: str | None) -> str:
 
 
 def with_pairs(batch: Batch) -> pl.DataFrame:
-    """Return the intervals of `batch` and those that its marks begin and end; what is odd goes to its remarks."""
-    extra, odd = paired(batch.marks)
+    """Return the intervals of `batch` and those that its marks begin and end; odd marks become remarks."""
+    extra, odd = _paired(batch.marks)
     batch.remarks.update(odd)
     return pl.concat([batch.spans, extra]) if extra.height else batch.spans
 
@@ -218,7 +217,7 @@ class _Track:
         self.named[row[NAME]].append(row)
 
     def ended(self, name: str | None) -> list[Any] | None:
-        """Return the innermost open begin called `name`, else the innermost one, and hold it no longer; None if none is open."""
+        """Close and return the innermost open begin, one called `name` first; None if none is open."""
         if self.named.get(name):
             return self.named[name].pop()
         while self.begun:
@@ -228,8 +227,8 @@ class _Track:
         return None
 
 
-def paired(marks: pl.DataFrame) -> tuple[pl.DataFrame, Counter[str]]:
-    """Return the intervals that `marks` (:data:`events.MARKS`) begin and end, as :data:`events.SPANS`, and what is odd.
+def _paired(marks: pl.DataFrame) -> tuple[pl.DataFrame, Counter[str]]:
+    """Return the intervals (:data:`SPANS`) that `marks` (:data:`MARKS`) begin and end, and what is odd.
 
     A begin that is never ended is a row of duration 0 (how long it took is not recorded), and is counted.
     """
@@ -245,6 +244,6 @@ def paired(marks: pl.DataFrame) -> tuple[pl.DataFrame, Counter[str]]:
             row[DURATION] = ts - row[TIME]
         else:
             remarks["an end without a begin: left out"] += 1
-    made = pl.DataFrame(rows, schema=SPANS, orient="row")
-    remarks["a begin without an end: taken as an instant"] += made["dur"].null_count()
-    return made.with_columns(pl.col("dur").fill_null(0)), +remarks
+    spans = pl.DataFrame(rows, schema=SPANS, orient="row")
+    remarks["a begin without an end: taken as an instant"] += spans["dur"].null_count()
+    return spans.with_columns(pl.col("dur").fill_null(0)), +remarks

@@ -1,4 +1,4 @@
-"""The fast decoder: rows of a chunk's ordinary events, from the values that one compiled pass finds (:mod:`native`).
+"""The fast decoder: rows of a chunk's ordinary events, from the values that :mod:`native` finds in one pass.
 
 An event is ordinary if it is an interval, an instant or a flow with plain numbers. The others (metadata,
 counters, begins and ends, ids as texts, collectives without arguments, odd numbers) are slow: the plain
@@ -82,10 +82,10 @@ class Scan:
     """
 
     def __init__(self, chunk: Chunk) -> None:
-        self.found = scanned(chunk)
-        every = np.arange(self.found.begins.size)
-        self.slow = self.found.odd | (self.event("args").states == ODD)
-        if self.found.mended.any() and (self.found.odd | (self.event("ph").states != PLAIN)).any():
+        self.scanned = scanned(chunk)
+        every = np.arange(self.scanned.begins.size)
+        self.slow = self.scanned.odd | (self.event("args").states == ODD)
+        if self.scanned.mended.any() and (self.scanned.odd | (self.event("ph").states != PLAIN)).any():
             raise Refused("faults, and parts that may be no events")
         self.phase = self._phases(every)
         spans = IS_SPAN[self.phase]
@@ -99,35 +99,35 @@ class Scan:
         self.host, self.device = (np.flatnonzero(spans & ~self.slow & those) for those in (~gpu, gpu))
 
     def event(self, name: str) -> Column:
-        return self.found.column("event", name)
+        return self.scanned.column("event", name)
 
     def args(self, name: str) -> Column:
-        return self.found.column("args", name)
+        return self.scanned.column("args", name)
 
     def _phases(self, rows: Integers) -> NDArray[np.uint8]:
-        found, code = self._texts(self.event("ph"), rows)
-        characters = [ord(phase) if len(phase) == 1 and phase.isascii() else 0 for phase in found]
+        phases, code = self._texts(self.event("ph"), rows)
+        characters = [ord(phase) if len(phase) == 1 and phase.isascii() else 0 for phase in phases]
         return np.array([*characters, 0], np.uint8)[code]
 
     def _categories(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """Return the categories that occur, None first for "has none", and which of them each event has."""
-        found, code = self._texts(self.event("cat"), rows)
-        return [None, *found], code + 1
+        categories, code = self._texts(self.event("cat"), rows)
+        return [None, *categories], code + 1
 
     def _texts(
         self, column: Column, rows: Integers, among: Flags | np.bool_ = ALL
     ) -> tuple[list[str], Integers]:
-        """Return the distinct texts in the events `rows`, and which each has, -1 for none; others make events slow."""
+        """Return the distinct texts in the events `rows`, and which each has (-1 = none)."""
         states = column.states[rows]
         self.slow[rows[(states == ODD) & among]] = True
         some = (states == PLAIN) & among
         numbers = np.where(some, column.values[rows], -1)
         occurs = np.bincount(numbers + 1)[1:] > 0
         code = np.append(np.cumsum(occurs) - 1, -1)[numbers]
-        return [meaning(text) for text in self.found.strings(np.flatnonzero(occurs))], code
+        return [meaning(text) for text in self.scanned.strings(np.flatnonzero(occurs))], code
 
     def _nameless_collectives(self, rows: Integers) -> None:
-        """Mark events with arguments of a collective that do not name it: they are the plain decoder's business."""
+        """Mark events with arguments of a collective that do not name it: the plain decoder reads them."""
         described = np.any([self.args(name).states[rows] != 0 for name in KEYS], axis=0)
         self.slow[rows[described & (self.args("Collective name").states[rows] == 0)]] = True
 
@@ -159,7 +159,7 @@ class Scan:
         return value
 
     def optional(self, name: str, rows: Integers, among: Flags | np.bool_ = ALL) -> tuple[Integers, Flags]:
-        """Return the integers `name` that args of the events `rows` may have, and which have; only `among` them."""
+        """Return the integers `name` in the args of the events `rows`, and which have one, `among` them."""
         column = self.args(name)
         states = column.states[rows]
         self.slow[rows[(states == ODD) & among]] = True
@@ -167,7 +167,7 @@ class Scan:
         return np.where(has, column.values[rows], 0), has
 
     def strings(self, name: str, rows: Integers, among: Flags) -> tuple[list[str], Integers]:
-        """Return the distinct texts `name` that args of the events `rows` may have, `among` them, and which each has."""
+        """Return the distinct texts `name` in the args of `rows`, `among` them, and which each has."""
         return self._texts(self.args(name), rows, among)
 
     def collectives(self, rows: Integers) -> Flags:
@@ -186,10 +186,10 @@ class Scan:
         return value, has & (value != 0)
 
     def names(self, rows: Integers) -> tuple[list[str], Integers]:
-        """Return the distinct names of the events `rows`, and which each has; events without one become slow."""
-        found, which = self._texts(self.event("name"), rows)
+        """Return the distinct names of the events `rows`, and which each has; those without become slow."""
+        names, which = self._texts(self.event("name"), rows)
         self.slow[rows[which < 0]] = True
-        return found, which
+        return names, which
 
 
 #: What is larger is not taken for a number of ranks.
@@ -211,14 +211,14 @@ def _frame(none: pl.DataFrame, columns: dict[str, Values], kept: Flags) -> pl.Da
         return none
     rows = slice(None) if kept.all() else np.flatnonzero(kept)
     made = pl.DataFrame({name: _series(column, rows) for name, column in columns.items()})
-    known = {
+    present = {
         name: pl.Series(column[1][rows])
         for name, column in columns.items()
         if isinstance(column, tuple) and not isinstance(column[0], pl.Series)
     }
     return made.select(
-        pl.when(known[name]).then(name)
-        if name in known
+        pl.when(present[name]).then(name)
+        if name in present
         else name
         if name in columns
         else pl.lit(None, dtype).alias(name)
@@ -303,21 +303,21 @@ def _ordinary(scan: Scan) -> Batch:
     if names:
         spans = _spans(scan, (distinct, which[:split]))
         gpu = _gpu_ops(scan, (distinct, which[split:]))
-    mended = int((scan.found.mended & ~scan.slow).sum())
+    mended = int((scan.scanned.mended & ~scan.slow).sum())
     remarks = Counter({REPAIRED: mended} if mended else {})
     return Batch(spans, gpu, NO_MARKS, NO_COUNTERS, tally=_tally(scan), remarks=remarks)
 
 
 def _slow(text: bytes) -> Batch:
-    """Return the events that are not ordinary, by the plain decoder; all of them, if need be repaired, or none."""
+    """Return all the slow events, by the plain decoder, repaired if need be."""
     try:
         return plain.batch(plain.decode(b"[" + text + b"]"))
     except UNDECODABLE:
-        found = salvage(text, last=False)
-    if found.skipped_bytes or found.tail is not None or found.remarks.keys() - {REPAIRED}:
+        salvaged = salvage(text, last=False)
+    if salvaged.skipped_bytes or salvaged.tail is not None or salvaged.remarks.keys() - {REPAIRED}:
         raise Refused("some of its events cannot be read")
-    batch = plain.batch(found.events)
-    batch.remarks.update(found.remarks)
+    batch = plain.batch(salvaged.events)
+    batch.remarks.update(salvaged.remarks)
     return batch
 
 
@@ -327,16 +327,16 @@ def fast_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     Raises
     ------
     Refused
-        The chunk is no list of whole events in JSON that is valid but for small faults, hardly has ordinary events, or there
-        is no compiled pass.
+        The chunk is not a list of whole events in JSON that is valid but for small faults, has hardly any
+        ordinary events, or there is no compiled pass.
 
     """
     scan = Scan(chunk)
     batch = _ordinary(scan)
     slow = np.flatnonzero(scan.slow)
     if not slow.size:
-        return batch, scan.found.tail
+        return batch, scan.scanned.tail
     view = memoryview(chunk.data)
-    starts, ends = scan.found.begins[slow].tolist(), scan.found.ends[slow].tolist()
+    starts, ends = scan.scanned.begins[slow].tolist(), scan.scanned.ends[slow].tolist()
     texts = [bytes(view[start : end + 1]) for start, end in zip(starts, ends, strict=True)]
-    return joined([batch, _slow(b",".join(texts))]), scan.found.tail
+    return joined([batch, _slow(b",".join(texts))]), scan.scanned.tail

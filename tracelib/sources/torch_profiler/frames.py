@@ -22,17 +22,17 @@ GRAPH_LAUNCH = r"GraphLaunch"
 
 
 def _label(text: str | None) -> str | None:
-    """Return a thread's own name: Kineto writes "thread 2389 (tokenizer)", and "thread 7 ()" where it has none.
+    """Return a thread's own name: Kineto writes "thread 2389 (tokenizer)", and "thread 7 ()" for none.
 
     >>> _label("thread 2389 (tokenizer)"), _label("main"), _label("thread 7 ()")
     ('tokenizer', 'main', None)
     """
-    found = _THREAD_LABEL.fullmatch(text or "")
-    return (found[1] if found else (text or "")).strip() or None
+    label = _THREAD_LABEL.fullmatch(text or "")
+    return (label[1] if label else (text or "")).strip() or None
 
 
 def calls(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per runtime or driver call with a correlation id: correlation, caller, caller_tid, by_graph, runtime (bool)."""
+    """Return the runtime and driver calls: correlation, caller, caller_tid, by_graph, runtime (bool)."""
     graph = pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH)
     called = pl.col("category").is_in(["runtime", "driver"]) & pl.col("correlation").is_not_null()
     return spans.filter(called).select(
@@ -41,12 +41,12 @@ def calls(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def launches(called: pl.DataFrame, several: pl.Series) -> pl.DataFrame:
-    """Return the first of the :func:`calls` of each correlation id, without its caller if it is among those of `several`."""
+    """Return the first of the :func:`calls` of each id, without the caller of ids that `several` have."""
     first = called.filter(pl.col("correlation").is_first_distinct()).drop("runtime")
     if several.is_empty():
         return first
-    known = ~pl.col("correlation").is_in(several.implode())
-    return first.with_columns(pl.when(known).then(pl.col("caller", "caller_tid")))
+    sole = ~pl.col("correlation").is_in(several.implode())
+    return first.with_columns(pl.when(sole).then(pl.col("caller", "caller_tid")))
 
 
 def hosts(placed: pl.DataFrame) -> pl.DataFrame:
@@ -56,15 +56,15 @@ def hosts(placed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _turns(placed: pl.DataFrame) -> pl.Series:
-    """Return whether each row has another pid or tid than the row before: few have, and only those need a look-up."""
+    """Return whether each row has another pid or tid than the row before: only those need a look-up."""
     same = [pl.col(name).eq_missing(pl.col(name).shift()) for name in ("pid", "tid")]
     return placed.select((pl.int_range(pl.len()) == 0) | ~pl.all_horizontal(same)).to_series()
 
 
-def threads(found: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame:
-    """Return one row per thread of `found` (pid, tid), as :data:`tracelib.schema.THREADS`, with the names of `batch`."""
+def threads(active: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame:
+    """Return :data:`tracelib.schema.THREADS` of the `active` ones (pid, tid), named as in `batch`."""
     rows = []
-    for number, (pid, tid) in enumerate(found.unique().sort("pid", "tid", nulls_last=True).iter_rows()):
+    for number, (pid, tid) in enumerate(active.unique().sort("pid", "tid", nulls_last=True).iter_rows()):
         name = _label(batch.labels.get((pid, tid, "thread_name"))) or batch.texts.get(tid)
         process = batch.labels.get((pid, None, "process_name")) or batch.texts.get(pid)
         rows.append((number, host, pid, tid, name, process, None, None))
@@ -72,7 +72,7 @@ def threads(found: pl.DataFrame, batch: Batch, host: str | None) -> pl.DataFrame
 
 
 def on_threads(spans: pl.DataFrame, called: pl.DataFrame, callers: pl.DataFrame) -> pl.DataFrame:
-    """Return pid and tid of the host thread that each of `spans` lies on, and if it lies on one (hosted, bool).
+    """Return pid and tid of the host thread of each of `spans`, and if it has one (hosted, bool).
 
     Kineto draws a `cuda_sync` on the stream it waits for; the thread that waits is the one whose call has the
     same correlation, else its own if that is one of the `callers` (pid, tid): a device and a process may have
@@ -100,17 +100,14 @@ def on_threads(spans: pl.DataFrame, called: pl.DataFrame, callers: pl.DataFrame)
     return placed.select(placed[name].scatter(syncs, moved[name]) for name in placed.columns)
 
 
-def slices(spans: pl.DataFrame, placed: pl.DataFrame, known: pl.DataFrame, base: int) -> pl.DataFrame:
-    """Return :data:`tracelib.schema.SLICES` of `spans`, `placed` on the threads `known` (:func:`on_threads`)."""
+def slices(spans: pl.DataFrame, placed: pl.DataFrame, threads: pl.DataFrame, base: int) -> pl.DataFrame:
+    """Return :data:`tracelib.schema.SLICES` of `spans`, `placed` (:func:`on_threads`) on `threads`."""
     turns, keys = _turns(placed), ["pid", "tid"]
-    threads = (
-        placed.filter(turns)
-        .select(keys)
-        .join(known.select("thread", *keys), on=keys, how="left", nulls_equal=True, maintain_order="left")
-    )
-    thread = pl.select(
-        pl.when(placed["hosted"]).then(threads["thread"].gather(turns.cum_sum() - 1))
-    ).to_series()
+    numbers = threads.select("thread", *keys)
+    turned = placed.filter(turns).select(keys)
+    turned = turned.join(numbers, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    each = turned["thread"].gather(turns.cum_sum() - 1)
+    thread = pl.select(pl.when(placed["hosted"]).then(each)).to_series()
     return spans.select(
         pl.lit(0, pl.Int32).alias("source"),
         thread.alias("thread"),
@@ -130,9 +127,9 @@ def devices(
     With `ranks` of process ids (pid) the file was merged from several, and each pid has devices of its own.
     """
     keys = ["device"] if ranks is None else ["pid", "device"]
-    found = pl.concat(part.select(keys).unique() for part in parts).unique()
-    numbers = [rank] * found.height if ranks is None else [ranks.get(pid) for pid in found["pid"]]
-    return found.with_columns(rank=pl.Series(numbers, dtype=pl.Int64)).sort("rank", *keys, nulls_last=True)
+    used = pl.concat(part.select(keys).unique() for part in parts).unique()
+    numbers = [rank] * used.height if ranks is None else [ranks.get(pid) for pid in used["pid"]]
+    return used.with_columns(rank=pl.Series(numbers, dtype=pl.Int64)).sort("rank", *keys, nulls_last=True)
 
 
 def gpus(devices: pl.DataFrame, host: str | None, names: dict[int, str]) -> pl.DataFrame:
@@ -145,12 +142,12 @@ def gpus(devices: pl.DataFrame, host: str | None, names: dict[int, str]) -> pl.D
 
 
 def gpu_ops(
-    gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base: int, group_size: int | None = None
+    gpu: pl.DataFrame, devices: pl.DataFrame, called: pl.DataFrame, base: int, group_size: int | None
 ) -> pl.DataFrame:
-    """Return :data:`tracelib.schema.GPU_OPS` of `gpu` (:data:`events.GPU`), with the process that called each.
+    """Return :data:`tracelib.schema.GPU_OPS` of `gpu` (:data:`events.GPU`), with the process of each.
 
-    `group_size` is that of the process's only group, if it has only one. A file has the events of one process as
-    a rule: where no call is recorded for a GPU op and just one process made calls, it is that one.
+    `group_size` is that of the process's only group, if it has only one. A file has the events of one process
+    as a rule: where no call is recorded for a GPU op and just one process made calls, it is that one.
     """
     numbers = devices.drop("rank").with_columns(gpu=pl.int_range(devices.height, dtype=pl.Int32))
     keys = devices.drop("rank").columns

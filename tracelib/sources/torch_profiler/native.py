@@ -1,4 +1,4 @@
-"""The compiled pass over a piece of a trace (`scan.c`), called through ctypes: no copy is made, Python's lock is let go.
+"""The compiled pass over a piece of a trace (`scan.c`), called through ctypes: no copy, no lock is held.
 
 The library is made when tracelib is installed (`hatch_build.py`), and named after the source that it was made
 from, so that none of another version is ever loaded. Where there is none, because no C compiler was at hand,
@@ -214,13 +214,13 @@ class Scanned:
 
     @property
     def mended(self) -> Flags:
-        """Which events have faults that are repaired without looking at them: in values that are not used, or in strings."""
+        """Which events have faults that need no look to be repaired: in values not used, or in strings."""
         mended: Flags = self.states[:, -1] == MENDED
         return mended
 
     @property
     def odd(self) -> Flags:
-        """Which events have keys with escapes, which are not compared with the fields' names, or extreme numbers."""
+        """Which events have extreme numbers, or keys with escapes, which match no field's name."""
         odd: Flags = self.states[:, -1] == ODD
         return odd
 
@@ -243,8 +243,8 @@ def scanned(chunk: Chunk) -> Scanned:
     Raises
     ------
     Refused
-        It is not a sequence of whole events in UTF-8 and in JSON that is valid but for small faults, or there is no
-        compiled pass.
+        It is not a sequence of whole events in UTF-8, in JSON that is valid but for small faults, or there
+        is no compiled pass.
 
     """
     scan = _scan()
@@ -258,14 +258,14 @@ def scanned(chunk: Chunk) -> Scanned:
         raise Refused(REASONS[count])
     if room.result.beyond_ascii:
         _check_utf8(data)
-    found, end = room.result.found, room.result.list_end
+    strings, end = room.result.found, room.result.list_end
     return Scanned(
         data,
         room.begins[:count],
         room.ends[:count],
         room.values,
         room.states[:count],
-        room.starts[:found],
-        room.lengths[:found],
+        room.starts[:strings],
+        room.lengths[:strings],
         None if end < 0 else bytes(memoryview(data)[end + 1 : chunk.stop]),
     )

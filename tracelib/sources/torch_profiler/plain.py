@@ -1,4 +1,4 @@
-"""The plain decoder: msgspec reads the events, Python sorts them by kind. Exact, tolerant of types, not the fastest.
+"""The plain decoder: msgspec reads the events, Python sorts them by kind. Exact and tolerant, not fast.
 
 Times are taken from the text, never through a float: half a microsecond of 2**53 is 125 ns.
 """
@@ -68,7 +68,7 @@ _args = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def nanoseconds(text: bytes) -> int | None:
-    """Return microseconds, written as a JSON number or as a string of one, in ns; None if it is no finite number.
+    """Return microseconds, a JSON number or a string of one, in ns; None if it is not a finite number.
 
     >>> nanoseconds(b"5149334098181.217"), nanoseconds(b"12"), nanoseconds(b'"1.5"'), nanoseconds(b"null")
     (5149334098181217, 12000, 1500, None)
@@ -131,7 +131,7 @@ class _Rows:
         try:
             return _args(event.args) if memoryview(event.args) else {}
         except (msgspec.DecodeError, RecursionError):
-            self.remarks["args are no object"] += 1
+            self.remarks["args are not an object"] += 1
             return {}
 
     def time(self, event: Event) -> int | None:
@@ -170,7 +170,7 @@ class _Rows:
         elif not ph and event != NOTHING:
             self.remarks["no phase (ph): left out"] += 1
         elif ph and ph not in UNUSED_PHASES:
-            self.remarks["a phase (ph) that is none: left out"] += 1
+            self.remarks["an unknown phase (ph): left out"] += 1
 
     def complete(self, event: Event, category: str | None) -> None:
         ts = self.time(event)
@@ -254,7 +254,7 @@ class _Rows:
 
 
 def _of_recorder(event: Event) -> bool:
-    """Say whether an interval of the category "Trace" is the profiler's own: other programs call theirs so, too."""
+    """Say whether an interval of category "Trace" is the profiler's own: others use that name, too."""
     return unprefixed(event.pid) in RECORDER_SPANS or str(event.name).startswith("PyTorch Profiler")
 
 

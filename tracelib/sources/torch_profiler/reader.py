@@ -1,4 +1,11 @@
-"""From a file to a :class:`Trace`: in memory, or part by part through the disk."""
+"""From a file to a trace: `read` in memory, `stream` part by part through the disk, in bounded memory.
+
+While a file is streamed, its rows go to disk as they are decoded, in the order of the file. When all have
+been seen, and with them the time base, the threads and who called which GPU op, a second pass makes the
+frames part by part; a third collects the rows of one stretch of (thread, time), sorts them and writes the
+stretch. What stays in memory: one part, the launch calls (25 bytes each), begin and end marks, counters,
+labels.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +51,18 @@ EVENT_BEHIND = re.compile(rb"\s*,\s*\{")
 #: So many stray brackets are passed over in a piece: each means to look at the rest once more.
 MOST_BRACKETS = 16
 THREADS = 2
+#: Rows of a part: half a million slices take about 25 MB.
+ROWS = 1 << 19
+#: Rows of a stretch; those of GPU ops are wider.
+STRETCH = {"slices": 1 << 20, "gpu_ops": 1 << 18}
+#: A boundary between stretches is looked for among every so many rows.
+SAMPLED = 1000
+#: Where rows of no thread stand: first, as nulls do.
+NOWHERE = -1
 
 
 @dataclass
-class Content:
+class Contents:
     """All that is in a trace file; `damage` says why it ended early, if it did."""
 
     batch: Batch
@@ -60,9 +75,9 @@ def plain_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     """Return the events of `chunk`, and the text after the list's end if it ends in there."""
     text = chunk.text
     body = text.rstrip().removesuffix(b",") if chunk.last else text
-    found = decoded(body)
-    if found and (found[1] is not None or not chunk.last):
-        return plain.batch(found[0]), found[1]
+    valid = decoded(body)
+    if valid and (valid[1] is not None or not chunk.last):
+        return plain.batch(valid[0]), valid[1]
     salvaged = salvage(text, last=chunk.last)
     batch = plain.batch(salvaged.events)
     batch.remarks.update(salvaged.remarks)
@@ -79,7 +94,7 @@ def decoded_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
 
 
 def _decoded(cutter: Cutter) -> Iterator[tuple[Chunk, Batch, bytes | None]]:
-    """Decode chunks on two threads while this one reads on; numpy and Polars let go of the interpreter's lock."""
+    """Decode chunks on two threads while this one reads on; NumPy and Polars release Python's lock."""
     waiting: deque[tuple[Chunk, Future[tuple[Batch, bytes | None]]]] = deque()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as pool:
         for chunk in cutter:
@@ -92,7 +107,7 @@ def _decoded(cutter: Cutter) -> Iterator[tuple[Chunk, Batch, bytes | None]]:
 
 
 def _behind_brackets(chunk: Chunk, batch: Batch, behind: bytes | None) -> tuple[list[Batch], bytes | None]:
-    """Return also the events behind stray brackets, which close the list although an event follows, where a key must."""
+    """Return also the events behind stray brackets, which close the list although an event follows."""
     batches = [batch]
     while behind is not None and len(batches) <= MOST_BRACKETS and (event := EVENT_BEHIND.match(behind)):
         text = behind[event.end() - 1 :]
@@ -107,10 +122,10 @@ def _batches(cutter: Cutter, take: Callable[[Batch], None]) -> tuple[list[Batch]
     tail: bytes | None = None
     for chunk, batch, behind in _decoded(cutter):
         if tail is None:
-            found, tail = _behind_brackets(chunk, batch, behind)
-            for each in found:
+            several, tail = _behind_brackets(chunk, batch, behind)
+            for each in several:
                 take(each)
-            batches += found
+            batches += several
         elif len(tail) < LONGEST_TAIL:  # the list has ended: this text belongs to the document
             tail += b"," + chunk.text
         else:
@@ -127,8 +142,8 @@ def _open(path: Path) -> Stream:
         raise BadTrace(path, "torch_profiler", "", str(error.strerror or error)) from error
 
 
-def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Content:
-    """Return all that the file at `path` holds; each batch is shown to `take` first, which may move rows elsewhere.
+def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Contents:
+    """Return all that the file at `path` holds; `take` gets each batch, and may move its rows elsewhere.
 
     Raises
     ------
@@ -150,16 +165,15 @@ def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Conte
             )
         whole = joined(batches)
         whole.skipped_bytes += cutter.skipped_bytes
-        if behind := len(
-            PHASE.findall(tail or b"")
-        ):  # a stray bracket closed the list, or two files were joined
+        # Events behind the list: a stray bracket closed it, or two files were joined.
+        if behind := len(PHASE.findall(tail or b"")):
             whole.remarks[BEHIND] += behind
             whole.skipped_bytes += len(tail or b"")
-        return Content(whole, document(cutter.head, tail), stream.damage, stream.lost_bytes)
+        return Contents(whole, document(cutter.head, tail), stream.damage, stream.lost_bytes)
 
 
 def read(path: Path) -> Trace:
-    """Return the trace in the file at `path`: slices, gpu_ops, counters, threads, gpus, its source and its health.
+    """Return the trace in the file at `path`: all frames but samples, stacks and sched.
 
     Times are ns since the epoch where the file has a time base or counts from the epoch (clock "realtime"),
     else of the file's own clock ("unknown").
@@ -179,16 +193,6 @@ def read(path: Path) -> Trace:
         slices, gpu_ops = whole.slices(spans.pop()), whole.gpu_ops(gpu.pop())
         whole.look(slices, gpu_ops)
         return Trace.of({"slices": slices, "gpu_ops": gpu_ops, **whole.others()})
-
-
-#: Rows of a part: half a million slices take about 25 MB.
-ROWS = 1 << 19
-#: Rows of a stretch; those of GPU ops are wider.
-STRETCH = {"slices": 1 << 20, "gpu_ops": 1 << 18}
-#: A boundary between stretches is looked for among every so many rows.
-SAMPLED = 1000
-#: Where rows of no thread stand: first, as nulls do.
-NOWHERE = -1
 
 
 class Parts:
@@ -221,22 +225,22 @@ class Parts:
         return pl.scan_parquet(self.files)
 
 
-def _made(
-    folder: Path, make: Callable[[pl.DataFrame], pl.DataFrame], parts: Parts, none: pl.DataFrame
+def _mapped(
+    folder: Path, function: Callable[[pl.DataFrame], pl.DataFrame], parts: Parts, none: pl.DataFrame
 ) -> Parts:
-    made = Parts(folder, none)
+    """Return `function` of each of the `parts`, in parts like `none` in `folder`."""
+    results = Parts(folder, none)
     for part in parts:
-        made.add(make(part))
-    made.flush()
-    return made
+        results.add(function(part))
+    results.flush()
+    return results
 
 
 def _bounds(parts: Parts, keys: list[str], rows: int) -> list[tuple[int, int]]:
     """Return where stretches of about so many `rows` begin in the order of `keys`."""
-    sample = (
-        pl.concat(part.select(keys).gather_every(SAMPLED) for part in parts).fill_null(NOWHERE).sort(keys)
-    )
-    return sample.gather_every(rows // SAMPLED)[1:].unique(maintain_order=True).rows()
+    sample = pl.concat(part.select(keys).gather_every(SAMPLED) for part in parts)
+    ordered_keys = sample.fill_null(NOWHERE).sort(keys)
+    return ordered_keys.gather_every(rows // SAMPLED)[1:].unique(maintain_order=True).rows()
 
 
 def _from(keys: list[str], bound: tuple[int, int]) -> pl.Expr:
@@ -249,9 +253,8 @@ def _sorted(name: str, parts: Parts, folder: Path) -> Iterator[pl.DataFrame]:
     """Write the rows of the frame called `name` in its order, stretch by stretch; yield each."""
     keys = SORT[name][:2]
     begins = [_from(keys, bound) for bound in _bounds(parts, keys, STRETCH[name])]
-    for number, (begin, end) in enumerate(
-        itertools.pairwise([pl.lit(value=True), *begins, pl.lit(value=False)])
-    ):
+    edges = [pl.lit(value=True), *begins, pl.lit(value=False)]
+    for number, (begin, end) in enumerate(itertools.pairwise(edges)):
         rows = ordered(name, parts.scan().filter(begin & ~end).collect(engine="streaming"))
         write_parquet(rows, folder / f"{name}-{number}.parquet")
         yield rows
@@ -276,18 +279,17 @@ def stream(path: Path, folder: Path) -> None:
                 setattr(batch, key, parts.none)
 
         with hashed(path):
-            found = content(path, take)
-        spans.add(with_pairs(found.batch))
+            contents = content(path, take)
+        spans.add(with_pairs(contents.batch))
         spans.flush()
         gpu.flush()
-        whole = Assembly(path, found, spans, gpu)
-        slices = _made(place / "slices", whole.slices, spans, empty("slices"))
-        gpu_ops = _made(place / "gpu_ops", whole.gpu_ops, gpu, empty("gpu_ops"))
+        whole = Assembly(path, contents, spans, gpu)
+        slices = _mapped(place / "slices", whole.slices, spans, empty("slices"))
+        gpu_ops = _mapped(place / "gpu_ops", whole.gpu_ops, gpu, empty("gpu_ops"))
         for rows in _sorted("slices", slices, folder):
             whole.look(rows, empty("gpu_ops"))
         for rows in _sorted("gpu_ops", gpu_ops, folder):
             whole.look(empty("slices"), rows)
-        rest = Trace.of(whole.others()).frames()
-        for frame, rows in rest.items():
+        for frame, rows in Trace.of(whole.others()).frames().items():
             if frame not in ("slices", "gpu_ops"):
                 write_parquet(rows, folder / f"{frame}-0.parquet")

@@ -1,4 +1,4 @@
-"""What a damaged event may have been: texts that are JSON, made from one that is not, the smallest change first."""
+"""What a damaged event may have been: texts of JSON made from one that is not, least changed first."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _outside(text: str) -> str:
 
 
 def _quotes_escaped(text: str) -> str:
-    """Escape the quotes inside of string values: a value ends where the next key follows, or its object ends."""
+    """Escape quotes inside of string values: a value ends where the next key follows or its object ends."""
     ends = [match.start() for match in _VALUE_END.finditer(text)]
     out, position = [], 0
     while begin := _VALUE.search(text, position):
@@ -81,21 +81,21 @@ def _quotes_escaped(text: str) -> str:
 
 
 def repaired(text: bytes) -> list[str]:
-    """Return texts that may be what the writer of the invalid JSON `text` meant, the smallest change first."""
+    """Return what the writer of the invalid JSON `text` may have meant, least changed first."""
     readable = text.decode("utf-8", "replace")
     return [_mended(candidate) for candidate in dict.fromkeys((readable, _quotes_escaped(readable)))]
 
 
 def _mended(text: str) -> str:
     out, position = [], 0
-    for found in _STRING.finditer(text):
-        out += [_outside(text[position : found.start()]), _in_string(found)]
-        position = found.end()
+    for string in _STRING.finditer(text):
+        out += [_outside(text[position : string.start()]), _in_string(string)]
+        position = string.end()
     return "".join([*out, _CONTROL.sub(" ", _outside(text[position:]))])
 
 
 def guessed(text: bytes) -> Iterator[str]:
-    """Yield what an event may have been: without log lines in it, or with each text as its name that may be the whole of it."""
+    """Yield what an event may have been: without log lines in it, or with each text that may be its name."""
     if len(text) > LONGEST:
         return
     readable = text.decode("utf-8", "replace")

@@ -25,6 +25,9 @@ from tracelib.sources.torch_profiler.repairs import UNDECODABLE, depth_of, guess
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    #: Events, and the text after the list's end, None if it did not end.
+    Part = tuple[list[Event], bytes | None]
+
 T = TypeVar("T")
 _object = json.JSONDecoder(strict=False).raw_decode
 _values = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -50,7 +53,7 @@ NEAR = 100
 
 @dataclass
 class Salvaged:
-    """What came out of a piece of text; `tail` is the text after the list's closing bracket, None if it did not close."""
+    """What came out of a piece of text; `tail` is the text after the list's end, None if it did not end."""
 
     events: list[Event] = field(default_factory=list)
     tail: bytes | None = None
@@ -61,12 +64,12 @@ class Salvaged:
     #: How many damaged events in a row could not be repaired.
     vain: int = 0
 
-    def take(self, found: tuple[list[Event], bytes | None], remark: str = "") -> None:
+    def take(self, part: Part, remark: str = "") -> None:
         """Add events, and what follows the list if it has ended."""
-        self.events += found[0]
-        self.tail = found[1]
-        if remark and found[0]:
-            self.remarks[remark] += len(found[0])
+        events, self.tail = part
+        self.events += events
+        if remark and events:
+            self.remarks[remark] += len(events)
 
     def skip(self, text: bytes) -> None:
         """Count what is no event, and no part of one."""
@@ -80,45 +83,45 @@ class Salvaged:
 
 
 def _listed(text: bytes, decoder: Callable[[bytes], list[T]]) -> tuple[list[T], bytes | None] | None:
-    """Return the values in `text`, the inside of a list, and what follows the list's end in it; None if it is damaged."""
+    """Return the values in `text`, the inside of a list, and what follows its end; None if it is damaged."""
     listed = b"[" + text + b"]"
     try:
         return decoder(listed), None
     except UNDECODABLE as error:
-        found = TRAILING.search(str(error))
-        if not found:
+        trailing = TRAILING.search(str(error))
+        if not trailing:
             return None
-        end = int(found[1]) - 1
+        end = int(trailing[1]) - 1
     try:
         return decoder(listed[:end]), listed[end:-1]
     except UNDECODABLE:
         return None
 
 
-def decoded(text: bytes) -> tuple[list[Event], bytes | None] | None:
+def decoded(text: bytes) -> Part | None:
     """Return the events of `text` and what follows the list's end in it; None if the text is damaged."""
     return _listed(text, decode)
 
 
-def _events(text: bytes) -> tuple[list[Event], bytes | None] | None:
-    """Return what `decoded` returns, without empty objects, but None if something else in it is no event: a part of one."""
-    found = decoded(text)
-    if not found or all(isinstance(event.ph, str) for event in found[0]):
-        return found
+def _events(text: bytes) -> Part | None:
+    """Return what `decoded` returns, without empty objects; None if another value in it is not an event."""
+    part = decoded(text)
+    if not part or all(isinstance(event.ph, str) for event in part[0]):
+        return part
     values, _ = _listed(text, _values) or ([], None)
-    events = [event for event, value in zip(found[0], values, strict=True) if not _EMPTY.fullmatch(value)]
-    return (events, found[1]) if all(isinstance(event.ph, str) for event in events) else None
+    events = [event for event, value in zip(part[0], values, strict=True) if not _EMPTY.fullmatch(value)]
+    return (events, part[1]) if all(isinstance(event.ph, str) for event in events) else None
 
 
 def _mixed(text: bytes, result: Salvaged) -> bool:
-    """Add the events of a valid list that also holds other values; return False if `text` is something else."""
+    """Add the events of a valid list that also holds other values; return False if `text` is not one."""
     values, tail = _listed(text, _values) or ([], None)
     events = [_events(bytes(value)) for value in values]
     if len(values) < 2 or not any(events):
         return False
-    for value, found in zip(values, events, strict=True):
-        if found:
-            result.take(found)
+    for value, part in zip(values, events, strict=True):
+        if part:
+            result.take(part)
         else:
             _repair(bytes(value), result)
     result.tail = tail
@@ -126,7 +129,7 @@ def _mixed(text: bytes, result: Salvaged) -> bool:
 
 
 def _whole(text: str, at: int) -> tuple[int, int] | None:
-    """Return where the next whole object that may be an event stands in `text`, which is not inside of another."""
+    """Return where the next whole object stands that may be an event and is not inside of another."""
     for match in itertools.islice(_START.finditer(text, at), MOST_STARTS):
         before = text[max(0, match.start() - NEAR) : match.start()].rstrip()
         if not before.endswith(('"', ":", "[")):
@@ -137,10 +140,10 @@ def _whole(text: str, at: int) -> tuple[int, int] | None:
     return None
 
 
-def _one(text: bytes) -> tuple[list[Event], bytes | None] | None:
-    """Return the one event that the smallest repair makes of `text`, whatever objects are inside of it; None if it does not."""
-    found = _events(repaired(text)[0].encode("utf-8", "replace"))
-    return found if found and len(found[0]) == 1 and not _PHASE.search(found[1] or b"") else None
+def _one(text: bytes) -> Part | None:
+    """Return the one event, with what it holds, that the smallest repair makes of `text`; else None."""
+    part = _events(repaired(text)[0].encode("utf-8", "replace"))
+    return part if part and len(part[0]) == 1 and not _PHASE.search(part[1] or b"") else None
 
 
 def _repair(text: bytes, result: Salvaged) -> None:
@@ -152,8 +155,8 @@ def _repair(text: bytes, result: Salvaged) -> None:
         return
     characters = text.decode("latin-1")  # one character a byte
     begin = at = 0
-    while found := _whole(characters, at):
-        start, at = found
+    while place := _whole(characters, at):
+        start, at = place
         if events := _events(text[start:at]):
             _mend(text[begin:start], result)
             result.take(events)
@@ -162,14 +165,14 @@ def _repair(text: bytes, result: Salvaged) -> None:
 
 
 def _mend(text: bytes, result: Salvaged) -> None:
-    """Add what a damaged event may have been, else count it as lost; text that is no JSON and begins no object is none."""
+    """Add what a damaged event may have been, else count it as lost; skip what is not part of an event."""
     text = text.strip(b", \t\r\n")
     if not text:
         return
     guesses = guessed(text) if result.vain < MOST_VAIN else ()
     for candidate in itertools.chain(repaired(text), guesses) if b"{" in text else ():
-        if found := _events(candidate.encode("utf-8", "replace")):
-            result.take(found, REPAIRED)
+        if part := _events(candidate.encode("utf-8", "replace")):
+            result.take(part, REPAIRED)
             result.vain = 0
             return
     result.vain += 1
@@ -180,7 +183,7 @@ def _mend(text: bytes, result: Salvaged) -> None:
 
 
 def _grouped(parts: list[bytes]) -> Iterator[bytes]:
-    """Yield the parts of each damaged event together: its brackets close in the last, or another phase follows."""
+    """Yield each damaged event's parts together: its brackets close in the last, or a new phase follows."""
     event: list[bytes] = []
     depth, phased = 0, False
     for part in parts:
@@ -195,8 +198,8 @@ def _grouped(parts: list[bytes]) -> Iterator[bytes]:
 
 def _give_up(result: Salvaged) -> None:
     """Repair or lose the parts that could not be read: events, and pieces of those that are damaged."""
-    if len(result.unread) > 1 and (found := _one(b",".join(result.unread))):
-        result.take(found, REPAIRED)
+    if len(result.unread) > 1 and (part := _one(b",".join(result.unread))):
+        result.take(part, REPAIRED)
         result.unread = []
     for event in _grouped(result.unread):
         if result.tail is None:
@@ -209,9 +212,9 @@ def _halve(text: bytes, places: list[tuple[int, int]], start: int, stop: int, re
     if result.tail is not None:
         result.tail += text[start:stop]
         return
-    if found := _events(text[start:stop]):
+    if part := _events(text[start:stop]):
         _give_up(result)
-        result.take(found)
+        result.take(part)
         return
     inner = [place for place in places if start < place[0] and place[1] < stop]
     if inner:
@@ -223,7 +226,7 @@ def _halve(text: bytes, places: list[tuple[int, int]], start: int, stop: int, re
 
 
 def salvage(text: bytes, *, last: bool) -> Salvaged:
-    r"""Return the events in `text`, events separated by commas; if it is the `last` piece, the list may close in it.
+    r"""Return the events in `text`, separated by commas; if it is the `last` piece, the list may end in it.
 
     >>> [event.name for event in salvage(b'{"ph": "X", "name": "C:\\w"}, {"ph": "X", "na', last=True).events]
     ['C:\\w']

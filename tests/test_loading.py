@@ -26,7 +26,8 @@ def run():
 
 
 def test_import_is_light():
-    code = "import sys, tracelib; tracelib.load; sys.exit(any(m in sys.modules for m in ('plotly', 'papermill', 'nbconvert', 'IPython')))"
+    heavy = ("plotly", "papermill", "nbconvert", "IPython")
+    code = f"import sys, tracelib; tracelib.load; sys.exit(any(m in sys.modules for m in {heavy}))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
@@ -152,7 +153,10 @@ def test_a_file_that_cannot_be_opened_is_an_error_in_health(closed):
     found = tracelib.load(closed)
     errors = found.health.filter(pl.col("level") == "error")["message"].to_list()
     assert errors == [
-        "worker_TP0.pt.trace.json.gz cannot be opened (Permission denied): if it is a trace, what it recorded is missing"
+        (
+            "worker_TP0.pt.trace.json.gz cannot be opened (Permission denied): "
+            "if it is a trace, what it recorded is missing"
+        )
     ]
     with pytest.raises(UnknownFormat, match=r"worker_TP0.*: cannot be opened \(Permission denied\)"):
         tracelib.load(closed / "worker_TP0.pt.trace.json.gz")

@@ -54,11 +54,12 @@ def load(
     pid_map
         A file that maps ids inside a container to the host's (:func:`tracelib.pid_map.read_pid_map`).
     progress
-        Called with each file's name before it is read; by default a bar appears after two seconds, on a terminal
-        or in a notebook.
+        Called with each file's name before it is read; by default a bar appears after two seconds, on a
+        terminal or in a notebook.
     cache
         Whether to keep the frames of each file in the user's cache folder, where a second load finds them
-        (:mod:`tracelib.sources.cache`); None leaves it to the variable TRACELIB_CACHE ("off", or another folder).
+        (:mod:`tracelib.sources.cache`); None leaves it to the variable TRACELIB_CACHE ("off", or another
+        folder).
 
     Raises
     ------
@@ -80,7 +81,8 @@ def load(
         raise failures[0]
     copies = copies_among([trace for _, trace in read])
     named = {row["host"] for _, trace in read for row in trace.sources.iter_rows(named=True)} - {None}
-    # A manifest of one machine and files that call theirs otherwise: which is which the threads prove, not the name.
+    # A manifest of one machine and files that call theirs otherwise: which is which the threads prove, not
+    # the name.
     stranger = said.host is not None and bool(named) and said.host not in named
     complete = [
         _completed(trace, file.path, host or (None if stranger else said.host), said.cpus)
@@ -110,7 +112,7 @@ def _over(given: Mapping[str, Any] | None, said: Mapping[str, Any]) -> dict[str,
 
 
 def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None, cpus: int | None) -> Trace:
-    """Return the trace with what any reader can leave to us filled in: digest, size, span, what is said of the host."""
+    """Return the trace with what a reader may leave out filled in: digest, size, span, host, CPUs."""
     row = trace.sources.row(0, named=True)
     first, last = _span(trace)
     given = host if isinstance(host, str) or host is None else host.get(path.name)
@@ -144,7 +146,7 @@ def _span(trace: Trace) -> tuple[int | None, int | None]:
 
 
 def copies_among(traces: Sequence[Trace]) -> dict[int, int]:
-    """Return which traces hold the very rows of an earlier one, as index -> index of that; one without events does not.
+    """Return which traces hold the same rows as an earlier one, as index -> index of that.
 
     Read twice, every GPU would be two and every sum double.
     """

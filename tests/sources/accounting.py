@@ -1,4 +1,4 @@
-"""Whether everything in a file is accounted for: read, or told of in `health`; and whether both ways of a reader agree.
+"""Whether everything in a file is read or told of in `health`, and whether both ways of a reader agree.
 
 Counts are made here by other means than the reader's: Python's lines, `json`, `sqlite3`.
 """
@@ -25,11 +25,10 @@ from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.reader import content, plain_batch
 from tracelib.sources.torch_profiler.salvage import decoded
 
-__all__ = ["EVENTS", "account_for", "sound"]
-
 #: What `-F +srcline` prints below a frame: it belongs to the frame, nothing is lost with it.
 SOURCE_POSITION = r"^\s+\S.*:\d+$"
-#: What SQLite's names become in Python where their bytes are no text: no column can be asked for by such a name.
+#: What SQLite's names become in Python where their bytes are no text: no column can be asked for by such a
+#: name.
 NO_TEXT = "\ufffd"
 #: The frames that hold what happened.
 EVENTS = ("slices", "gpu_ops", "samples", "sched", "counters")
@@ -158,7 +157,7 @@ def _no_json(constant):
 
 
 def _both_ways(chunk, trace):
-    """Assert that the fast decoder gives what the plain one gives; of invalid JSON it may read more, never less in silence."""
+    """Assert that the fast decoder gives what the plain one gives; of invalid JSON it may read more."""
     try:
         fast, fast_tail = fast_batch(chunk)
     except Refused:

@@ -10,7 +10,7 @@ OUTCOMES = ("equal to the truth", "salvaged", "refused as expected", "not taken 
 
 @pytest.fixture
 def became(request):
-    """Note what became of a file of the corpus: `became("nsys", OUTCOME)`; reaches the table from any worker process."""
+    """Note what became of a file of the corpus, for the table: `became("nsys", OUTCOME)`."""
 
     def note(folder, outcome):
         assert outcome in OUTCOMES
@@ -21,7 +21,7 @@ def became(request):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Only programs that the test writes are found: `stand_in("perf", SCRIPT)`, a shell's text or bytes as they are."""
+    """Only programs that the test writes are found: `stand_in("perf", SCRIPT)`, a shell's text or bytes."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")

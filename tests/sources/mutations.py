@@ -3,8 +3,6 @@
 import gzip
 import random
 
-__all__ = ["damaged"]
-
 TOKENS = (
     b"\n",
     b"\n\n",
@@ -121,7 +119,7 @@ KINDS = (_flip, _near_start, _remove, _insert, _overwrite, _repeat, _splice, _fi
 
 
 def damaged(data: bytes, other: bytes, pick: random.Random) -> bytes:
-    """Return `data` changed at some places, perhaps with parts of `other`, cut or compressed, as `pick` decides."""
+    """Return `data` changed in places, with parts of `other`, cut or compressed, as `pick` decides."""
     changed = bytearray(data)
     for _ in range(1 + int(pick.expovariate(1 / 4))):
         if changed:

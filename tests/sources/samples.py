@@ -1,4 +1,4 @@
-"""Small trace files to damage: made here, one of each spelling; and heads of recorded ones, where those are present.
+"""Small trace files to damage: made here, one of each spelling; and heads of recorded ones, if present.
 
 A new format needs an entry in `MADE`: without one, its tests under `test_fuzz.py` fail.
 """
@@ -59,7 +59,7 @@ def _events() -> list[dict[str, object]]:
 
 
 def _steps() -> list[dict[str, object]]:
-    """Return steps of a server's own tracer: lists of objects in their arguments, and `{}` as a comma's filler."""
+    """Return steps of a server's own tracer: lists of objects in their arguments, and `{}` as a filler."""
     requests = [{"rid": f"r{at}", "name": "k", "ph": "X", "tokens": [1, 2]} for at in range(12)]
     steps: list[dict[str, object]] = [
         {
@@ -120,7 +120,10 @@ def _kernels() -> dict[str, tuple[str, list[tuple[object, ...]]]]:
             [(n, f"kernel_{n}<float>(int)") for n in range(ROWS)],
         ),
         "CUPTI_ACTIVITY_KIND_KERNEL": (
-            f"{interval}, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER",
+            (
+                f"{interval}, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, "
+                "demangledName INTEGER"
+            ),
             [(10 * n, 10 * n + 5, 0, 7, n, process, n % ROWS) for n in range(5 * ROWS)],
         ),
         "CUPTI_ACTIVITY_KIND_RUNTIME": (
@@ -208,8 +211,8 @@ def _recorded(reader: str, shared: Path, place: Path) -> dict[str, Sample]:
     return {name: {"x": start} for name, start in starts.items() if start}
 
 
-#: Of each format, what returns its samples by name: files by their names, first the one that is read. It gets a
-#: folder to work in.
+#: Of each format, what returns its samples by name: files by their names, first the one that is read. It gets
+#: a folder to work in.
 MADE = {
     "perf": lambda _: perf_texts(),
     "ftrace": lambda _: ftrace_texts(),

@@ -1,4 +1,4 @@
-"""Archives of several ranks: every member that is whole comes out, and what does not is told of, never left out in silence."""
+"""Archives of several ranks: every whole member comes out, and what does not is told of."""
 
 import gzip
 import io
@@ -249,7 +249,7 @@ def test_what_is_packed_otherwise_says_so(tmp_path, packed, by):
 
 
 def test_what_cannot_be_decompressed_says_why(tmp_path):
-    """A frame of zstd with a window of 1 GiB, as `zstd --long=30` writes: magic, descriptor, window, one raw block."""
+    """A zstd frame with a window of 1 GiB (`zstd --long=30`): magic, descriptor, window, one raw block."""
     pytest.importorskip("zstandard")
     path = tmp_path / "x.json.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00\xa0\x09\x00\x00x")

@@ -1,4 +1,4 @@
-"""A second load gives the same frames without reading the file; whatever is wrong with the cache costs time only."""
+"""A second load gives the same frames without reading the file; a broken cache costs time only."""
 
 import ast
 import gzip
@@ -83,7 +83,7 @@ def test_a_copy_elsewhere_is_found_and_other_content_or_name_is_not(tmp_path, tr
 
 
 def _imports(path):
-    """Return the files of the modules of tracelib that the one at `path` imports; of other than readers, on loading."""
+    """Return the files of tracelib that the one at `path` imports; unless it is a reader's, on loading."""
     tree = ast.parse(path.read_text())
     reader = path.is_relative_to(module.PACKAGE / "sources")
     for node in ast.walk(tree) if reader else tree.body:

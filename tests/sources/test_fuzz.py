@@ -1,11 +1,12 @@
-"""Every reader against damaged files: a sound trace or a typed error, nothing lost in silence, bounded memory.
+"""Every reader against damaged files: a sound trace or a typed error, all loss told, bounded memory.
 
     make fuzz                                 an hour (of CPU time) of new damage for each reader
     FUZZ_SECONDS=600 FUZZ_READER=perf make fuzz
     FUZZ_SEED=17 FUZZ_READER=perf make fuzz   the damage of seed 17 once more
 
-Without `FUZZ_SECONDS` the seeds are the same few in every run. A failure names its seed; its input is kept where it says.
-What can be found also depends on the samples: with captures and other people's files at hand, there are more.
+Without `FUZZ_SECONDS` the seeds are the same few in every run. A failure names its seed; its input is kept
+where it says. What can be found also depends on the samples: with captures and other people's files at hand,
+there are more.
 """
 
 import faulthandler
@@ -138,9 +139,8 @@ def test_damaged_files(reader, samples, tmp_path):
         outcomes[outcome] += 1
         if failure:
             failures.setdefault(*failure)
-    print(
-        f"\nfuzz {reader}: {outcomes.total():,} inputs in {time.process_time() - began:.0f} CPU s: {dict(outcomes)}"
-    )
+    seconds = time.process_time() - began
+    print(f"\nfuzz {reader}: {outcomes.total():,} inputs in {seconds:.0f} CPU s: {dict(outcomes)}")
     assert not failures, f"{len(failures)} kinds of failure\n\n" + "\n".join(failures.values())
 
 

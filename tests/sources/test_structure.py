@@ -1,6 +1,7 @@
-"""Files of any structure that their format allows, made by hypothesis: what is put in comes out, nothing is lost in silence.
+"""Files of any structure that their format allows, made by hypothesis: what is put in comes out.
 
-`test_fuzz.py` damages bytes; here the bytes are whole and what they say is odd. `FUZZ_EXAMPLES=2000` looks further.
+`test_fuzz.py` damages bytes; here the bytes are whole and what they say is odd. `FUZZ_EXAMPLES=2000` looks
+further.
 """
 
 import json
@@ -96,9 +97,15 @@ HEADS = (
     "{name:>8}-{tid:<5} {cpu:>3}d..2. {time}: ",
 )
 SWITCHES = (
-    "sched_switch: prev_comm={name} prev_pid={tid} prev_prio=120 prev_state=S ==> next_comm={other} next_pid={to} next_prio=120",
+    (
+        "sched_switch: prev_comm={name} prev_pid={tid} prev_prio=120 prev_state=S ==> "
+        "next_comm={other} next_pid={to} next_prio=120"
+    ),
     "sched_switch:         {name}:{tid} [120] S ==> {other}:{to} [120]",
-    "sched_switch: prev_comm={name} prev_pid={tid} prev_prio=120 prev_state=0x1 next_comm={other} next_pid={to} next_prio=120",
+    (
+        "sched_switch: prev_comm={name} prev_pid={tid} prev_prio=120 prev_state=0x1 "
+        "next_comm={other} next_pid={to} next_prio=120"
+    ),
 )
 SWITCH = st.tuples(NAME, NUMBER, NAME, NUMBER, st.integers(0, 999), TIME)
 

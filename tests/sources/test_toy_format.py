@@ -118,7 +118,7 @@ def test_a_trace_of_no_known_format_is_refused():
 
 
 def test_nothing_else_lists_the_formats():
-    """Nothing in tracelib outside the formats' own packages compares with a format's name or lists several."""
+    """Nothing in tracelib outside the formats' packages compares with a format's name or lists several."""
     names = {each.name for each in sources.FORMATS}
     programs = {"record", "cli_record.py"}  # there, perf, ftrace and nsys are programs
     listing = []

@@ -3,8 +3,6 @@
 import json
 import zlib
 
-__all__ = ["ROWS", "Sample", "ftrace_texts", "perf_texts"]
-
 #: A file's name to its bytes; the first is the one that a reader is given, the others lie beside it.
 Sample = dict[str, bytes]
 
@@ -17,10 +15,9 @@ PERF_HEADER = """# ========
 # arch : x86_64
 # nrcpus online : 4
 # cmdline : perf record -a -k mono -e cpu-clock/freq=499/ -e sched:sched_switch -g
-# event : name = sched:sched_switch, , id = { 1 }, type = 2, { sample_period, sample_freq } = 1, sample_type = IP
-# clockid: monotonic (1)
-# reference time: 2026-11-30 02:39:01.777879 = 1796006341.777879 (TOD) = 27.169973552 (monotonic)
-# ========
+# event : name = sched:sched_switch, , id = { 1 }, type = 2, { sample_period, sample_freq } = 1, sample_type =
+# IP clockid: monotonic (1) reference time: 2026-11-30 02:39:01.777879 = 1796006341.777879 (TOD) =
+# 27.169973552 (monotonic) ========
 #
 """
 PERF_CHAIN = """\tffffffff813b9d17 __schedule+0x1b7 ([kernel.kallsyms])
@@ -38,7 +35,10 @@ PERF_SAYS = (
     "1 cycles:      401132 main+0x2 (/bin/x y) ABI:2    AX:0x5    BX:0x6",
     "1 cycles:      401132 [unknown] (/bin/x) insn: 48 85 ff ilen: 3  0x401136/0x401132/P/-/-/0",
     "cbr:  cbr: 42 freq: 4219 MHz (156%)                   0 [unknown] ([unknown])",
-    "1 sched:sched_switch: prev_comm=a b prev_pid=11 prev_prio=120 prev_state=R+ ==> next_comm=b:c next_pid=12 next_prio=120",
+    (
+        "1 sched:sched_switch: prev_comm=a b prev_pid=11 prev_prio=120 prev_state=R+ ==> "
+        "next_comm=b:c next_pid=12 next_prio=120"
+    ),
     "1 sched:sched_switch: b:c:12 [120] S ==> swapper/1:0 [120]",
     "1 sched:sched_switch: kworker/0:1:55 [120] W ==> b:c:12 [120]",
     "1 sched:sched_wakeup: comm=a b pid=11 prio=120 target_cpu=003",
@@ -73,9 +73,15 @@ FTRACE_HEADS = (
     "{name:>16}-{tid:<7} [{cpu:03d}]{s}{us:06d}: ",
 )
 FTRACE_RESTS = (
-    "sched_switch: prev_comm=a b prev_pid=11 prev_prio=120 prev_state=S ==> next_comm=b-c next_pid=12 next_prio=120",
+    (
+        "sched_switch: prev_comm=a b prev_pid=11 prev_prio=120 prev_state=S ==> "
+        "next_comm=b-c next_pid=12 next_prio=120"
+    ),
     "sched_switch:         b-c:12 [120] R ==> swapper/1:0 [120]",
-    "sched_switch: prev_comm=a prev_pid=11 prev_prio=120 prev_state=0x1 next_comm=b next_pid=12 next_prio=120",
+    (
+        "sched_switch: prev_comm=a prev_pid=11 prev_prio=120 prev_state=0x1 "
+        "next_comm=b next_pid=12 next_prio=120"
+    ),
     "sched_waking: comm=a b pid=11 prio=120 target_cpu=003",
     "sched_wakeup: a b:11 [120] success=1 CPU:003",
     "sys_futex(uaddr: 1, op: 0)",

@@ -1,7 +1,7 @@
-"""Trace files to frames: one package per format, which offers its :class:`tracelib.sources.format.Format` as `FORMAT`.
+"""Trace files to frames: one package per format, which offers a :class:`tracelib.sources.format.Format`.
 
-To add a format, write such a package and name it here; everything else (what is asked of a file, the order of clocks
-and names, containers, exports, the fuzzer) goes by this list.
+To add a format, write such a package and name its `FORMAT` here. Whatever depends on a file's format (who is
+asked to read it, whose names count, containers, exports, the fuzzer) goes by this list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 """Archives of trace files: zip, and tar (also in gzip or zstd), as people send the ranks of one run.
 
-Members are unpacked into a temporary folder that lives as long as the process, one plain file each, and read like any
-other file. Names from an archive are never used as paths; links, devices and folders are left in it. What is damaged is
-unpacked as far as it is whole, and :func:`damage_of` says so.
+Members are unpacked into a temporary folder that lives as long as the process, one plain file each, and read
+like any other file. Names from an archive are never used as paths; links, devices and folders are left in it.
+What is damaged is unpacked as far as it is whole, and :func:`damage_of` says so.
+
+A zip's directory stands at its end: where the file was cut there is none, and members are found by the
+headers that stand before each (APPNOTE.TXT 4.3). Checksums are compared here, after the bytes were handed
+out: `zipfile` keeps the last block of a damaged member to itself.
 """
 
 from __future__ import annotations
@@ -11,23 +15,22 @@ import functools
 import io
 import re
 import shutil
+import struct
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from tracelib.sources import zips
 from tracelib.sources.files import ZIP, Stream, head, open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Buffer
-
-__all__ = ["Damage", "damage_of", "is_archive", "unpacked"]
 
 #: Unpack at most this share of the free disk, so that an archive made to explode fills nothing.
 SHARE_OF_DISK = 0.5
@@ -51,7 +54,7 @@ _damage: dict[Path, Damage] = {}  # of members where they were unpacked to, and 
 
 
 class Damage(NamedTuple):
-    """What is wrong with `what`: a member of an archive that was unpacked in part or not at all, or an archive."""
+    """What is wrong with `what`: an archive, or a member of one that was unpacked in part or not at all."""
 
     what: str
     reason: str
@@ -62,12 +65,12 @@ class _TooLarge(OSError):
 
 
 def damage_of(path: Path) -> Damage | None:
-    """Return what was wrong with the member or the archive at `path` when it was unpacked, None if nothing was."""
+    """Return what was wrong with the member or archive at `path` when it was unpacked, if something was."""
     return _damage.get(path)
 
 
 def is_archive(start: bytes) -> bool:
-    """Say whether a file that begins with `start` is a zip or a tar: a tar's header has a checksum of itself."""
+    """Say whether a file that begins with `start` is a zip, or a tar (by its header's own checksum)."""
     if start.startswith(ZIP):
         return True
     try:
@@ -158,7 +161,7 @@ def unpacked(path: Path) -> list[Path]:
 
 
 @functools.lru_cache
-def _unpacked(path: Path, changed: int, size: int) -> tuple[tuple[Path, ...], str]:  # noqa: ARG001  (they tell versions apart)
+def _unpacked(path: Path, *_version: int) -> tuple[tuple[Path, ...], str]:
     """Return where the members are, and what is wrong with the archive as a whole."""
     folder = tempfile.TemporaryDirectory(prefix="tracelib-")
     _folders.append(folder)
@@ -167,7 +170,7 @@ def _unpacked(path: Path, changed: int, size: int) -> tuple[tuple[Path, ...], st
     damage = ""
     free = int(shutil.disk_usage(folder.name).free * SHARE_OF_DISK)
     try:
-        for name, blocks in zips.members(path) if _is_zip(path) else _tar_members(path):
+        for name, blocks in _zip_members(path) if _is_zip(path) else _tar_members(path):
             if _JUNK.search(name):
                 continue
             names.append(name)
@@ -190,7 +193,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _placed(folder: Path, path: Path, members: list[str], reasons: dict[int, str]) -> tuple[Path, ...]:
-    """Return the places of the members, each in a folder of its own, under its name; remember which are damaged."""
+    """Return where the members are, each in its own folder under its name; remember which are damaged."""
     places = []
     for number, name in enumerate(_names(members), start=1):
         place = folder / f"member{number}" / name
@@ -200,3 +203,165 @@ def _placed(folder: Path, path: Path, members: list[str], reasons: dict[int, str
             _damage[place] = Damage(f"member of {path.name}", reasons[number])
         places.append(place)
     return tuple(places)
+
+
+ZIP_BLOCK = 1 << 16
+SIGNATURE = b"PK\x03\x04"
+#: Version, flags, method, time, date, checksum, compressed and plain size, lengths of name and extra field.
+HEADER = struct.Struct("<4x5HIIIHH")
+#: The extra field of a zip64: its kind (1) and length, plain and compressed size.
+ZIP64 = struct.Struct("<HHQQ")
+ENCRYPTED, SIZES_FOLLOW = 1 << 0, 1 << 3
+STORED, DEFLATED = 0, 8
+#: In a size: it is in the extra field, as a zip64 has it.
+ELSEWHERE = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    flags: int
+    method: int
+    start: int | None  # of its bytes; None if its header is damaged
+    size: int | None  # of them; None if that stands behind them only
+    checksum: int | None
+
+
+def _zip_members(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield name and content, in blocks, of each file in the zip; damage ends a content by an error.
+
+    Raises
+    ------
+    OSError, zipfile.BadZipFile
+        After the last member that can be found: the zip has no directory, so that others may be missing. And
+        in a content: it is cut short or damaged, or packed in a way that is not read here.
+
+    """
+    with path.open("rb") as file:
+        listed = _listed(path, file)
+        for entry in _entries(file) if listed is None else listed:
+            if not entry.name.endswith("/"):
+                yield entry.name, _content(file, entry)
+    if listed is None:
+        raise zipfile.BadZipFile("it was cut short or damaged: its directory is missing")
+
+
+def _listed(path: Path, file: IO[bytes]) -> list[_Entry] | None:
+    """Return what the directory at the end lists, None if there is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return None
+    return [
+        _Entry(
+            info.filename,
+            info.flag_bits,
+            info.compress_type,
+            _start(file, info.header_offset),
+            info.compress_size,
+            info.CRC,
+        )
+        for info in infos
+    ]
+
+
+def _start(file: IO[bytes], offset: int) -> int | None:
+    """Return where the bytes of the member whose header is at `offset` begin, None if that is not whole."""
+    file.seek(offset)
+    header = file.read(4 + 26)
+    if len(header) < HEADER.size or not header.startswith(SIGNATURE):
+        return None
+    *_, name, extra = HEADER.unpack(header)
+    return offset + HEADER.size + int(name) + int(extra)
+
+
+def _entries(file: IO[bytes]) -> Iterator[_Entry]:
+    """Yield the members by their headers; `file` is behind one's content when the next is asked for."""
+    at = 0
+    while (offset := _next(file, at)) is not None:
+        start = _start(file, offset)
+        if start is None:
+            return
+        file.seek(offset)
+        _, flags, method, _, _, checksum, size, _, name, extra = HEADER.unpack(file.read(HEADER.size))
+        text, more = file.read(name), file.read(extra)
+        packed = None if flags & SIZES_FOLLOW else _wide(size, more)
+        checksum = None if packed is None else checksum
+        yield _Entry(text.decode(errors="replace"), flags, method, start, packed, checksum)
+        at = max(start, file.tell()) if packed is None else start + packed
+
+
+def _wide(size: int, extra: bytes) -> int | None:
+    """Return a member's compressed size, which a zip64 has in its extra field behind the plain one."""
+    if size != ELSEWHERE:
+        return size
+    if len(extra) < ZIP64.size:
+        return None
+    kind, length, _, packed = ZIP64.unpack_from(extra)
+    return int(packed) if kind == 1 and length >= 16 else None
+
+
+def _next(file: IO[bytes], at: int) -> int | None:
+    """Return where the next signature of a member stands, from `at` on; None if there is none."""
+    file.seek(at)
+    window = b""
+    while block := file.read(ZIP_BLOCK):
+        window += block
+        if (place := window.find(SIGNATURE)) >= 0:
+            return at + place
+        at += len(window) - 3
+        window = window[-3:]
+    return None
+
+
+def _content(file: IO[bytes], entry: _Entry) -> Iterator[bytes]:
+    if entry.start is None:
+        raise zipfile.BadZipFile("its header is damaged")
+    if entry.flags & ENCRYPTED:
+        raise NotImplementedError("it is encrypted")
+    if entry.method not in (STORED, DEFLATED):
+        raise NotImplementedError(f"it is packed by method {entry.method}, which is not read here")
+    if entry.method == STORED and entry.size is None:
+        raise NotImplementedError("its size is not known")
+    file.seek(entry.start)
+    checksum = 0
+    for block in _stored(file, entry.size or 0) if entry.method == STORED else _inflated(file):
+        checksum = zlib.crc32(block, checksum)
+        yield block
+    if entry.checksum is not None and checksum != entry.checksum:
+        raise zipfile.BadZipFile("its checksum is another: it is damaged")
+
+
+def _stored(file: IO[bytes], size: int) -> Iterator[bytes]:
+    while size:
+        block = file.read(min(size, ZIP_BLOCK))
+        if not block:
+            raise EOFError("it is cut short")
+        size -= len(block)
+        yield block
+
+
+def _inflated(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the plain bytes of deflated ones; `file` is behind them afterwards, or where they are damaged."""
+    decoder = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+    while not decoder.eof:
+        here, before = file.tell(), decoder.copy()
+        packed = file.read(ZIP_BLOCK)
+        if not packed:
+            raise EOFError("it is cut short")
+        try:
+            yield decoder.decompress(packed)
+        except zlib.error:
+            yield from _before_damage(before, packed)
+            file.seek(here)
+            raise
+    file.seek(-len(decoder.unused_data), 1)
+
+
+def _before_damage(decoder: Any, packed: bytes) -> Iterator[bytes]:
+    for at in range(len(packed)):
+        try:
+            yield decoder.decompress(packed[at : at + 1])
+        except zlib.error:
+            return

@@ -1,15 +1,15 @@
 """A second load of the same file: its frames, kept as Parquet in the user's cache folder.
 
-An entry is named by all that decides what a reader returns: the content (SHA-256) and base name (which may tell the
-rank) of the file and of those that are read with it; the source text of all readers and of what they use, so that no
-one has to remember to raise a version; and the version of the program by way of which the reader gets at the content,
-if it needs one (perf, nsys, trace-cmd). It appears whole, by a rename, or not at all; the checksums in it are verified
-before Parquet is decoded, and a broken entry is replaced. The entries not used for longest are removed once all of
-them take more than `LIMIT` bytes.
+An entry is named by all that decides what a reader returns: the content (SHA-256) and base name (which may
+tell the rank) of the file and of those that are read with it; the source text of all readers and of what they
+use, so that no one has to remember to raise a version; and the version of the program by way of which the
+reader gets at the content, if it needs one (perf, nsys, trace-cmd). It appears whole, by a rename, or not at
+all; the checksums in it are verified before Parquet is decoded, and a broken entry is replaced. The entries
+not used for longest are removed once all of them take more than `LIMIT` bytes.
 
-The content of a file is not hashed again while its path, size, inode and times of modification and change are those
-that were seen when it was hashed, as in git's index; what was modified less than two seconds before is not remembered,
-because a change within one tick of the clock would not show.
+The content of a file is not hashed again while its path, size, inode and times of modification and change are
+those that were seen when it was hashed, as in git's index; what was modified less than two seconds before is
+not remembered, because a change within one tick of the clock would not show.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 import platformdirs
 import polars as pl
 
-from tracelib.schema import FRAMES
 from tracelib.sources.files import BLOCK, GZIP, ZSTD, sha256
+from tracelib.sources.health import with_remark
 from tracelib.trace import Trace
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 LIMIT = 5 << 30
 #: Smaller files are read faster than they are looked up.
 SMALLEST = 1 << 17
-#: Text of more bytes than this is streamed to the cache by readers that can; compressed text is taken to be so much longer.
+#: Text of more bytes than this is streamed to the cache by readers that can; compressed text is taken to be
+#: so much longer.
 LARGE, TYPICAL_RATIO = 1 << 30, 15
 #: What was modified so shortly before it was hashed may change again without a trace.
 RACY_NS = 2 * 10**9
@@ -93,7 +94,7 @@ class Cache:
         try:
             entry = self.folder / "frames" / self._key(file)
         except OSError as error:
-            return _noted(file.read(), f"not kept in the cache {self.folder}: {error}")
+            return with_remark(file.read(), "info", f"not kept in the cache {self.folder}: {error}")
         if not entry.exists():
             return self._filled(entry, file, "")
         try:
@@ -115,7 +116,8 @@ class Cache:
             trace = trace or _kept(entry)
         except OSError as error:
             note = f"not kept in the cache {self.folder}: {error}"
-        return _noted(trace or file.read(), note)
+        trace = trace or file.read()
+        return with_remark(trace, "info", note) if note else trace
 
     def _key(self, file: TraceFile) -> str:
         parts = (
@@ -180,7 +182,7 @@ def _source_version(package: Path) -> str:
 
 
 def _program_version(file: TraceFile) -> str:
-    """Return the version of the program by way of which `file` is read, "" if it needs none or it is not installed."""
+    """Return the version of the program by way of which `file` is read, "" if there is none."""
     name = file.known_format.program(file.head)
     program = shutil.which(name) if name else None
     return _version(program) if program else ""
@@ -188,7 +190,7 @@ def _program_version(file: TraceFile) -> str:
 
 @functools.cache
 def _version(program: str) -> str:
-    """Return where a program is, when it was changed, and what it says of its version, if it says something."""
+    """Return where a program is, when it was changed, and what it says of its version."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -197,10 +199,10 @@ def _version(program: str) -> str:
             timeout=VERSION_S,
             check=False,
         )
-        said = (done.stdout + done.stderr).decode(errors="replace")
+        words = (done.stdout + done.stderr).decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = type(error).__name__
-    return f"{program} {Path(program).stat().st_mtime_ns} {said}"
+        words = type(error).__name__
+    return f"{program} {Path(program).stat().st_mtime_ns} {words}"
 
 
 def _written(place: Path, text: str) -> None:
@@ -246,23 +248,16 @@ def _kept(entry: Path) -> Trace:
 
     """
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(_checksums, entry)
+        checksums = pool.submit(_checksums, entry)
         trace = Trace.from_parquet(entry)
-    if json.loads((entry / "checksums.json").read_text()) != found.result():
+    if json.loads((entry / "checksums.json").read_text()) != checksums.result():
         raise ValueError("its checksums differ")
     os.utime(entry)
     return trace
 
 
 def _is_large(path: Path) -> bool:
-    """Say whether the file's rows should go through the disk rather than all be in memory while it is read."""
+    """Say whether the file's rows should go through the disk rather than all be in memory at once."""
     with path.open("rb") as file:
         packed = file.read(4).startswith((GZIP, ZSTD))
     return path.stat().st_size * (TYPICAL_RATIO if packed else 1) > LARGE
-
-
-def _noted(trace: Trace, note: str) -> Trace:
-    if not note:
-        return trace
-    row = pl.DataFrame([(0, "info", note, "")], schema=FRAMES["health"], orient="row")
-    return trace.replace(health=pl.concat([trace.health, row]))

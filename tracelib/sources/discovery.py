@@ -1,4 +1,4 @@
-"""Which files are traces, and of which format: files, folders and archives are looked into once, by content."""
+"""Which files are traces, and of which format: each file is looked at once, by content."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import polars as pl
-
 from tracelib import sources
 from tracelib.errors import BadTrace, UnknownFormat
 from tracelib.sources.archives import damage_of, is_archive, unpacked
 from tracelib.sources.files import head, open_stream
 from tracelib.sources.format import TraceFile
+from tracelib.sources.health import with_remark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +40,7 @@ REPORTS, DATABASE, DIRECTORIES = (".nsys-rep", ".qdrep"), ".sqlite", ("_pqtdir",
 
 
 class Discovery(NamedTuple):
-    """What is in some paths: the traces, what is none, and the reports whose own export is among the traces."""
+    """What is in some paths: the traces, other files, and reports whose own export is among the traces."""
 
     traces: list[TraceFile]
     others: list[Path]
@@ -97,7 +96,7 @@ def _is_perfetto(path: Path, start: bytes) -> bool:
 
 
 def _instead(path: Path, start: bytes) -> str:
-    """Return what to give in place of the file at `path` if it is only a part of a recording, "" if it is not."""
+    """Return what to give in place of a file that is only a part of a recording, "" of any other."""
     return next(filter(None, (each.instead(path, start) for each in sources.FORMATS)), "")
 
 
@@ -119,8 +118,8 @@ def not_opened(path: Path) -> str:
 def discover(paths: Iterable[str | Path]) -> Discovery:
     """Return the traces that `paths` name, and what else is in the folders and archives among them.
 
-    A folder stands for every trace below it, an archive (zip, tar) for those in it; a file that is named itself must be
-    either a trace or such an archive.
+    A folder stands for every trace below it, an archive (zip, tar) for those in it; a file that is named
+    itself must be either a trace or such an archive.
 
     Raises
     ------
@@ -165,7 +164,7 @@ def _traces_below(folder: Path) -> tuple[list[TraceFile], list[Path]]:
 
 
 def _hidden(file: Path, folder: Path) -> bool:
-    """Say whether a file below `folder`, or a folder on the way to it, is hidden: editors keep copies there."""
+    """Say whether a file below `folder`, or a folder on its path, is hidden: editors keep copies there."""
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
@@ -183,7 +182,7 @@ def _why_none(files: Sequence[Path]) -> str:
 
 
 def _traces_in(path: Path) -> tuple[list[TraceFile], list[Path]]:
-    """Return the file at `path` if it is a trace, the traces in it if it is an archive of some; and what else is in that.
+    """Return the file at `path` if it is a trace, else the traces in this archive and what else is there.
 
     What is damaged is among the traces, so that it is told of when they are read.
     """
@@ -220,7 +219,7 @@ def _recognised_or_none(path: Path) -> TraceFile | None:
 
 
 def _traces_or_none(path: Path) -> tuple[list[TraceFile], list[Path]]:
-    """Return the traces in `path` and what else is in it; what is none (an archive in an archive is) is that itself."""
+    """Return the traces in `path` and what else is in it; if it holds none, itself."""
     try:
         return _traces_in(path)
     except UnknownFormat:
@@ -228,7 +227,7 @@ def _traces_or_none(path: Path) -> tuple[list[TraceFile], list[Path]]:
 
 
 def export_of(report: Path, files: Iterable[Path]) -> Path | None:
-    """Return that of `files` which is the export of the report, by its name, if it is not older; else None."""
+    """Return the one of `files` that is named as the report's export and not older, if there is one."""
     if report.suffix not in REPORTS:
         return None
     names = {report.with_suffix(DATABASE), *(report.with_name(report.stem + end) for end in DIRECTORIES)}
@@ -261,7 +260,5 @@ def _with_damage(trace: Trace, path: Path) -> Trace:
     """Return the trace of the file at `path` with a remark if it could not be unpacked whole."""
     if not (damage := damage_of(path)):
         return trace
-    row = (0, "error", f"unpacked in part, a {damage.what}: {damage.reason}", "Copy the archive again.")
-    return trace.replace(
-        health=pl.concat([trace.health, pl.DataFrame([row], schema=trace.health.schema, orient="row")])
-    )
+    message = f"unpacked in part, a {damage.what}: {damage.reason}"
+    return with_remark(trace, "error", message, "Copy the archive again.")

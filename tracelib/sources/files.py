@@ -1,8 +1,8 @@
 """Bytes of trace files, compressed or not, whole or cut short.
 
-The suffix says nothing here: profilers write gzip named `.json` and JSON named `.gz`, so the first bytes decide. A
-stream that ends in the middle of a compressed member is not an error: what came out is used and `Stream.damage` says
-what was lost.
+The suffix says nothing here: profilers write gzip named `.json` and JSON named `.gz`, so the first bytes
+decide. A stream that ends in the middle of a compressed member is not an error: what came out is used and
+`Stream.damage` says what was lost.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
-#: How a member begins: of gzip, of zstd, or of zstd with data of others that decompress to nothing (pzstd, seekable zstd).
+#: How a member begins: of gzip, of zstd, or of zstd with data of others that decompress to nothing (pzstd,
+#: seekable zstd).
 _MEMBER = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 BLOCK = 1 << 20
-#: Compressed bytes that are decompressed at a time: what comes out, 15 times as much of JSON, stays in the CPU's cache.
+#: Compressed bytes that are decompressed at a time: what comes out, 15 times as much of JSON, stays in the
+#: CPU's cache.
 PACKED_BLOCK = 1 << 16
 #: What the next piece of a file can use again; 32 MiB is the most that glibc takes for this threshold.
 REUSED = 31 << 20
@@ -51,7 +53,7 @@ def watched(watcher: Callable[[Path, float], None]) -> Iterator[None]:
 
 
 def _gzip_decoder() -> Any:
-    """Return a decoder of one gzip member; Intel's library, where installed, is more than twice as fast as zlib."""
+    """Return a decoder of one gzip member; Intel's library, if installed, is twice as fast as zlib."""
     try:
         from isal import isal_zlib  # noqa: PLC0415
     except ImportError:
@@ -83,8 +85,9 @@ def _slowing(path: Path, place: int) -> Iterator[bytes]:
 class Stream(io.RawIOBase):
     """A readable stream of a file's decompressed bytes.
 
-    `damage` is None, or says why the stream ended before its end ("gzip data ends early after 123 bytes"); `lost_bytes`
-    counts the bytes of the file that were not decompressed. Both are final once `read` returned b"".
+    `damage` is None, or says why the stream ended before its end ("gzip data ends early after 123 bytes");
+    `lost_bytes` counts the bytes of the file that were not decompressed. Both are final once `read` returned
+    b"".
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,14 +161,14 @@ class Stream(io.RawIOBase):
         return decoded
 
     def _behind(self, data: bytes) -> bytes:
-        """Return what the file has behind a member that ended before `data`, without the zeros that may stand there."""
+        """Return what follows a member that ended before `data`, without the zeros that may stand there."""
         data = (data + self._file.read(PACKED_BLOCK)).lstrip(b"\0")
         while not data and (more := self._file.read(PACKED_BLOCK)):
             data = more.lstrip(b"\0")
         return data
 
     def _rest(self) -> bytes:
-        """Return what the block in which the damage is gives before it: decompressed once more, from there byte by byte."""
+        """Return what the damaged block gives before the damage: it is decompressed again, byte by byte."""
         new = _zlib_decoder if self._new_decoder is _gzip_decoder else self._new_decoder
         assert new is not None
         decoder, count, rest = new(), 0, [b""]
@@ -204,16 +207,16 @@ def open_stream(path: Path) -> Stream:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep the memory of one piece for the next, instead of asking the system for new pages each time.
+    """Make glibc keep the memory of one piece for the next, instead of asking the system for new pages.
 
-    A block that is freed raises its threshold to the block's size (mallopt(3): the thresholds are dynamic). Fewer than
-    half of the page faults are left.
+    A block that is freed raises its threshold to the block's size (mallopt(3): the thresholds are dynamic).
+    Fewer than half of the page faults are left.
     """
     bytearray(REUSED)
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:
-    """Return the first `size` decompressed bytes of the file, fewer if it is shorter: what `sniff` decides on."""
+    """Return the first `size` decompressed bytes of the file, or all if it is shorter."""
     with open_stream(path) as stream:
         return io.BufferedReader(stream, BLOCK).read(size)
 
@@ -221,19 +224,19 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of the file as it lies on disk, in hex."""
     status = path.stat()
-    with _hashing:  # who asks for what is being found out waits for it
+    with _hashing:  # whoever asks for a digest that is being computed waits for it
         return _sha256(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @contextlib.contextmanager
 def hashed(path: Path) -> Iterator[None]:
-    """Find out :func:`sha256` of the file in another thread meanwhile: what it is then asked for is known or under way."""
+    """Compute :func:`sha256` of the file in another thread meanwhile; who asks for it then waits for that."""
     with ThreadPoolExecutor(1, thread_name_prefix="hash") as worker:
         worker.submit(sha256, path)
         yield
 
 
 @functools.lru_cache
-def _sha256(path: Path, size: int, modified: int, changed: int) -> str:  # noqa: ARG001  (they tell versions apart)
+def _sha256(path: Path, *_version: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from tracelib.trace import Trace
 
-#: What one recording covers: a machine, with its own process ids; or, often in a container with ids of its own, one
-#: process, or several that were started together.
+#: What one recording covers: a machine, with its own process ids; or, often in a container with ids of its
+#: own, one process, or several that were started together.
 Scope = Literal["machine", "process", "session"]
 
 
 class InPerfetto(NamedTuple):
-    """How Perfetto opens a format: by the clock that its events carry, or at the times in the file plus `base_ns`."""
+    """How Perfetto opens a format: by the clock of its events, or at the times in the file plus `base_ns`."""
 
     has_clock: bool
     base_ns: Callable[[Path], int] | None = None
@@ -44,13 +44,15 @@ class Format:
 
     #: As `sources.format`, errors and the tests' folder call it; the reader's package has the same name.
     name: str
-    #: Says of `head` and the file's name whether a file is of this format: by content, the name may only break ties.
+    #: Says of `head` and the file's name whether a file is of this format: by content, the name may only
+    #: break ties.
     sniff: Callable[[bytes, str], bool]
     #: Returns the trace of one file: source 0, threads and GPUs counted from 0, times in the file's own clock
     #: (`sources.clock` names it, `sources.wall_offset_ns` ties it to wall time where the file declares that).
     read: Callable[[Path], Trace]
     scope: Scope
-    #: Whose name for a thread is taken first, 0 before 1: the kernel knows best, a profiler has it from elsewhere.
+    #: Whose name for a thread is taken first, 0 before 1: the kernel knows best, a profiler has it from
+    #: elsewhere.
     thread_name_rank: int
     #: Whether files may leave out which clock they used, so that the user says it (`ftrace_clock`).
     clock_from_user: bool = False
@@ -58,7 +60,8 @@ class Format:
     in_perfetto: InPerfetto | None = None
     #: Writes the trace of a file to a folder, for files too large to be held in memory.
     stream: Callable[[Path, Path], None] | None = None
-    #: Names the program by way of which a file that starts with `head` is read; the cache's key holds its version.
+    #: Names the program by way of which a file that starts with `head` is read; the cache's key holds its
+    #: version.
     program: Callable[[bytes], str | None] = _no_program
     #: All files that are read with the one at a path; the cache's key holds the content of each.
     files: Callable[[Path, bytes], list[Path]] = _only_the_file

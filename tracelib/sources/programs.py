@@ -1,4 +1,4 @@
-"""Other programs that readers need (nsys, perf, trace-cmd), run so that none can hold tracelib up or outlive it."""
+"""Programs that readers need (nsys, perf, trace-cmd): none can hold tracelib up or outlive it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-__all__ = ["run"]
 
 #: Statuses as a shell gives them: stopped by a timeout, could not be started.
 STOPPED, NOT_STARTED = 124, 126
@@ -29,8 +27,8 @@ def run(
 ) -> tuple[int, str]:
     """Run `command` and return its exit status, and why it did not end by itself ("" if it did).
 
-    What it says goes to the files `out` and `errors`, not into pipes: a program that it left behind would keep those
-    open. All that it started is ended with it.
+    What it says goes to the files `out` and `errors`, not into pipes: a program that it left behind would
+    keep those open. All that it started is ended with it.
     """
     try:
         process = subprocess.Popen(

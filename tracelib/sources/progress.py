@@ -1,4 +1,4 @@
-"""How far reading has come, shown to a person who waits: at a terminal, or in a notebook that somebody looks at."""
+"""How far reading has come, shown to a person who waits at a terminal or looks at a notebook."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ EVERY_S = 0.3
 
 @contextlib.contextmanager
 def progress_bar(files: int, name_told: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
-    """Give a function to call with each file's name before it is read; of that file the share read so far is shown, too.
+    """Give a function to call with each file's name before it is read.
 
-    `name_told` is called with each name as well. What was shown is taken away at the end, so that no log and no report
-    keeps it.
+    It shows the share of all files and of this one that was read so far, and calls `name_told` with the name.
+    What was shown is removed at the end, so that no log and no report keeps it.
     """
     show, clear = _terminal() if sys.stderr.isatty() else _notebook()
     started, last, done = time.monotonic(), 0.0, -1

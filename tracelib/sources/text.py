@@ -1,4 +1,4 @@
-"""Lines of text files, in pieces of bounded size: what the readers of `perf script` and ftrace texts share."""
+"""Lines of text files, in pieces of bounded size, for the readers of `perf script` and ftrace texts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from tracelib.sources.files import keep_freed_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CHUNK", "ahead", "chunks", "lines", "pieces"]
-
 Item = TypeVar("Item")
 
-#: Measured: with smaller pieces the threads wait for each other more often, larger ones take memory and give nothing.
+#: Measured: with smaller pieces the threads wait for each other more often, larger ones take memory and give
+#: nothing.
 CHUNK = 16 << 20
 LINE_END = re.compile(rb"\r+\n")
 LONGEST = 4  # a piece without a cut grows to this many times its size, then it is handed out as it is
@@ -27,10 +26,11 @@ LONGEST = 4  # a piece without a cut grows to this many times its size, then it 
 def pieces(
     stream: io.RawIOBase, size: int, whole: Callable[[bytearray, int], int], longest: int
 ) -> Iterator[bytes]:
-    """Yield the stream's bytes in pieces of about `size`, cut where `whole(data, filled)` says; the last where the file ends.
+    """Yield the stream's bytes in pieces of about `size`, cut where `whole(data, filled)` says.
 
-    `whole` returns how many of the `filled` bytes of `data` are whole lines or events, 0 if none. A piece of `longest`
-    bytes in which there is no place to cut is handed out as it is: memory stays bounded whatever the input.
+    `whole` returns how many of the `filled` bytes of `data` are whole lines or events, 0 if none. A piece of
+    `longest` bytes in which there is no place to cut is handed out as it is: memory stays bounded whatever
+    the input.
     """
     keep_freed_memory()
     buffer, filled = bytearray(2 * size), 0
@@ -48,7 +48,7 @@ def pieces(
 
 
 def _fill(stream: io.RawIOBase, room: memoryview) -> int:
-    """Fill `room` and return how much of it was filled, less only at the end: a decompressor hands out small pieces."""
+    """Fill `room` and return how much was filled, less only at the end: a decompressor gives small pieces."""
     filled = 0
     while filled < len(room) and (count := stream.readinto(room[filled:])):
         filled += count
@@ -64,7 +64,7 @@ def chunks(stream: io.RawIOBase, size: int = CHUNK) -> Iterator[bytes]:
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield `items`, each made in another thread while the one before it is used; an error comes where its item would."""
+    """Yield `items`, each made in another thread while the one before is used; errors come in place."""
     nothing_more = object()
     with ThreadPoolExecutor(1) as worker:
         coming = worker.submit(next, items, nothing_more)
@@ -76,7 +76,8 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
 def lines(chunk: bytes) -> tuple[pl.Series, int]:
     """Return the lines of `chunk` without their ends (LF, CRLF), and how many places in it were no UTF-8.
 
-    A file that was converted twice has CRCRLF. What is no UTF-8 becomes U+FFFD. Empty lines stay: a line's index is its place in the chunk.
+    A file that was converted twice has CRCRLF. What is no UTF-8 becomes U+FFFD. Empty lines stay: a line's
+    index is its place in the chunk.
     """
     if b"\r" in chunk:
         chunk = LINE_END.sub(b"\n", chunk)

@@ -14,11 +14,12 @@ from tracelib.sources.ftrace.remarks import BIGGER
 from tracelib.sources.kernel import sched, syscalls
 from tracelib.sources.kernel.interning import codes_of
 from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
-from tracelib.sources.remarks import Remarks, counted
+from tracelib.words import counted
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.events import Events
     from tracelib.sources.ftrace.heads import Heads
+    from tracelib.sources.health import Remarks
 
 #: The head's task: a name, which may hold anything, the thread's id, and its process where the option `record-tgid` is on.
 TASK = r"^\s*(?P<name>.*)-(?P<tid>\d+)\s*(?:\(\s*(?P<pid>[\d-]+)\s*\))?\s*$"

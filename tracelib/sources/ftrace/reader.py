@@ -17,10 +17,11 @@ from tracelib.sources.ftrace.events import Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
 from tracelib.sources.ftrace.remarks import of_lines, shown
+from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.clocks import clock_named
-from tracelib.sources.remarks import Remarks, counted
 from tracelib.sources.text import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
+from tracelib.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelib.sources.ftrace.events import UNPRINTED
-from tracelib.sources.remarks import Remarks, counted
+from tracelib.words import counted
 
 if TYPE_CHECKING:
     from tracelib.sources.ftrace.events import Events
     from tracelib.sources.ftrace.heads import Heads
+    from tracelib.sources.health import Remarks
 
 __all__ = ["BIGGER", "of_lines", "shown"]
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from tracelib.schema import SLICES
-from tracelib.sources.remarks import counted
+from tracelib.words import counted
 
 if TYPE_CHECKING:
-    from tracelib.sources.remarks import Remarks
+    from tracelib.sources.health import Remarks
 
 #: First words of the events of system calls, and whether they end one. Without a group, the call is told by its number.
 SPELLINGS = tuple(

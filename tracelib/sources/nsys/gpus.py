@@ -22,8 +22,8 @@ from tracelib.sources.nsys.tables import UNKNOWN, enumeration, looked_up
 from tracelib.sources.nsys.threads import FIELD, pid, ranks
 
 if TYPE_CHECKING:
+    from tracelib.sources.health import Remarks
     from tracelib.sources.nsys.tables import Tables
-    from tracelib.sources.remarks import Remarks
 
 _DEVICES = 1 << 31
 

@@ -10,9 +10,9 @@ import polars as pl
 
 from tracelib.schema import FRAMES, IDLE, SORT
 from tracelib.sources.files import sha256
+from tracelib.sources.health import Remarks
 from tracelib.sources.nsys import gpus, recording, slices, threads
 from tracelib.sources.nsys.tables import string_ids
-from tracelib.sources.remarks import Remarks
 from tracelib.trace import Trace, ordered
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from tracelib.sources.nsys.threads import SAMPLES_TABLE, SCHED_TABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracelib.sources.health import Remarks
     from tracelib.sources.nsys.tables import Tables
-    from tracelib.sources.remarks import Remarks
 
 #: Tables of name-value pairs in which an export describes itself; the second until nsys 2023.
 _EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")

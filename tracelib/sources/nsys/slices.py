@@ -24,8 +24,8 @@ from tracelib.sources.nsys.tables import UNKNOWN, enumeration, looked_up, withou
 from tracelib.sources.nsys.threads import only_process, process
 
 if TYPE_CHECKING:
+    from tracelib.sources.health import Remarks
     from tracelib.sources.nsys.tables import Tables
-    from tracelib.sources.remarks import Remarks
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"

@@ -20,8 +20,8 @@ from tracelib.sources.perf import frames
 from tracelib.sources.perf.decoded import Recording, Sample, Tracepoint, decoded
 from tracelib.sources.perf.header import clock_of, tracepoints_of, wall_offset
 from tracelib.sources.perf.health import PerfRemarks
-from tracelib.sources.remarks import counted
 from tracelib.trace import Trace
+from tracelib.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

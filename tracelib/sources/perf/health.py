@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import IDLE
+from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.sched import gaps, handovers
-from tracelib.sources.remarks import Remarks, counted
+from tracelib.words import counted
 
 if TYPE_CHECKING:
     from tracelib.sources.perf.ending import Ending

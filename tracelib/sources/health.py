@@ -1,13 +1,15 @@
-"""What a reader has to say about the state of its file: rows of `health`, gathered while it is read."""
+"""What a reader has to say about the state of its file: remarks, the rows of the frame `health`."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.schema import HEALTH
-from tracelib.words import counted
 
-__all__ = ["Remarks", "counted"]
+if TYPE_CHECKING:
+    from tracelib.trace import Trace
 
 
 class Remarks:
@@ -28,3 +30,10 @@ class Remarks:
     def frame(self) -> pl.DataFrame:
         """Return the remarks as the frame `health` of source 0."""
         return pl.DataFrame(self._rows, schema=HEALTH, orient="row")
+
+
+def with_remark(trace: Trace, level: str, message: str, fix: str = "") -> Trace:
+    """Return the trace of one file with one remark more."""
+    more = Remarks()
+    more.add(level, message, fix)
+    return trace.replace(health=pl.concat([trace.health, more.frame()]))

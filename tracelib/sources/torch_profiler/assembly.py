@@ -13,7 +13,7 @@ import polars as pl
 from tracelib.errors import BadTrace
 from tracelib.schema import SOURCES
 from tracelib.sources.files import sha256
-from tracelib.sources.remarks import Remarks
+from tracelib.sources.health import Remarks
 from tracelib.sources.torch_profiler import frames
 from tracelib.sources.torch_profiler.document import (
     RANKED,

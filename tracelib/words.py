@@ -1,7 +1,7 @@
-"""What everything is called and how every figure is written: reports, charts, messages and tickets say it alike.
+"""What everything is called and how every figure is written, in reports, charts, messages and tickets.
 
-Names are lower-case nouns that fit into a sentence, a legend and a table; :func:`sentence` makes a beginning of one.
-Texts that come from files are untrusted: :func:`plain` is the one way to put them on a line.
+Names are lower-case nouns that fit into a sentence, a legend and a table; :func:`sentence` makes a beginning
+of one. Texts that come from files are untrusted: :func:`plain` is the one way to put them on a line.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ VERDICTS = {
 }
 
 NOT_KNOWN = "not known"
-#: Categories of characters that a reader cannot see or a terminal obeys, and the letters that are drawn as nothing.
+#: Categories of characters that a reader cannot see or a terminal obeys, and letters drawn as nothing.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _UNITS = ((60e9, "min", 120e9), (1e9, "s", 0.9995e9), (1e6, "ms", 0.9995e6), (1e3, "µs", 999.5))
@@ -220,8 +220,8 @@ def rate(per_second: float | None) -> str:
 def plain(text: object, limit: int | None = None) -> str:
     r"""Return `text` on one line, with everything visible that could fool a terminal or a reader's eye.
 
-    Control characters, line breaks, direction marks and invisible characters stand as their escapes (`\x1b`, `\u202e`);
-    names in any script stay as they are. What is longer than `limit` ends in an ellipsis.
+    Control characters, line breaks, direction marks and invisible characters stand as their escapes (`\x1b`,
+    `\u202e`); names in any script stay as they are. What is longer than `limit` ends in an ellipsis.
 
     >>> plain("a\x1b[31m\u202eb"), plain("a long name", 7)
     ('a\\x1b[31m\\u202eb', 'a long…')

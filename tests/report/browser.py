@@ -35,7 +35,7 @@ def chromium():
 
 @contextlib.contextmanager
 def opened(browser, path, **context):
-    """Give the page at `path` and a list that fills with all it does that it must not: requests, errors, dialogs."""
+    """Give the page at `path` and a list of what it does and must not: requests, errors, dialogs."""
     opened_context = browser.new_context(offline=True, **context)
     page = opened_context.new_page()
     wrong = []

@@ -289,7 +289,7 @@ HOSTILE = "*b* _i_ {code} [l|http://x] !i! a\\b <b> & | @all"
 
 
 def test_names_in_wiki_markup_stay_names():
-    """Each character that Jira's renderer obeys stands behind a backslash; a backslash itself is written by its number."""
+    """A character that Jira's renderer obeys stands behind a backslash, a backslash by its number."""
     wiki = as_wiki(summary(everywhere(HOSTILE), "f" * 64))
     row = next(line for line in wiki.splitlines() if line.startswith("h3. "))
     assert "\\*b\\* \\_i\\_ \\{code\\} \\[l\\|http" in row

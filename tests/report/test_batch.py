@@ -21,7 +21,7 @@ HOSTILE = '</script><img src=x onerror=alert(1)>\u202e&amp;"'
 
 
 def test_an_entry_by_hand():
-    """From the hand-made findings: rank 0 lost 300 of 1000 µs to its host and rank 1 400: the median is 0.35."""
+    """In the hand-made findings rank 0 lost 300 of 1000 µs to its host, rank 1 400: the median is 0.35."""
     entry = entry_of("a", findings())
     assert entry.host_share == pytest.approx((0.3 + 0.4) / 2)
     assert entry.lost_share == pytest.approx(0.4)

@@ -14,7 +14,10 @@ from tests.report.example import everywhere, findings
 from tracelib.report import sections
 from tracelib.report.exporter import CARTESIAN, PLOTLY, TraceReport, bundle_script
 
-HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=1'><!-- ${7*7} {{7*7}} \u202e\x1b[31m **b** [l](javascript:window.pwned=1)"
+HOSTILE = (
+    "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=1'><!-- ${7*7} {{7*7}} "
+    "\u202e\x1b[31m **b** [l](javascript:window.pwned=1)"
+)
 #: sha256 of plotly-cartesian.min.js in npm's plotly.js-cartesian-dist-min 4.1.1
 CARTESIAN_SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
 PARTS = [
@@ -201,7 +204,10 @@ def test_the_policy_is_in_force(tmp_path, browser):
     (tmp_path / "page.html").write_text(rendered(cell(output({"text/html": "<p>x</p>"}))), encoding="utf-8")
     with opened(browser, tmp_path / "page.html") as (page, wrong):
         blocked = page.evaluate(
-            "new Promise(done => { addEventListener('securitypolicyviolation', e => done(e.effectiveDirective)); fetch('https://example.com/').catch(() => {}); })"
+            """new Promise(done => {
+                addEventListener('securitypolicyviolation', e => done(e.effectiveDirective));
+                fetch('https://example.com/').catch(() => {});
+            })"""
         )
         assert blocked == "connect-src"
         assert any("Content Security Policy" in text for text in wrong)
@@ -216,7 +222,9 @@ def test_nothing_moves_when_charts_are_drawn(tmp_path, browser):
     (tmp_path / "page.html").write_text(rendered(*cells), encoding="utf-8")
     with opened(browser, tmp_path / "page.html") as (page, wrong):
         page.wait_for_selector("html[data-charts=drawn]", timeout=30_000)
-        shift = "new Promise(d => new PerformanceObserver(l => d(l.getEntries().reduce((s, e) => s + e.value, 0))).observe({type: 'layout-shift', buffered: true}))"
+        shift = """new Promise(done => new PerformanceObserver(
+            list => done(list.getEntries().reduce((sum, entry) => sum + entry.value, 0))
+        ).observe({type: 'layout-shift', buffered: true}))"""
         moved = page.evaluate(f"Promise.race([{shift}, new Promise(d => setTimeout(() => d(0), 1000))])")
         assert moved < 0.01
         heights = page.evaluate(
@@ -247,7 +255,8 @@ def test_every_link_in_the_page_leads_somewhere(tmp_path, browser):
     ]
     (tmp_path / "page.html").write_text(rendered(*cells), encoding="utf-8")
     with opened(browser, tmp_path / "page.html") as (page, _):
-        dead = "[...document.querySelectorAll('a[href^=\"#\"]')].map(a => a.hash.slice(1)).filter(id => !document.getElementById(id))"
+        dead = """[...document.querySelectorAll('a[href^="#"]')]
+            .map(a => a.hash.slice(1)).filter(id => !document.getElementById(id))"""
         assert page.evaluate(dead) == []
         assert page.locator("nav a").count() == 1
         assert page.locator("#finding-launch_bound").count() == 1

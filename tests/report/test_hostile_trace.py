@@ -1,4 +1,4 @@
-"""A trace whose every name is an attack, through the command that people use, to the page, the ticket and the terminal."""
+"""A trace whose every name is an attack, through the command, to the page, the ticket and the terminal."""
 
 import json
 import subprocess
@@ -10,7 +10,10 @@ from tests.conftest import ROOT
 from tests.report.browser import chromium, opened
 from tracelib.report.validate import validate
 
-ATTACK = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\x1b[31m\u202e**b**|@everyone [l](javascript:alert(1)) /home/mallory/x"
+ATTACK = (
+    "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\x1b[31m\u202e**b**"
+    "|@everyone [l](javascript:alert(1)) /home/mallory/x"
+)
 FILE = "w<img src=x onerror=alert(1)>\u202e{0} rank0.pt.trace.json"
 
 

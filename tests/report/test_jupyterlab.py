@@ -1,4 +1,4 @@
-"""Every notebook in a real JupyterLab, opened and run as a person does, by a browser: one server, one browser for all."""
+"""Every notebook in a real JupyterLab, opened and run by a browser as a person does: one server for all."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def work(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lab(work):
-    """Give the address of a JupyterLab that serves the folder `work` and knows nothing of this user's settings."""
+    """Give the address of a JupyterLab that serves the folder `work`, without this user's settings."""
     tmp_path = work.parent
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -92,7 +92,7 @@ def wait_for(address, server, log):
 
 
 def run_all(page):
-    """Run all cells by the menu. While the kernel is not up yet, JupyterLab asks which one and forgets what it was told."""
+    """Run all cells by the menu. Before the kernel is up, JupyterLab asks for one and forgets the answer."""
     begun = page.locator(".jp-CodeCell .jp-InputPrompt", has_text=re.compile(r"\[[*\d]")).first
     choice = page.locator(".jp-Dialog").get_by_role("button", name="Select", exact=True)
     for _ in range(5):
@@ -113,7 +113,7 @@ def window():
 
 @pytest.fixture
 def kernels(lab):
-    """Give a function that returns the kernels that run; end them after the test: each holds a run's frames."""
+    """Give a function that returns the running kernels; end them after the test: each holds frames."""
 
     def ask(method, path=""):
         request = urllib.request.Request(
@@ -140,7 +140,10 @@ def test_a_notebook_opens_runs_and_draws(name, work, lab, window, kernels):
     run_all(page)
     # The last cell's prompt gets its number when all before it are done.
     page.wait_for_function(
-        "n => { const cells = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]; return cells.length == n && /^\\[\\d+\\]:$/.test(cells.at(-1).textContent) }",
+        """n => {
+            const cells = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
+            return cells.length == n && /^\\[\\d+\\]:$/.test(cells.at(-1).textContent);
+        }""",
         arg=sum(cell.cell_type == "code" for cell in node.cells),
         timeout=PATIENCE_MS,
     )

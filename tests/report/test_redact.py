@@ -8,8 +8,14 @@ from tracelib.report.redact import Redactor, trace
 from tracelib.schema import empty
 from tracelib.trace import Trace
 
-PROMPT = "Please write a letter to my landlord in which I complain about the heating that has not worked since last Tuesday and the water."
-KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
+PROMPT = (
+    "Please write a letter to my landlord in which I complain about the heating that has not worked "
+    "since last Tuesday and the water."
+)
+KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
+)
 PRIVATE = ["alice", "gpu17", "landlord", "hf_abcdefghijklmnopqrstuvwx", "10.1.2.3", "s3cr3t-value", "/home/"]
 
 

@@ -1,4 +1,4 @@
-"""`tracelib redact`: what was planted is nowhere in the copy's bytes, and the copy holds the same events at the same times."""
+"""`tracelib redact`: what was planted is nowhere in the copy; events and their times are the same."""
 
 import gzip
 import json
@@ -17,7 +17,10 @@ from tracelib.report.redacted_copy import redacted_copy
 from tracelib.schema import FRAMES
 
 USER, HOST = "mariella", "gpu-node-7"
-PROMPT = "Please summarise the quarterly figures of our company for me and tell me which of the branches did worse than last year and why"
+PROMPT = (
+    "Please summarise the quarterly figures of our company for me and tell me which of the branches "
+    "did worse than last year and why"
+)
 PLANTED = {
     "key": "sk-abcdefghijklmnopqrstuvwx",
     "user": USER,
@@ -98,7 +101,10 @@ def test_kineto(server, tmp_path):
 
 def test_numbers_and_damage_stay_byte_for_byte(tmp_path):
     """No JSON library touches the file: 17 digits stay 17 digits, and a file cut short stays cut there."""
-    text = '{"schemaVersion": 1, "traceEvents": [\n{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":5149387613158.54417,"dur":1.10}\n,{"ph":"X","na'
+    text = (
+        '{"schemaVersion": 1, "traceEvents": [\n{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,'
+        '"ts":5149387613158.54417,"dur":1.10}\n,{"ph":"X","na'
+    )
     (tmp_path / "x.pt.trace.json").write_text(text)
     redacted_copy(tmp_path / "x.pt.trace.json", tmp_path / "y.json")
     assert (tmp_path / "y.json").read_text() == text

@@ -145,7 +145,8 @@ def test_on_a_narrow_screen_no_word_of_a_chart_is_cut_off(folder, browser):
     page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
     cut = """[...document.querySelectorAll(".plot")].flatMap(plot => {
       const room = plot.getBoundingClientRect();
-      return [...plot.querySelectorAll(".infolayer text, .xtick text, .ytick text, .bartext-outside")].filter(word => {
+      const texts = ".infolayer text, .xtick text, .ytick text, .bartext-outside";
+      return [...plot.querySelectorAll(texts)].filter(word => {
         const box = word.getBoundingClientRect();
         return box.width && (box.left < room.left - 2 || box.right > room.right + 2);
       }).map(word => word.textContent);

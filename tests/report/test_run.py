@@ -39,7 +39,7 @@ def test_a_value_that_json_cannot_hold_is_an_error(tmp_path):
 
 
 def test_braces_percent_signs_and_spaces_in_paths_are_text_and_nothing_is_said(tmp_path, capfd):
-    """Nothing: also not that the kernel listens on TCP without encryption, which is said where the transport is clear."""
+    """Nothing: neither that the kernel listens on TCP without encryption, as a kernel in clear text says."""
     folder = tmp_path / "tr {a}/{0} %s"
     source = notebook(folder / "in {x}.ipynb", "import os; print(name, count, os.path.basename(os.getcwd()))")
     ran = run_notebook(
@@ -61,7 +61,10 @@ def test_a_failing_cell_is_told_and_what_ran_is_kept(tmp_path):
 
 
 def test_an_error_of_ours_in_the_notebook_is_the_user_s_to_mend(tmp_path):
-    bad = "from pathlib import Path; from tracelib.errors import BadTrace; raise BadTrace(Path('x'), 'perf', 'line 3', 'it is no trace')"
+    bad = (
+        "from pathlib import Path; from tracelib.errors import BadTrace; "
+        "raise BadTrace(Path('x'), 'perf', 'line 3', 'it is no trace')"
+    )
     with pytest.raises(TraceError, match="x: not readable as perf at line 3"):
         run_notebook(notebook(tmp_path / "a.ipynb", bad), tmp_path / "out.ipynb", {})
 

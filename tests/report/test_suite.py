@@ -18,8 +18,8 @@ from tracelib.report.notebooks import notebook, notebooks
 from tracelib.report.run import parameter_names, run_notebook
 
 NAMES = sorted(set(notebooks()) - {"root_cause"})
-#: Charts that a full recording of two ranks gives each notebook; without a request log, on a fifth of a second, and with
-#: names of steps that tell no tokens.
+#: Charts that a full recording of two ranks gives each notebook; without a request log, on a fifth of a
+#: second, and with names of steps that tell no tokens.
 CHARTS = {
     "capacity": 3,
     "collectives": 5,
@@ -31,7 +31,7 @@ CHARTS = {
     "requests": 3,
     "tokenization": 5,
 }
-#: Charts that are left where only the API server's and the engine's threads were recorded: what host threads did.
+#: Charts left where only the API server's and the engine's threads were recorded: what host threads did.
 WITHOUT_GPU = {"explore": 1, "ipc": 2, "requests": 2, "tokenization": 2}
 
 
@@ -68,7 +68,7 @@ def parameters(name, folder):
 
 
 def all_run(folder, scratch, names=NAMES):
-    """Return each notebook's cells after papermill ran them all, one after the other in one kernel that forgets between."""
+    """Return each notebook's cells after papermill ran them all, in one kernel that forgets in between."""
     together = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     )

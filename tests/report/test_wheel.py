@@ -1,7 +1,7 @@
-"""The built wheel, in an environment that knows no checkout, from an empty folder and an empty home: the stock tools and ours.
+"""The built wheel, without a checkout, from an empty folder and an empty home: the stock tools and ours.
 
-Dependencies are borrowed from the environment of the tests; the package, its notebooks, templates and entry points are the
-wheel's own.
+Dependencies are borrowed from the environment of the tests; the package, its notebooks, templates and entry
+points are the wheel's own.
 """
 
 import json

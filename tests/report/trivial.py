@@ -4,7 +4,7 @@ import nbformat
 
 
 def notebook(path, *cells, parameters="count: int = 1  # how many\nname: str = 'a'"):
-    """Write a notebook: a parameters cell, then code cells; a text that starts with `#` and a space is Markdown."""
+    """Write a notebook: a parameters cell, then code cells; a text that starts with `# ` is Markdown."""
     node = nbformat.v4.new_notebook(
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     )

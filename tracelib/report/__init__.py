@@ -1,6 +1,7 @@
 """Findings to files: the notebook run, the page, the ticket. What the notebooks' cells call is gathered here.
 
-Names are loaded when first used: papermill imports `tracelib.report.notebooks` while it is itself being imported.
+Names are loaded when first used: papermill imports `tracelib.report.notebooks` while it is itself being
+imported.
 """
 
 from __future__ import annotations

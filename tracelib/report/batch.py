@@ -1,7 +1,7 @@
 """`tracelib batch`: one report per run, and an index over all of them, worst first.
 
-A run that cannot be read does not stop the others: the index says which failed and why. What was done before is kept while
-the traces' checksums, the parameters and tracelib's version are the same.
+A run that cannot be read does not stop the others: the index says which failed and why. What was done before
+is kept while the traces' checksums, the parameters and tracelib's version are the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ SCHEMA = "tracelib.batch/1"
 
 @dataclass(frozen=True)
 class Entry:
-    """One run in the index. Shares are of the window on the median GPU, None = not known; `error` "" = all went well."""
+    """One run in the index.
+
+    Shares are of the window on the median GPU; None = not known; `error` "" = all went well.
+    """
 
     name: str
     report: str | None = None
@@ -53,7 +56,7 @@ class Entry:
 
 
 def expanded(runs: Iterable[str]) -> tuple[list[Path], list[Path]]:
-    """Return the paths that `runs` names, and the files that only a pattern names and that are of no known format.
+    """Return the paths that `runs` names, and the files of unknown format that only a pattern names.
 
     A pattern (quoted, so that the shell left it alone) stands for all that match.
 
@@ -81,7 +84,7 @@ def expanded(runs: Iterable[str]) -> tuple[list[Path], list[Path]]:
 
 
 def _is_other(path: Path) -> bool:
-    """Return whether it is a file that nobody takes for a trace, such as a README; one that is empty or closed may be one."""
+    """Say whether nobody takes `path` for a trace, such as a README; an empty or closed file may be one."""
     try:
         if path.is_file():
             recognised(path)
@@ -91,7 +94,7 @@ def _is_other(path: Path) -> bool:
 
 
 def names(runs: Sequence[Path]) -> list[str]:
-    """Return a folder's name for each run: its own, with as many of its parents' as it takes to tell it from the others."""
+    """Return a folder's name for each run: its own, and those of its parents that tell it from the others."""
     parts = [path.resolve().parts for path in runs]
     made: list[str] = []
     for own in parts:
@@ -114,8 +117,8 @@ def batch(
 ) -> list[Entry]:
     """Write a report of each run to `output`/NAME and the index beside them; return the entries, worst first.
 
-    `options` hold for every run but for `traces`; `afresh` = do again what was done before; `done` is called with
-    each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
+    `options` hold for every run but for `traces`; `afresh` = do again what was done before; `done` is called
+    with each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
 
     Raises
     ------
@@ -204,7 +207,7 @@ def entry_of(name: str, findings: Mapping[str, Any], *, error: str = "", resumed
 
 
 def worst_first(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries by what their host cost their GPUs, largest first; then those that do not tell, then failures."""
+    """Return the entries by what the host cost the GPUs, largest first; then the unknown, then failures."""
     return sorted(
         entries,
         key=lambda e: (
@@ -218,7 +221,7 @@ def worst_first(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _earlier(output: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the runs that the index in `output` has, if it was made by the same tracelib with the same parameters."""
+    """Return the runs in the index in `output`, if the same tracelib made it with the same parameters."""
     try:
         index = json.loads((output / "index.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -23,8 +23,8 @@ _PREFIX = ".tracelib-"
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a new folder to fill; on success it becomes `target` in one step, on any error it vanishes.
 
-    The new folder lies beside `target`, so that relative paths mean the same in both. An earlier report is replaced;
-    anything else is left alone.
+    The new folder lies beside `target`, so that relative paths mean the same in both. An earlier report is
+    replaced; anything else is left alone.
 
     Raises
     ------
@@ -56,7 +56,8 @@ def _refuse_what_is_not_ours(target: Path) -> None:
         strangers = sorted(entry.name for entry in target.iterdir() if entry.name not in FILES)
         if strangers:
             raise TraceError(
-                f"{target}: holds {strangers[0]!r}, which is not part of a report. Choose another folder with -o."
+                f"{target}: holds {strangers[0]!r}, which is not part of a report. "
+                "Choose another folder with -o."
             )
 
 
@@ -77,7 +78,7 @@ def _replace(made: Path, target: Path) -> None:
 
 
 def _umask() -> int:
-    """Return the process's umask: mkdtemp makes private folders, a report is as public as its user's files."""
+    """Return the process's umask: mkdtemp makes private folders; a report is as public as other files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,9 +1,10 @@
 """`jupyter nbconvert --to tracereport`: an executed notebook as one offline page for a ticket.
 
-nbconvert's stock HTML shows no plotly chart without a CDN and calls out at load. This exporter turns figures into data
-in the page, embeds plotly.js once and packed, hides the code behind a disclosure, and forbids every request by a
-Content-Security-Policy. The Python wheel of plotly holds only the full plotly.js (1.5 MB packed); the cartesian bundle
-(0.5 MB packed; MIT, `assets/LICENSE.plotly`) draws every chart of the stock notebooks but flame charts.
+nbconvert's stock HTML shows no plotly chart without a CDN and calls out at load. This exporter turns figures
+into data in the page, embeds plotly.js once and packed, hides the code behind a disclosure, and forbids every
+request by a Content-Security-Policy. The Python wheel of plotly holds only the full plotly.js (1.5 MB
+packed); the cartesian bundle (0.5 MB packed; MIT, `assets/LICENSE.plotly`) draws every chart of the stock
+notebooks but flame charts.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def arranged(nb: NotebookNode) -> NotebookNode:
 
 
 def with_code_per_section(nb: NotebookNode) -> NotebookNode:
-    """Give each code cell what is to be disclosed under it: a section's code stands once, under its last cell."""
+    """Give each code cell what is disclosed under it: a section's code stands once, under its last cell."""
     waiting: list[str] = []
     for cell, following in zip(nb.cells, [*nb.cells[1:], None], strict=True):
         if cell.cell_type != "code":

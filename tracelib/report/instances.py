@@ -28,8 +28,8 @@ _OURS = Path(__file__).with_name("instances.toml")
 def instances(path: str | Path = "") -> pl.DataFrame:
     """Return the instances of the TOML file at `path`, or of the table that comes with tracelib.
 
-    One row per instance: `instance` (String), `gpus`, `vcpus` (Int64), `price_per_hour` (Float64, in `currency`),
-    `currency`, `date`, `source` (String). In the file's order.
+    One row per instance: `instance` (String), `gpus`, `vcpus` (Int64), `price_per_hour` (Float64, in
+    `currency`), `currency`, `date`, `source` (String). In the file's order.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the notebooks' cells call: parameters as people type them in, results out, names redacted, findings recorded."""
+"""What the notebooks' cells call: parameters in, results out, names redacted, findings recorded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def asked(values: Mapping[str, Any]) -> Options:
 def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
     """Return the results of one run, and the redactor that cleaned its names (None if `redact` is off).
 
-    What the folders hold next to the traces (:func:`tracelib.companions.companions`) fills in what `options` leave open.
+    What the folders hold next to the traces (:func:`tracelib.companions.companions`) fills in what `options`
+    leave open.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
 
 
 def opened_runs(runs: Mapping[str, Options]) -> dict[str, Results]:
-    """Return the results of several runs by label, each with its own parameters (:func:`tracelib.options.compared`).
+    """Return the results of several runs by label, each with its parameters (`tracelib.options.compared`).
 
     Raises
     ------
@@ -108,7 +109,7 @@ def record(findings: dict[str, Any]) -> Outcome:
     Raises
     ------
     TraceError
-        The findings break the contract: a ledger does not add up (a defect of tracelib; nothing is shown then).
+        The findings break the contract: a ledger does not add up, which is a defect of tracelib.
 
     """
     problems = validate(findings)
@@ -123,7 +124,7 @@ def can_draw() -> bool:
 
 
 def record_picture(results: Results) -> Outcome:
-    """Return what makes the notebook's cell carry the overview as PNG; nothing where the drawing package is absent."""
+    """Return what makes the notebook's cell carry the overview as PNG; empty without the drawing package."""
     from tracelib.charts.overview import overview_png  # noqa: PLC0415 (charts import plotly)
 
     if not can_draw():
@@ -139,7 +140,7 @@ def removed(redactor: redaction.Redactor | None) -> Section:
 
 
 def shown(run: Trace) -> Section:
-    """Return the picture of `run` over its whole window, names redacted, and the sentence that says what it shows."""
+    """Return the picture of `run` over its whole window, names redacted, with its sentence."""
     from tracelib.charts import overview_svg, timeline_sentence  # noqa: PLC0415 (plotly: only when it draws)
 
     results = analyse(redaction.trace(run)[0])
@@ -154,4 +155,5 @@ def _about(results: Results) -> str:
 
 def _several(runs: Mapping[str, Results]) -> str:
     windows = "; ".join(f"{label}: {duration(results.window.duration_ns)}" for label, results in runs.items())
-    return f"{len(runs)} runs, each with the window in which all its GPUs worked or that was asked for. {windows}."
+    which = "each over the window asked for, or that in which all its GPUs worked"
+    return f"{len(runs)} runs, {which}. {windows}."

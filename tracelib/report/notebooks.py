@@ -1,7 +1,7 @@
 """Where the notebooks are, and how papermill reads them by name (`tracelib://root_cause.ipynb`).
 
-A wheel carries them as `tracelib/_notebooks`; an editable install and a checkout have them in `notebooks/` beside the
-package. Both hold the same files, so the first that exists is used.
+A wheel carries them as `tracelib/_notebooks`; an editable install and a checkout have them in `notebooks/`
+beside the package. Both hold the same files, so the first that exists is used.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def notebook(name: str) -> Path:
 def located(traces: str | Sequence[str]) -> list[Path]:
     """Return the paths that `traces` names, as a notebook's `traces` parameter is meant.
 
-    `~` is expanded. A relative path is taken from the working directory and, where it does not exist there, from the
-    folder that holds `notebooks/`: so that a default such as `sample_traces/starved` works from Jupyter (which works
-    in the notebook's folder) and from papermill (which works in the caller's).
+    `~` is expanded. A relative path is taken from the working directory and, where it does not exist there,
+    from the folder that holds `notebooks/`: so that a default such as `sample_traces/starved` works from
+    Jupyter (which works in the notebook's folder) and from papermill (which works in the caller's).
     """
     return [_located(Path(text).expanduser()) for text in ([traces] if isinstance(traces, str) else traces)]
 
@@ -62,7 +62,7 @@ def _located(path: Path) -> Path:
 
 
 class NotebooksByName:
-    """papermill's I/O handler for `tracelib://NAME.ipynb` (entry point group `papermill.io`): reads, never writes."""
+    """papermill's handler of `tracelib://NAME.ipynb` (entry point `papermill.io`): reads, never writes."""
 
     def read(self, path: str) -> str:
         """Return the text of the notebook."""

@@ -1,8 +1,9 @@
-"""`tracelib report`: traces in, one folder out, whole or not at all (docs/output.md says what the folder holds).
+"""`tracelib report`: traces in, one folder out, whole or not at all (its contents: docs/output.md).
 
-The notebook does the work and carries its outcome in its own outputs (`notebook_cells.record`), so that a notebook run
-by papermill and rendered by nbconvert holds the same figures as a report written here. It runs in the report's folder
-and names the traces from there: so it runs again where it lies, and tells nobody where on which machine that was.
+The notebook does the work and carries its outcome in its own outputs (`notebook_cells.record`), so that a
+notebook run by papermill and rendered by nbconvert holds the same figures as a report written here. It runs
+in the report's folder and names the traces from there: so it runs again where it lies, and tells nobody where
+on which machine that was.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the folder, the findings (None if the notebook failed before it had any), the failed cell."""
+    """What was written; `findings` is None if the notebook failed before it had any."""
 
     folder: Path
     findings: dict[str, Any] | None
@@ -83,8 +84,8 @@ def _clean_failure(failure: Failure | None, redactor: redact.Redactor | None) ->
 def portable(path: str, folder: Path) -> str:
     """Return `path` as a notebook in `folder` can name it without telling where on this machine it lies.
 
-    Relative to `folder`; below `~` if that is where the file lies and the folder does not. Symbolic links on the way
-    are resolved, because `..` would follow them; the file's own name stays.
+    Relative to `folder`; below `~` if that is where the file lies and the folder does not. Symbolic links on
+    the way are resolved, because `..` would follow them; the file's own name stays.
     """
     absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 (resolve() would rename a linked file)
     real = absolute.parent.resolve() / absolute.name
@@ -125,7 +126,7 @@ def _outcome(node: NotebookNode) -> dict[str, Any]:
 
 
 def _tidy(node: NotebookNode, folder: Path, redactor: redact.Redactor | None) -> NotebookNode:
-    """Return `node` fit to be given away: no temporary folder in it; what was typed and what failed redacted."""
+    """Return `node` without the temporary folder, with what was typed and what failed redacted."""
     papermill = node.metadata.get("papermill", {})
     papermill.pop("output_path", None)
     papermill.pop("input_path", None)

@@ -1,8 +1,8 @@
-"""What must not leave the machine with a report: home directories, user and host names, addresses, keys, prompts.
+"""What must not leave the machine: home directories, user and host names, addresses, keys, prompts.
 
-Names in a trace are redacted before anything is computed from them (:func:`trace`), so that every table, chart and
-ticket is clean by construction; what people typed (title, parameters) and what tools said (tracebacks) by
-:meth:`Redactor.anything` on the way out. The counts of what was removed go into the report.
+Names in a trace are redacted before anything is computed from them (:func:`trace`), so that every table,
+chart and ticket is clean by construction; what people typed (title, parameters) and what tools said
+(tracebacks) by :meth:`Redactor.anything` on the way out. The counts of what was removed go into the report.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _OURS = {"message", "fix"}
 
 
 class Redactor:
-    """Removes what gives people and machines away, the same name always by the same stand-in, and counts it."""
+    """Replaces what gives people and machines away, a name always by the same stand-in, and counts it."""
 
     def __init__(self, users: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
         self._removed: dict[str, set[str]] = defaultdict(set)
@@ -97,14 +97,14 @@ class Redactor:
                 self._hosts[host] = f"host-{len(self._hosts) + 1}"
 
     def text(self, text: str, *, recorded: bool = False) -> str:
-        """Return `text` redacted; `recorded` = a name out of a trace, where long prose can only be a user's words."""
+        """Return `text` redacted; `recorded` = out of a trace, where long prose is a user's words."""
         key = (text, recorded)
         if key not in self._seen:
             self._seen[key] = self._redacted(text, recorded=recorded)
         return self._seen[key]
 
     def value(self, name: str, text: str) -> str:
-        """Return a recorded `text` redacted that stood as the value of `name`, which may say that it is a secret."""
+        """Return a recorded `text` redacted that is the value of `name`, which may tell of a secret."""
         pair = f"{name}={text}"
         if (
             text
@@ -209,7 +209,8 @@ class Redactor:
 def trace(run: Trace) -> tuple[Trace, Redactor]:
     """Return `run` with every recorded name redacted, and the redactor, which knows what it removed.
 
-    Thread, kernel, annotation and library names keep what rules need: only the private part of a name is replaced.
+    Names of threads, kernels, annotations and libraries keep what rules need: only private parts are
+    replaced.
     """
     hosts = {
         host for frame in (run.threads, run.gpus, run.sources) for host in frame["host"].drop_nulls().unique()
@@ -264,7 +265,7 @@ def _address(match: re.Match[str]) -> str:
 
 
 def _is_prose(text: str) -> bool:
-    """Say whether `text` reads like a person's words: long, many plain words, hardly any of C++'s punctuation."""
+    """Say whether `text` reads like a person's words: long, many plain words, hardly any marks of code."""
     if len(text) < PROMPT_CHARACTERS:
         return False
     words = re.findall(r"(?<!\S)[^\W\d_]+[.,;:!?]?(?!\S)", text)

@@ -1,8 +1,9 @@
-"""`tracelib redact`: a copy of a trace that can be given away, in its own format, with the same events at the same times.
+"""`tracelib redact`: a copy of a trace to give away, in its own format, events and times as they were.
 
-Text formats are rewritten string by string: what is not a string (times, ids, numbers) stays as it is, byte for byte. A
-database (an nsys export) is rewritten column by column: names, the programs' environment, their arguments and what they
-printed. Every file is gone through twice: a name is often seen before the home directory that shows it to be a user's.
+Text formats are rewritten string by string: what is not a string (times, ids, numbers) stays as it is, byte
+for byte. A database (an nsys export) is rewritten column by column: names, the programs' environment, their
+arguments and what they printed. Every file is gone through twice: a name is often seen before the home
+directory that shows it to be a user's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _HOST_VALUES = (
 
 
 def redacted_copy(path: Path, target: Path) -> Redactor:
-    """Write a redacted copy of the trace at `path` to `target`, packed where that ends in `.gz`; return what was removed.
+    """Write a redacted copy of the trace at `path` to `target` (packed if `.gz`); return what was removed.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def _hosts(path: Path) -> set[str]:
 
 
 def _plain_line(line: str, redactor: Redactor) -> str:
-    """Return a line of `perf script` or ftrace redacted; what a program wrote to the trace itself counts as its words."""
+    """Return a line of `perf script` or ftrace redacted; what a program wrote into the trace is its words."""
     marker = _MARKER.search(line)
     if marker is None:
         return redactor.text(line)
@@ -141,7 +142,7 @@ def _json_line(line: str, redactor: Redactor) -> str:
 
 
 def _literal(raw: str, redactor: Redactor, key: str) -> str:
-    """Return the JSON string with `raw` between its quotes, redacted; as it stood if there is nothing to hide."""
+    """Return the JSON string of `raw`, which stands between its quotes, redacted; as it was if harmless."""
     try:
         text = json.loads(f'"{raw}"') if "\\" in raw else raw
     except ValueError:

@@ -1,8 +1,8 @@
 """Run a notebook with papermill, without papermill's papercuts.
 
-An unknown parameter is an error (papermill runs on with the default), braces in a path are text (papermill formats
-paths), the run ends after a time limit (papermill's is "never"), the kernel's transport is encrypted (ipykernel warns
-otherwise), and nothing is printed.
+An unknown parameter is an error (papermill runs on with the default), braces in a path are text (papermill
+formats paths), the run ends after a time limit (papermill's is "never"), the kernel's transport is encrypted
+(ipykernel warns otherwise), and nothing is printed.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def run_notebook(
 ) -> NotebookRun:
     """Execute `source` with `parameters`, write it to `output`, and return it.
 
-    A failing cell does not raise: the notebook up to there is written and :attr:`NotebookRun.failure` tells. The time
-    limit holds for each cell.
+    A failing cell does not raise: the notebook up to there is written and :attr:`NotebookRun.failure` tells.
+    The time limit holds for each cell.
 
     Raises
     ------
     BadParameter
-        A parameter that the notebook does not have, or a value that cannot be written as text, number, list or dict.
+        The notebook has no such parameter, or the value cannot be written as text, number, list or dict.
     TraceError
         The notebook raised one of tracelib's own errors: the input is wrong, not the notebook.
 
@@ -118,7 +118,7 @@ def _execute(
             config=Config(
                 {
                     "KernelManager": {"transport_encryption": "required"},
-                    # A kernel that is stopped while it shuts down complains on the terminal; its errors reach us as cells.
+                    # A kernel stopped while it shuts down complains on the terminal; its errors are in cells.
                     "NotebookClient": {"extra_arguments": ["--IPKernelApp.log_level=50"]},
                 }
             ),
@@ -131,7 +131,7 @@ def _execute(
 
 
 def _stopped(output: Path, error: str, timeout_s: int) -> Failure:
-    """Mark the saved notebook, as papermill does for a raised error: it leaves no mark if the kernel is gone."""
+    """Mark the saved notebook as papermill does for a raised error: it does not if the kernel is gone."""
     reasons = {
         "CellTimeoutError": f"not done after {timeout_s} s; give it longer with --timeout",
         "DeadKernelError": "the kernel died; most often it ran out of memory",
@@ -201,7 +201,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _importable() -> Iterator[None]:
-    """Let the kernel import this very tracelib, whatever its working directory (a checkout need not be installed)."""
+    """Let the kernel import this very tracelib from any directory: a checkout need not be installed."""
     before = os.environ.get("PYTHONPATH")
     # A library's warning would print a path of this machine into the report.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")

@@ -1,7 +1,7 @@
 """The ticket's comment: findings as at most 30 lines of Markdown, and the same in other systems' markup.
 
-GitHub, GitLab and Jira show the Markdown alike. Names out of traces are escaped: they cannot become markup, links,
-mentions or issue references.
+GitHub, GitLab and Jira show the Markdown alike. Names out of traces are escaped: they cannot become markup,
+links, mentions or issue references.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 
 
 def summary(findings: Findings, report_sha256: str | None = None, failure: Failure | None = None) -> str:
-    """Return the Markdown: verdict, three numbers, shares, top findings, what is not known, how it was measured."""
+    """Return the Markdown: verdict, three numbers, causes, top findings, unknowns, what was measured."""
     blocks = [
         _head(findings),
         [
@@ -70,8 +70,8 @@ def _failure(failure: Failure | None) -> list[str]:
 def escaped(text: object, limit: int = CHARACTERS) -> str:
     """Return `text` as one line of Markdown that shows exactly it.
 
-    Backslashes take markup's meaning (in Jira's wiki markup too); an invisible word joiner keeps `@name`, `#1` and
-    `https://` from becoming a mention, a reference or a link.
+    Backslashes take markup's meaning (in Jira's wiki markup too); an invisible word joiner keeps `@name`,
+    `#1` and `https://` from becoming a mention, a reference or a link.
     """
     marked = (
         _MARKUP.sub(r"\\\1", plain(text, limit))
@@ -175,9 +175,10 @@ def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
     health = f" {worst} on the traces' health." if worst else ""
     report = f" Report: report.html, sha256 {report_sha256}." if report_sha256 else ""
     files = counted(len(findings["sources"]), "file")
+    made = f"{escaped(tool['name'])} {escaped(tool['version'])}"
     line = (
         f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {files} "
-        f"({escaped(', '.join(formats))}) by {escaped(tool['name'])} {escaped(tool['version'])}.{health}{report}"
+        f"({escaped(', '.join(formats))}) by {made}.{health}{report}"
     )
     return [line]
 
@@ -185,13 +186,14 @@ def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
 def as_wiki(markdown: str) -> str:
     """Return the comment in Jira's wiki markup.
 
-    A backslash takes a character's meaning there too, but two of them break the line; and Jira escapes HTML itself.
+    A backslash takes a character's meaning there too, but two of them break the line; and Jira escapes HTML
+    itself.
     """
     return "\n".join(_translated(markdown, _wiki_text, "h3. ", "* ", ("||", "|")))
 
 
 def as_plain(markdown: str) -> str:
-    """Return the comment as plain text, for Slack with its markup switched off; `&`, `<` and `>` stay escaped for it."""
+    """Return the comment as plain text for Slack, markup off; it wants `&`, `<` and `>` escaped."""
     return "\n".join(_translated(markdown, _plain_text, "", "• ", (" · ", " · ")))
 
 

@@ -1,6 +1,7 @@
-"""A finished report onto a ticket: `tracelib attach`, through the maintained client of each system (extra `tickets`).
+"""`tracelib attach`: a finished report onto a ticket, by each system's maintained client (extra `tickets`).
 
-Credentials come from the environment only, and nothing is sent before every file was held against the system's limit.
+Credentials come from the environment only, and nothing is sent before every file was held against the
+system's limit.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Ticket:
 
 
 class JiraIssue(Ticket):
-    """Jira, through `jira` (pycontribs): files as attachments, the comment in wiki markup (REST version 2)."""
+    """Jira, through `jira` (pycontribs): files as attachments, the comment in wiki markup (REST v2)."""
 
     address = "jira:OPS-42"
 
@@ -157,7 +158,7 @@ class GitLabIssue(Ticket):
         with _refusals("GitLab", done, module.exceptions.GitlabError):
             url = os.environ.get("GITLAB_URL", "https://gitlab.com")
             server = module.Gitlab(url, private_token=_secret("GITLAB_TOKEN"))
-            # Not lazy: of a project known by its path alone, the client escapes the path twice when it uploads.
+            # Not lazy: the client escapes a path twice when it uploads to a project it knows by path alone.
             project = server.projects.get(self.project)
             links = []
             for path in parcel.files:
@@ -181,7 +182,7 @@ class SlackChannel(Ticket):
         return as_plain(parcel.comment)
 
     def send(self, parcel: Parcel) -> list[str]:
-        """Post the message, then the files below it: uploading wants the channel's id, which the answer tells."""
+        """Post the message, then the files below it: they want the channel's id, which the answer tells."""
         _check_sizes(parcel.files, SLACK_BYTES, "Slack")
         sdk, errors = _client("slack_sdk"), _client("slack_sdk.errors")
         done: list[str] = []
@@ -268,15 +269,15 @@ def planned(report: Path, address: str) -> Iterator[str]:
 
 
 def attach(report: Path, address: str) -> list[str]:
-    """Send the report in the folder `report` to the ticket and return what was done, and what is left to do by hand.
+    """Send the report in the folder `report` to the ticket; return what was done, and what is left to do.
 
     Raises
     ------
     BadParameter
         The address is none of :data:`SYSTEMS`.
     TraceError
-        The folder holds no report, a credential or the client is missing, a file is too large, or the server refuses;
-        the message says what was sent before that.
+        The folder holds no report, a credential or the client is missing, a file is too large, or the server
+        refuses; the message says what was sent before that.
 
     """
     parcel, ticket = parcel_of(report), ticket_of(address)
@@ -284,11 +285,12 @@ def attach(report: Path, address: str) -> list[str]:
 
 
 def parcel_of(report: Path) -> Parcel:
-    """Return what is to be sent of the report in the folder `report`: everything but the comment's own file."""
+    """Return what is sent of the report in the folder `report`: all but the comment's own file."""
     summary = report / "summary.md"
     if not summary.is_file() or not (report / "report.html").is_file():
         raise TraceError(
-            f"{report}: holds no report (report.html, summary.md). Write one: tracelib report TRACES -o {report}."
+            f"{report}: holds no report (report.html, summary.md). "
+            f"Write one: tracelib report TRACES -o {report}."
         )
     files = tuple(report / name for name in FILES if name != "summary.md" and (report / name).is_file())
     return Parcel(summary.read_text(encoding="utf-8"), files)

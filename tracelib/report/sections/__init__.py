@@ -1,4 +1,4 @@
-"""The parts of a report: each a function from findings to an object that Jupyter shows; no script, all escaped."""
+"""The parts of a report: functions from findings to what Jupyter shows; no script, all escaped."""
 
 from tracelib.report.sections.answer import (
     abstained,

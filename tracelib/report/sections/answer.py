@@ -1,4 +1,4 @@
-"""What a reader comes for: the verdict and its numbers, the causes, the findings, and what could not be known."""
+"""What a reader comes for: the verdict, its numbers, the causes, the findings, what is not known."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def _third(findings: Findings) -> Figure:
         gpu_time = findings["window"]["duration_ns"] * len(numbers.devices(findings))
         short = numbers.cpu_shortage_ns(findings)
         stopped = numbers.cpu_shortage_ns(findings, {"throttled"})
+        no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
         meaning = (
             "of the window, all GPUs: lost while the thread to blame was ready and did not run "
-            f"(no CPU free {share((short - stopped) / gpu_time)}, stopped by a quota {share(stopped / gpu_time)})"
+            f"(no CPU free {no_cpu}, stopped by a quota {quota})"
         )
         if first_token is not None:
             meaning += f"; time to first token p50 {duration(first_token)}"
@@ -101,7 +102,7 @@ def causes_table(findings: Findings) -> Section:
 
 
 def findings_list(findings: Findings) -> Section:
-    """Return each finding, what to fix first on top: claim, gain, evidence, advice, verification, disproof."""
+    """Return the findings, what to fix first on top: claim, gain, evidence, advice, check, disproof."""
     if not findings["findings"]:
         return _empty("No rule found anything to report in this window.", "no findings")
     start_ns = findings["window"]["start_ns"]
@@ -130,7 +131,7 @@ def abstained(findings: Findings) -> Section:
 
 
 def shown(part: dict[str, Any], start_ns: int) -> Section:
-    """Return a part of the findings alone, for a cell in Jupyter: the whole document, a finding or a verdict."""
+    """Return what a cell in Jupyter shows of the whole document, of a finding or of a verdict."""
     if "findings" in part:
         sections = [show(part) for show in (verdict, three_numbers, causes_table, findings_list)]
         return Section("".join(section.html for section in sections), sections[0].text)

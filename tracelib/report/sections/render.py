@@ -1,8 +1,8 @@
 """HTML from the templates in `report/templates/sections`: every text in it is made visible and escaped.
 
-A template gets findings as `findings.json` holds them, and the words and figures of :mod:`tracelib.words`. What an
-expression yields goes through :func:`tracelib.words.plain`, then through Jinja's escaping; only what is `Markup` (what
-a template made itself) passes both.
+A template gets findings as `findings.json` holds them, and the words and figures of :mod:`tracelib.words`.
+What an expression yields goes through :func:`tracelib.words.plain`, then through Jinja's escaping; only what
+is `Markup` (what a template made itself) passes both.
 """
 
 from __future__ import annotations

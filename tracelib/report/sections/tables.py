@@ -60,7 +60,7 @@ def _largest_causes(device: dict[str, Any], window_ns: int) -> list[tuple[str, f
 
 @dataclass(frozen=True)
 class Role:
-    """The scheduler states of a role's threads, summed; `shortage` = what part of the time it wanted a CPU it had none."""
+    """A role's time in each scheduler state; `shortage` = the share of its wanted CPU time without a CPU."""
 
     name: str | None
     ns: dict[str, int | None]
@@ -84,7 +84,7 @@ def per_role_table(findings: Findings) -> Section:
 
 
 def _roles(threads: list[dict[str, Any]]) -> list[Role]:
-    """Return the roles as a request meets them, then those that are not of the server; without the kernel's own."""
+    """Return the roles as a request meets them, then those outside the server; without the kernel's own."""
     sums: dict[str | None, dict[str, int | None]] = {}
     for thread in threads:
         if thread["role"] == "system":

@@ -92,6 +92,23 @@ ROLES = {
     "recorder": Word("recorder", "a profiler or tracer"),
     "system": Word("system", "the kernel and the machine's own services"),
 }
+#: What a request's time to first token consists of.
+REQUEST_PARTS = {
+    "before_tokenize": Word("before the tokenizer", "from the arrival to the tokenizer"),
+    "tokenize": Word("tokenize", "in the tokenizer"),
+    "queue": Word("queue before the engine", "from there until the engine takes the request"),
+    "broadcast": Word("engine to workers", "from there until the last worker has the request's step"),
+    "gpu_useful": Word("GPU useful", "from then until the step ends: the GPU does useful work"),
+    "gpu_wait": Word(
+        "GPU waiting in a collective", "meanwhile: a collective runs that a rank has yet to join"
+    ),
+    "gpu_idle": Word("GPU idle", "meanwhile: nothing runs on the GPU"),
+    "gpu_collective": Word(
+        "collective, waiting not known", "meanwhile: waiting cannot be told from transfer"
+    ),
+    "back": Word("back to the first token", "from the step's end to the first token"),
+    "unknown": Word("not known", "what no file tells"),
+}
 #: The answer in a word or two.
 VERDICTS = {
     "cpu_bound": Word("CPU-bound", "the host held the GPUs up for much of the time"),
@@ -131,6 +148,11 @@ def cause_label(cause: str | None, sub_cause: str | None) -> str:
 def role_name(role: str | None) -> str:
     """Return the name of `role`; one that a user's rules added is named as they name it."""
     return _name(ROLES, role) if role else "unknown role"
+
+
+def request_part_name(part: str) -> str:
+    """Return the name of a part of the time to first token."""
+    return _name(REQUEST_PARTS, part)
 
 
 def verdict_name(state: str) -> str:

@@ -31,8 +31,8 @@ def test_one_rank_alone_says_at_least(results):
     one = make(gpu_states=alone, gpu_time=time)
     assert charts.states_chart(one).layout.meta["sentence"] == (
         "The GPU of rank 1 looked busy for 30 % of the window and did useful work for 20 %; "
-        "10 % in collectives, where waiting cannot be told from transfer: not all of their ranks were recorded or "
-        "matched."
+        "10 % in collectives, where waiting cannot be told from transfer: not all of their ranks were "
+        "recorded or matched."
     )
     assert "useful work for at least 20 % of it" in charts.timeline_chart(one).layout.meta["sentence"]
 

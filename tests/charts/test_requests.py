@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from tracelib import charts
+from tracelib import charts, words
+from tracelib.analyses.requests import PARTS
+from tracelib.charts import requests
 
 
 def test_request_parts_add_up_to_the_first_token(results):
@@ -11,3 +13,7 @@ def test_request_parts_add_up_to_the_first_token(results):
         [ms or 0 for ms in bar.y] for bar in figure.data
     ]  # None: not known, its time is in "not known"
     assert np.allclose(np.sum(heights, axis=0), [200, 400])
+
+
+def test_every_part_has_a_name_and_a_look():
+    assert list(words.REQUEST_PARTS) == list(requests.PARTS) == [part.removesuffix("_ns") for part in PARTS]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.charts.theme import INK, Look, finished, look, marker, safe
+from tracelib.charts.phrases import AS_MONITORED
+from tracelib.charts.theme import GPU_STATES, INK, Look, finished, look, marker, safe
 from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, share
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def utilisation_chart(figures: pl.DataFrame) -> go.Figure | None:
     `figures` is the frame of :func:`tracelib.analyses.comparison.comparison`.
     """
     series = {
-        "useful": ("useful", Look("#0072B2")),
-        "busy": ("busy, as monitoring shows it", Look("#A9CBE0", "/")),
+        "useful": ("useful", GPU_STATES["compute"]),
+        "busy": (AS_MONITORED, GPU_STATES["collective_wait"]),
     }
     return _bars(figures, series, "% of GPU time", 100)
 

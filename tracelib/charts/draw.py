@@ -20,31 +20,25 @@ if TYPE_CHECKING:
 #: Marks the output that repeats a figure's caption: the report's page has it as the figure's own.
 CAPTION = "tracelib_caption"
 
-#: The frame that each chart needs.
+#: The frame that a chart needs, where its name is another one.
 _FRAMES = {
-    "collectives_chart": "collectives",
-    "cpu_time_chart": "cpu_time",
-    "demand_chart": "demand",
-    "exposure_chart": "host_activity",
-    "flame_chart": "cpu_time",
-    "ipc_chart": "ipc",
-    "launches_chart": "launches",
-    "moments_chart": "host_activity",
-    "requests_chart": "requests",
-    "threads_chart": "scheduling",
+    "exposure": "host_activity",
+    "flame": "cpu_time",
+    "moments": "host_activity",
+    "threads": "scheduling",
 }
 #: Charts that need a GPU, and nothing else that `Results.missing` explains.
-_OF_GPUS = ("causes_chart", "kernels_chart", "staircase_chart", "states_chart", "worst_chart")
+_OF_GPUS = ("causes", "kernels", "staircase", "states", "worst")
 _NO_GPU = "no GPU operation was recorded"
 #: Why a chart of several runs is not drawn.
 _OF_RUNS = {
-    "losses_chart": f"{_NO_GPU}, or none of their time was lost",
-    "first_tokens_chart": "no run has a request log whose requests lie in its window (parameter requests)",
-    "tokens_chart": (
+    "losses": f"{_NO_GPU}, or none of their time was lost",
+    "first_tokens": "no run has a request log whose requests lie in its window (parameter requests)",
+    "tokens": (
         "neither the names of the model's steps (execute_context_1(2048)_generation_8(8), step[DECODE bs=8]) "
         "nor a request log tell them"
     ),
-    "utilisation_chart": _NO_GPU,
+    "utilisation": _NO_GPU,
 }
 
 
@@ -95,9 +89,9 @@ def draw(
     figure = chart(results, *of)
     if figure is not None:
         return CaptionedFigure(figure)
-    subject = (chart.__name__.removesuffix("_chart"), *of)
-    what = " of ".join(plain(word, 60).replace("_", " ") for word in subject)
-    return NoChart(f"No chart of {what}: {_reason(chart.__name__, results)}.")
+    name = chart.__name__.removesuffix("_chart")
+    what = " of ".join(plain(word, 60).replace("_", " ") for word in (name, *of))
+    return NoChart(f"No chart of {what}: {_reason(name, results)}.")
 
 
 def _reason(name: str, results: Results | pl.DataFrame) -> str:
@@ -105,4 +99,4 @@ def _reason(name: str, results: Results | pl.DataFrame) -> str:
         return _OF_RUNS.get(name, "none of the runs holds what it takes")
     if name in _OF_GPUS and results.gpu_states.is_empty():
         return f"{_NO_GPU} (torch.profiler on every worker, or nsys profile -t cuda,nvtx)"
-    return results.missing.get(_FRAMES.get(name, ""), "nothing of this kind in the window")
+    return results.missing.get(_FRAMES.get(name, name), "nothing of this kind in the window")

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from tracelib.analyses.gpu_states import USEFUL
 from tracelib.charts.lanes import shown_devices
-from tracelib.charts.phrases import gpu_names, gpu_shares
+from tracelib.charts.phrases import AS_MONITORED, gpu_names, gpu_shares
 from tracelib.charts.theme import GPU_STATES, INK, SINCE_START, finished, hatch, label, marker, safe, stairs
 from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
 from tracelib.intervals import clip
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from tracelib.analyses.results import Results
 
-USEFUL_BLUE, SPIN_BLUE, COLLECTIVE_BLUE = "#0072B2", "#A9CBE0", "#56B4E9"
+USEFUL_BLUE, SPIN_BLUE, COLLECTIVE_BLUE = (
+    GPU_STATES[state].colour for state in ("compute", "collective_wait", "collective_transfer")
+)
 KERNELS = 15
 KERNEL_CHARACTERS = 44
 
@@ -154,8 +156,8 @@ def _utilisation_stairs(
         stairs(
             ms,
             busy.astype("float32"),
-            name="busy, as monitoring shows it",
-            legendgroup="busy, as monitoring shows it",
+            name=AS_MONITORED,
+            legendgroup=AS_MONITORED,
             hovertemplate=hover,
             fill="tonexty",
             fillcolor=SPIN_BLUE,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NAME_CHARACTERS = 60
 #: Thread states in which a thread lacks a CPU.
 SHORTAGE = ("runnable", "throttled")
+AS_MONITORED = "busy, as monitoring shows it"
 NO_WAKEUPS = "was not recorded (that takes wake-up events)"
 
 

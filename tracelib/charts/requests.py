@@ -9,37 +9,24 @@ import polars as pl
 
 from tracelib.charts.phrases import p50_p95_max
 from tracelib.charts.theme import PALE, Look, finished, marker, safe
-from tracelib.words import counted, duration, share
+from tracelib.words import counted, duration, request_part_name, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
 #: Bars drawn; of more requests, those with the longest time to first token.
 REQUESTS = 120
-#: What the parts of a request's time to first token are called, in their order.
 PARTS = {
-    "before_tokenize_ns": "before the tokenizer",
-    "tokenize_ns": "tokenize",
-    "queue_ns": "queue before the engine",
-    "broadcast_ns": "engine to workers",
-    "gpu_useful_ns": "GPU useful",
-    "gpu_wait_ns": "GPU waiting in a collective",
-    "gpu_idle_ns": "GPU idle",
-    "gpu_collective_ns": "collective, waiting not known",
-    "back_ns": "back to the first token",
-    "unknown_ns": "not known",
-}
-LOOKS = {
-    "before_tokenize_ns": Look("#CC79A7", "x"),
-    "tokenize_ns": Look("#E69F00"),
-    "queue_ns": Look("#F0E442", "."),
-    "broadcast_ns": Look("#D55E00", "/"),
-    "gpu_useful_ns": Look("#0072B2"),
-    "gpu_wait_ns": Look("#33A382", "\\"),
-    "gpu_idle_ns": Look(PALE.colour, "/"),
-    "gpu_collective_ns": Look("#8C8C8C", "."),
-    "back_ns": Look("#56B4E9", "x"),
-    "unknown_ns": Look("#FFFFFF", "x"),
+    "before_tokenize": Look("#CC79A7", "x"),
+    "tokenize": Look("#E69F00"),
+    "queue": Look("#F0E442", "."),
+    "broadcast": Look("#D55E00", "/"),
+    "gpu_useful": Look("#0072B2"),
+    "gpu_wait": Look("#33A382", "\\"),
+    "gpu_idle": Look(PALE.colour, "/"),
+    "gpu_collective": Look("#8C8C8C", "."),
+    "back": Look("#56B4E9", "x"),
+    "unknown": Look("#FFFFFF", "x"),
 }
 
 
@@ -53,12 +40,13 @@ def requests_chart(results: Results) -> go.Figure | None:
         return None
     slowest = answered.sort("ttft_ns", descending=True).head(REQUESTS).sort("arrived_ns")
     figure = go.Figure()
-    for part, appearance in LOOKS.items():
-        if slowest[part].sum():
+    for part, appearance in PARTS.items():
+        ns = slowest[f"{part}_ns"]
+        if ns.sum():
             figure.add_bar(
                 x=list(range(1, len(slowest) + 1)),
-                y=(slowest[part] / 1e6).to_list(),
-                name=PARTS[part],
+                y=(ns / 1e6).to_list(),
+                name=request_part_name(part),
                 marker=marker(appearance),
                 text=[safe(name, 24) for name in slowest["id"]],
                 textposition="none",
@@ -79,12 +67,13 @@ def requests_chart(results: Results) -> go.Figure | None:
 def _sentence(answered: pl.DataFrame) -> str:
     half, most, _ = p50_p95_max(answered["ttft_ns"])
     total = int(answered["ttft_ns"].sum())
-    sums = {part: int(answered[part].sum()) for part in PARTS}
-    not_known = sums.pop("unknown_ns")
+    sums = {part: int(answered[f"{part}_ns"].sum()) for part in PARTS}
+    not_known = sums.pop("unknown")
     largest = max(sums, key=lambda part: sums[part])
     return (
         f"Half of {counted(len(answered), 'request')} had their first token within {half}, 95 % within "
-        f"{most}; the largest part that is known is {PARTS[largest]}, {share(sums[largest] / total)} of all."
+        f"{most}; the largest part that is known is {request_part_name(largest)}, "
+        f"{share(sums[largest] / total)} of all."
         f"{_doubt(answered, not_known / total)}"
     )
 
@@ -99,8 +88,9 @@ def _doubt(answered: pl.DataFrame, part: float) -> str:
 
 def _table(answered: pl.DataFrame) -> list[list[str]]:
     total = int(answered["ttft_ns"].sum())
+    names = {f"{part}_ns": request_part_name(part) for part in PARTS} | {"ttft_ns": "time to first token"}
     body = [
-        [name, *p50_p95_max(answered[part].drop_nulls()), share(int(answered[part].sum()) / total)]
-        for part, name in {**PARTS, "ttft_ns": "time to first token"}.items()
+        [name, *p50_p95_max(answered[column].drop_nulls()), share(int(answered[column].sum()) / total)]
+        for column, name in names.items()
     ]
     return [["part", "p50", "p95", "max", "share of all"], *body]

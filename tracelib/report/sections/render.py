@@ -28,6 +28,7 @@ _FILTERS = (
     words.role_name,
     words.sentence,
     words.share,
+    words.request_part_name,
     words.sub_cause_name,
     words.verdict_name,
 )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from tracelib.charts.requests import PARTS
 from tracelib.report import numbers
 from tracelib.report.sections.render import Section, render
 from tracelib.words import CPU_STATES, GPU_STATES
@@ -113,7 +112,7 @@ def request_parts_table(findings: Findings) -> Section:
     if not requests or not requests["parts"]:
         # The chart's place says why; the same sentence twice helps nobody.
         return Section("", "requests: not known")
-    return Section(render("requests", requests=requests, part_names=PARTS), "requests")
+    return Section(render("requests", requests=requests), "requests")
 
 
 def capacity_table(findings: Findings) -> Section:

@@ -1,12 +1,12 @@
 """What names mean: slices, call chains and threads to causes.
 
-The meanings are data, in ``rules.toml`` beside this file (its head explains every key), and :mod:`tracelib.rules` reads
-them; here they are only applied. ``docs/numbers.md`` defines the causes; which frame of a call chain decides is this
-project's own choice.
+The meanings are data, in ``rules.toml`` beside this file (its head explains every key), and
+:mod:`tracelib.rules` reads them; here they are only applied. ``docs/numbers.md`` defines the causes; which
+frame of a call chain decides is this project's own choice.
 
-Slices are looked up by name and category together. Both are stored as small numbers, so a table with a place for every
-pair of them is quicker than a join of tens of millions of rows, and what is looked up at a time stays in the processor's
-cache.
+Slices are looked up by name and category together. Both are stored as small numbers, so a table with a place
+for every pair of them is quicker than a join of tens of millions of rows, and what is looked up at a time
+stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
         - `name` cat, `category` enum
         - `cause` str, `sub_cause` str: null cause = the name says nothing, the enclosing slice's cause holds
-        - `waits` bool, `waits_for` str: the slice waits for another process, whose doing is the cause: a role, or
-          "upstream"; null = it does not wait
-        - `may_wait_for` str: the same of a slice that only sometimes waits: while its thread is blocked, or, where that
-          is not known, if it lasts many times as long as its siblings
+        - `waits` bool, `waits_for` str: the slice waits for another process, whose doing is the cause: a
+          role, or "upstream"; null = it does not wait
+        - `may_wait_for` str: the same of a slice that only sometimes waits: while its thread is blocked, or,
+          where that is not known, if it lasts many times as long as its siblings
         - `direction` str: dequeue, enqueue, send or recv of an IPC slice, else null
         - `weak` bool: counts only where no enclosing slice has a cause
-        - `long_ns` i64, `long_cause` str, `long_sub_cause` str: the cause of a slice of this name that lasts at least
-          `long_ns`; null = length does not matter
+        - `long_ns` i64, `long_cause` str, `long_sub_cause` str: the cause of a slice of this name that lasts
+          at least `long_ns`; null = length does not matter
         - `covers` bool: everything inside such a slice is part of it
 
     """
@@ -89,8 +89,8 @@ def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.Da
     polars.Series
         One UInt32 per row of `slices`, in the same order.
     polars.DataFrame
-        One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`, `covers`
-        as in :func:`slice_causes`, the cause of long slices put in.
+        One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`,
+        `covers` as in :func:`slice_causes`, the cause of long slices put in.
 
     """
     causes = slice_causes(slices, rules)
@@ -108,15 +108,17 @@ def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.Da
 def stack_causes(stacks: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return what each call chain means.
 
-    A frame that names what is done (a launch call, a tokenizer, a run-time compiler) covers all that it calls, so the
-    innermost of those decides; else the innermost known library; else the kernel's or the interpreter's entry point.
+    A frame that names what is done (a launch call, a tokenizer, a run-time compiler) covers all that it
+    calls, so the innermost of those decides; else the innermost known library; else the kernel's or the
+    interpreter's entry point.
 
     Returns
     -------
     polars.DataFrame
-        One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows any frame),
-        `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a rule differs),
-        `tier` str (named, library, fallback: how much the chain says; null = nothing).
+        One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows
+        any frame), `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same
+        unless a rule differs), `tier` str (named, library, fallback: how much the chain says; null =
+        nothing).
 
     """
     frames = stacks.select("stack", "depth", "symbol", "library", leaf=pl.col("depth") == 0)
@@ -141,9 +143,9 @@ def sample_causes(
 ) -> pl.DataFrame:
     """Return `samples` with what each means: its call chain, and where that names nothing, its thread's name.
 
-    Takes frames of :mod:`tracelib.schema`. One row per row of `samples`, in the same order: its columns, then `role`
-    str (of its thread), `cause` str, `sub_cause` str (both null = no rule knows it), `tier` str (how much its chain
-    says).
+    Takes frames of :mod:`tracelib.schema`. One row per row of `samples`, in the same order: its columns, then
+    `role` str (of its thread), `cause` str, `sub_cause` str (both null = no rule knows it), `tier` str (how
+    much its chain says).
     """
     own = pl.DataFrame(
         [(n, r.cause, r.sub_cause) for n, r in enumerate(rules.threads)],
@@ -169,8 +171,8 @@ def sample_causes(
 def helper_threads(threads: pl.DataFrame, rules: Rules) -> pl.Series:
     """Return the threads for which nobody waits: those whose name a ``[[thread]]`` rule calls spinning or other work.
 
-    What a watchdog sleeps in, or asks the device every few milliseconds, says nothing of its process's work. One Int32
-    per thread.
+    What a watchdog sleeps in, or asks the device every few milliseconds, says nothing of its process's work.
+    One Int32 per thread.
     """
     helps = [n for n, rule in enumerate(rules.threads) if rule.cause in ("spin", "other")]
     return _thread_rules(threads, rules).filter(pl.col("rule").is_in(helps))["thread"]

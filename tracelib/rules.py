@@ -1,6 +1,7 @@
 """The rules of ``rules.toml`` as checked, frozen objects; :mod:`tracelib.classify` applies them.
 
-The head of ``rules.toml`` explains every key. A mistake in a user's file is reported with its place and what is allowed.
+The head of ``rules.toml`` explains every key. A mistake in a user's file is reported with its place and what
+is allowed.
 """
 
 from __future__ import annotations

@@ -29,12 +29,12 @@ MEASURED = "this run: running + runnable threads of the server's roles"
 def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.DataFrame:
     """Return every estimate of the cores that this run's server needs.
 
-    `mean_input_tokens` is for the article's rule: no trace holds it; by default it is what the request log or `run.toml` says
-    (`results.supply`). Demand counts running + runnable threads of the server; what of it only polled is told apart, as a
-    mean over time (samples do not tell more).
+    `mean_input_tokens` is for the article's rule: no trace holds it; by default it is what the request log or
+    `run.toml` says (`results.supply`). Demand counts running + runnable threads of the server; what of it
+    only polled is told apart, as a mean over time (samples do not tell more).
 
-    One row per estimate: `estimate` (String), `cores` (Float64, null = cannot be told), `source` (String: whose figure it
-    is), `why_not` (String: why it cannot be told; "" otherwise).
+    One row per estimate: `estimate` (String), `cores` (Float64, null = cannot be told), `source` (String:
+    whose figure it is), `why_not` (String: why it cannot be told; "" otherwise).
     """
     gpus = results.gpu_time["gpu"].n_unique()
     cpus, how = _had(results)
@@ -68,15 +68,18 @@ def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
 
 
 def _had(results: Results) -> tuple[float | None, str]:
-    """Return how many CPUs the server could use, and who says so: its quota or its affinity, if they are less than it was seen on."""
+    """Return how many CPUs the server could use, and who says so.
+
+    That is its quota or its affinity, if they are less than it was seen on.
+    """
     seen, how = cpus_known(results)
     supply = results.supply
-    said: list[tuple[float, str]] = [] if seen is None else [(float(seen), how)]
+    limits: list[tuple[float, str]] = [] if seen is None else [(float(seen), how)]
     if supply.allowed_cpus:
-        said.append((float(supply.allowed_cpus), "its affinity, as run.toml says"))
+        limits.append((float(supply.allowed_cpus), "its affinity, as run.toml says"))
     if supply.quota_cpus:
-        said.append((supply.quota_cpus, "its CPU quota (cpu.max)"))
-    cores, why = min(said, default=(None, "not recorded"))
+        limits.append((supply.quota_cpus, "its CPU quota (cpu.max)"))
+    cores, why = min(limits, default=(None, "not recorded"))
     bounds = supply.quota_bounds()
     if bounds is not None and not supply.quota_cpus:
         why += f"; under a CPU quota of {bounds[0]:.1f} to {bounds[1]:.1f} CPUs, by the kernel's cpu.stat"
@@ -88,7 +91,8 @@ def _stops(results: Results) -> list[tuple[str, float | None, str, str]]:
     used = results.quota_use["cpus"]
     if not used.len():
         return []
-    source = f"this run: CPU time of the server's threads in {used.len()} periods in which they were stopped, median"
+    periods = f"{used.len()} periods in which they were stopped"
+    source = f"this run: CPU time of the server's threads in {periods}, median"
     return [("CPU quota, estimated", float(used.median()), source, "")]  # type: ignore[arg-type]
 
 
@@ -124,8 +128,8 @@ def _rule_source(results: Results, given: float | None) -> str:
     tokens = given or results.supply.mean_input_tokens
     if not tokens:
         return ARTICLE
-    said = "as given" if given else results.supply.tokens_from
-    return f"{ARTICLE}; {tokens:,.0f} tokens, {said}"
+    origin = "as given" if given else results.supply.tokens_from
+    return f"{ARTICLE}; {tokens:,.0f} tokens, {origin}"
 
 
 def _rule(gpus: int, tokens: float | None) -> float | None:
@@ -142,10 +146,11 @@ def options(results: Results, instances: pl.DataFrame) -> pl.DataFrame:
 
     `instances` has `instance`, `gpus`, `vcpus`, `price_per_hour`, `currency`, `date`, `source`.
 
-    One row per instance, those columns (`date` and `source` last) and: `cores_per_gpu` (Float64: two vCPUs are one core), `covers_p95_demand` (Boolean,
-    null = demand not measured: its cores per GPU, times this run's GPUs, reach the p95 of demand), `lost_per_hour`,
-    `shortage_per_hour` (Float64, in `currency`: the price of the GPU time that this run lost, and of the part of it in which
-    the blamed thread wanted a CPU and had none; null = not known). They are estimates: the instance was not measured.
+    One row per instance, those columns (`date` and `source` last) and: `cores_per_gpu` (Float64: two vCPUs
+    are one core), `covers_p95_demand` (Boolean, null = demand not measured: its cores per GPU, times this
+    run's GPUs, reach the p95 of demand), `lost_per_hour`, `shortage_per_hour` (Float64, in `currency`: the
+    price of the GPU time that this run lost, and of the part of it in which the blamed thread wanted a CPU
+    and had none; null = not known). They are estimates: the instance was not measured.
     """
     gpus = results.gpu_time["gpu"].n_unique()
     time = results.window.duration_ns * gpus
@@ -154,20 +159,21 @@ def options(results: Results, instances: pl.DataFrame) -> pl.DataFrame:
     short = int(waited["dur_ns"].sum()) / time if time and tells_shortage(results.thread_states) else None
     p95 = demand_at(results.demand, 0.95)
     per_gpu, price = pl.col("vcpus") / 2 / pl.col("gpus"), pl.col("price_per_hour")
-    told = instances.with_columns(
+    rated = instances.with_columns(
         cores_per_gpu=per_gpu,
         covers_p95_demand=pl.lit(None, pl.Boolean) if p95 is None else per_gpu * gpus >= p95,
         lost_per_hour=price * pl.lit(lost, pl.Float64),
         shortage_per_hour=price * pl.lit(short, pl.Float64),
     )
-    return told.select(*(name for name in told.columns if name not in ("date", "source")), "date", "source")
+    return rated.select(*(name for name in rated.columns if name not in ("date", "source")), "date", "source")
 
 
 def server_cpus(results: Results) -> tuple[int | None, int | None]:
     """Return on how many CPUs the server's threads were seen to run, and how many the host has.
 
-    The first is what an affinity mask or a container's CPU set leaves; None without scheduler events. The second is the
-    host's count as recorded, which says nothing of either; None = not recorded. Of several hosts, all together.
+    The first is what an affinity mask or a container's CPU set leaves; None without scheduler events. The
+    second is the host's count as recorded, which says nothing of either; None = not recorded. Of several
+    hosts, all together.
     """
     server = results.trace.threads.filter(pl.col("role").is_in(SERVER)).select("thread", "host")
     running = results.thread_states.filter(pl.col("state").cast(pl.String) == "running").drop_nulls("cpu")
@@ -181,7 +187,10 @@ def server_cpus(results: Results) -> tuple[int | None, int | None]:
 
 
 def cpus_known(results: Results) -> tuple[int | None, str]:
-    """Return how many CPUs the server had, and how that is known: those it was seen to run on, else the host's count."""
+    """Return how many CPUs the server had, and how that is known.
+
+    Those on which it was seen to run, else the host's count.
+    """
     seen, host = server_cpus(results)
     if seen is None:
         return host, "recorded"

@@ -1,9 +1,10 @@
 """Several runs side by side: the same figures of each, with the band in which noise alone would move them.
 
-Within one run a figure's noise is estimated by the bootstrap over equal stretches of its window (B. Efron, "Bootstrap
-methods: another look at the jackknife", 1979; stretches instead of moments, because neighbouring moments are not
-independent: H. Künsch, 1989). It says how much the figure varies inside that run, not from one start of the server to the
-next: for that, record each condition several times and give each recording a label of its own.
+Within one run a figure's noise is estimated by the bootstrap over equal stretches of its window (B. Efron,
+"Bootstrap methods: another look at the jackknife", 1979; stretches instead of moments, because neighbouring
+moments are not independent: H. Künsch, 1989). It says how much the figure varies inside that run, not from
+one start of the server to the next: for that, record each condition several times and give each recording a
+label of its own.
 """
 
 from __future__ import annotations
@@ -47,14 +48,17 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
 
     `cores` says how many cores a run had, by label; else the CPUs on which the server was seen to run.
 
-    One row per run and figure, in the order of `runs`: `run` (String), `cores` (Int64, null = not known), `figure` (String:
-    `useful`, `busy`, `lost to CAUSE`, `CPU shortage`: shares of GPU time; `steps`: a worker's dequeues per second; `decode tokens`,
-    `prompt tokens`: per second; `ttft p50`, `ttft p95`), `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this run; null where fewer than
-    two stretches or requests make it), `unit` (String: share, 1/s, ns). A figure that a run cannot tell has no row.
+    One row per run and figure, in the order of `runs`: `run` (String), `cores` (Int64, null = not known),
+    `figure` (String: `useful`, `busy`, `lost to CAUSE`, `CPU shortage`: shares of GPU time; `steps`: a
+    worker's dequeues per second; `decode tokens`, `prompt tokens`: per second; `ttft p50`, `ttft p95`),
+    `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this run; null where fewer than
+    two stretches or requests make it), `unit` (String: share, 1/s, ns). A figure that a run cannot tell has
+    no row.
 
-    Tokens are those of the steps of one worker, counted at the step's middle (:mod:`tracelib.analyses.requests`): of the
-    lowest rank, which stands for all that share the model with it. An answer's first token comes out of its prompt's step
-    and is no decode token. Where no step tells, prompt tokens are those of the request log, counted at the first token.
+    Tokens are those of the steps of one worker, counted at the step's middle
+    (:mod:`tracelib.analyses.requests`): of the lowest rank, which stands for all that share the model with
+    it. An answer's first token comes out of its prompt's step and is no decode token. Where no step tells,
+    prompt tokens are those of the request log, counted at the first token.
     """
     given = dict(cores or {})
     rows = [
@@ -155,7 +159,7 @@ def _figure(name: str, stretches: NDArray[np.float64], unit: str) -> dict[str, o
 
 
 def _band(values: NDArray[np.float64], quantile: int | None = None) -> dict[str, float | None]:
-    """Return the bootstrap's 95 % band of the values' mean, or of their `quantile`; the same on every call."""
+    """Return the bootstrap's 95 % band of the values' mean or `quantile`; the same on every call."""
     if len(values) < 2:
         return {"low": None, "high": None}
     drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))

@@ -1,9 +1,10 @@
 """Ledger 3: what the CPUs were spent on, by role and cause, from CPU samples (docs/numbers.md, "CPU time").
 
-Also what the same samples say of single threads: when one was on a CPU only to ask again (polling), and when one that a
-GPU waited for likely slept for the interpreter lock. CPython lets one thread of a process run Python at a time
-(Python/ceval_gil.c). A thread asleep inside framework or Python code while a sibling executes bytecode fits a wait for
-that lock; it may as well have slept for something else. So this is likely, never certain.
+Also what the same samples say of single threads: when one was on a CPU only to ask again (polling), and when
+one that a GPU waited for likely slept for the interpreter lock. CPython lets one thread of a process run
+Python at a time (Python/ceval_gil.c). A thread asleep inside framework or Python code while a sibling
+executes bytecode fits a wait for that lock; it may as well have slept for something else. So this is likely,
+never certain.
 """
 
 from __future__ import annotations
@@ -32,45 +33,68 @@ CPU_TIME = pl.Schema(
         "ci_high": pl.Float64(),
     }
 )
+SPINNING = pl.Schema({"thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": pl.String()})
+POLLS = pl.Schema(
+    {
+        "kind": pl.String(),
+        "count": pl.Int64(),
+        "p50_ns": pl.Int64(),
+        "p95_ns": pl.Int64(),
+        "max_ns": pl.Int64(),
+        "total_ns": pl.Int64(),
+    }
+)
+GIL_WAITS = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "thread": pl.Int32(),
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+    }
+)
 
+#: The samples that were taken by time: a thread that runs has one each `period`.
+BY_TIME = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
 #: Causes of a stack that do not contradict polling: nothing in it says what the thread is at.
 VAGUE = ("other", "ipc", "gil")
 #: Two-sided 95 % of the normal distribution.
 Z = 1.96
+#: The interpreter itself, as the innermost frame's library.
+INTERPRETER = r"(^|/)(python[0-9.]*|libpython[0-9.]*\.so[.\d]*)$"
 
 
 def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return CPU time by role and cause.
 
-    A sample of a clock event weighs its period; where scheduler events prove a thread's running time, its samples are
-    scaled to that. Idle and system threads are left out.
+    A sample taken by time weighs its period; where scheduler events prove a thread's running time, its
+    samples are scaled to that. Idle and system threads are left out.
 
-    `spin` is busy polling: `yield` (sched_yield), `device_wait` (the driver polls inside a synchronous call), `openmp`
-    (idle OpenMP threads), `poll` (any other code of a thread whose open range waits for another process: it is on a CPU, so
-    it asks again and again).
+    `spin` is busy polling: `yield` (sched_yield), `device_wait` (the driver polls inside a synchronous call),
+    `openmp` (idle OpenMP threads), `poll` (any other code of a thread whose open range waits for another
+    process: it is on a CPU, so it asks again and again).
 
-    One row per role, cause and sub-cause: `role`, `cause`, `sub_cause` (String; role null = unknown), `samples` (Int64),
-    `cpu_ns` (Int64), `share` (Float64, of all `cpu_ns`), `ci_low`, `ci_high` (Float64: Wilson's 95 % interval of the
-    share, from the number of samples). Sorted by `cpu_ns`, largest first. Empty without clock samples.
+    One row per role, cause and sub-cause: `role`, `cause`, `sub_cause` (String; role null = unknown),
+    `samples` (Int64), `cpu_ns` (Int64), `share` (Float64, of all `cpu_ns`), `ci_low`, `ci_high` (Float64:
+    Wilson's 95 % interval of the share, from the number of samples). Sorted by `cpu_ns`, largest first. Empty
+    without samples taken by time.
     """
-    timed = trace.samples.filter(
-        pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock")
-        & (pl.col("period") > 0)
-        & pl.col("ts_ns").is_between(window.start_ns, window.end_ns)
-    )
+    in_window = pl.col("ts_ns").is_between(window.start_ns, window.end_ns)
     idle = trace.threads.filter(pl.col("tid") == 0)["thread"]
-    told = sample_causes(
-        timed.filter(~pl.col("thread").is_in(idle.implode())), trace.threads, trace.stacks, rules
-    ).filter(pl.col("role").fill_null("") != "system")
-    if told.is_empty():
+    timed = trace.samples.filter(BY_TIME & in_window).filter(~pl.col("thread").is_in(idle.implode()))
+    samples = sample_causes(timed, trace.threads, trace.stacks, rules).filter(
+        pl.col("role").fill_null("") != "system"
+    )
+    if samples.is_empty():
         return pl.DataFrame(schema=CPU_TIME)
     vague = pl.col("cause").fill_null("other").is_in(VAGUE) | (pl.col("tier") == "fallback")
     polls = (pl.col("waiting") & vague).fill_null(value=False)
-    scaled = _waiting(_scaled(told, thread_states), trace, rules).with_columns(
+    weighed = _waiting(_weighed(samples, thread_states), trace, rules).with_columns(
         cause=pl.when(polls).then(pl.lit("spin")).otherwise("cause").fill_null("unattributed"),
         sub_cause=pl.when(polls).then(pl.lit("poll")).otherwise("sub_cause"),
     )
-    rows = scaled.group_by("role", "cause", "sub_cause").agg(
+    rows = weighed.group_by("role", "cause", "sub_cause").agg(
         samples=pl.len().cast(pl.Int64), cpu_ns=pl.col("weight").sum().round().cast(pl.Int64)
     )
     return (
@@ -83,11 +107,9 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
 
 def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
     """Add `waiting`: the thread is inside a range that waits for another process."""
-    meaning = slice_causes(trace.slices, rules).filter(pl.col("waits") & ~pl.col("weak"))
-    ranges = slices_named(trace.slices, meaning)
-    begun = ranges.filter(pl.col("thread").is_not_null()).select(
-        "thread", begin="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
-    )
+    waits = slice_causes(trace.slices, rules).filter(pl.col("waits") & ~pl.col("weak"))
+    ranges = slices_named(trace.slices, waits).filter(pl.col("thread").is_not_null())
+    begun = ranges.select("thread", begin="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns"))
     last = samples.sort("ts_ns").join_asof(
         begun.sort("begin"),
         left_on="ts_ns",
@@ -96,22 +118,23 @@ def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
         strategy="backward",
         check_sortedness=False,
     )
-    return last.with_columns(waiting=(pl.col("until") > pl.col("ts_ns")).fill_null(value=False)).drop(
-        "begin", "until"
-    )
+    waiting = (pl.col("until") > pl.col("ts_ns")).fill_null(value=False)
+    return last.with_columns(waiting=waiting).drop("begin", "until")
 
 
-def _scaled(samples: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Add `weight` in ns: the period, scaled per thread to the running time where all of that is known."""
+def _weighed(samples: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Add `weight` in ns: the period, scaled per thread to the running time where all of that is recorded."""
     ran = thread_states.group_by("thread").agg(
         running=pl.col("dur_ns").filter(pl.col("state") == "running").sum(),
         unknown=pl.col("dur_ns").filter(pl.col("state") == "unknown").sum(),
     )
     sampled = samples.group_by("thread").agg(sampled=pl.col("period").sum())
-    known = ran.filter((pl.col("unknown") * 50 < pl.col("running")) & (pl.col("running") > 0)).join(
-        sampled, on="thread"
+    recorded = (pl.col("unknown") * 50 < pl.col("running")) & (pl.col("running") > 0)
+    factor = (
+        ran.filter(recorded)
+        .join(sampled, on="thread")
+        .select("thread", factor=pl.col("running") / pl.col("sampled"))
     )
-    factor = known.select("thread", factor=pl.col("running") / pl.col("sampled"))
     return samples.join(factor, on="thread", how="left").with_columns(
         weight=pl.col("period") * pl.col("factor").fill_null(1.0)
     )
@@ -128,49 +151,35 @@ def _with_shares(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def sample_stretches(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
-    """Return the samples of time-based events as the stretches that they stand for.
+    """Return the samples taken by time as the stretches that they stand for.
 
     One row per sample: the columns of `samples`, `role`, `cause`, `sub_cause`, `tier` as of
-    :func:`tracelib.classify.sample_causes`; `ts_ns`, `dur_ns` = the time since the thread's sample before it, one period at
-    most, cut to the window. Sorted by `thread`, `ts_ns`.
+    :func:`tracelib.classify.sample_causes`; `ts_ns`, `dur_ns` = the time since the thread's sample before it,
+    one period at most, cut to the window. Sorted by `thread`, `ts_ns`.
     """
-    by_clock = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
-    told = sample_causes(trace.samples.filter(by_clock), trace.threads, trace.stacks, rules).sort(
-        "thread", "ts_ns"
-    )
+    samples = sample_causes(trace.samples.filter(BY_TIME), trace.threads, trace.stacks, rules)
+    ordered = samples.sort("thread", "ts_ns")
     before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
     start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("period"))
-    stretches = told.with_columns(ts_ns=start, dur_ns=pl.col("ts_ns") - start)
+    stretches = ordered.with_columns(ts_ns=start, dur_ns=pl.col("ts_ns") - start)
     return clip(stretches, window.start_ns, window.end_ns)
 
 
-SPINNING = pl.Schema({"thread": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": pl.String()})
-
-POLLS = pl.Schema(
-    {
-        "kind": pl.String(),
-        "count": pl.Int64(),
-        "p50_ns": pl.Int64(),
-        "p95_ns": pl.Int64(),
-        "max_ns": pl.Int64(),
-        "total_ns": pl.Int64(),
-    }
-)
-
-
 def spinning(
-    window: Window, activity: pl.DataFrame, thread_states: pl.DataFrame, stretches: pl.DataFrame
+    window: Window, host_activity: pl.DataFrame, thread_states: pl.DataFrame, sample_stretches: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return when each thread polled.
+    """Return when each thread was on a CPU only to ask again (polled).
 
-    Takes the frames `host_activity`, `thread_states` and `sample_stretches`. A thread polls while its innermost slice waits for another process
-    or for the device and the scheduler saw it on a CPU; elsewhere while its samples say so, one period at most each.
+    Takes the frames of the analyses of those names. A thread polls while its innermost slice waits for
+    another process or for the device and the scheduler saw it on a CPU; elsewhere while its samples say so,
+    one period at most each.
 
-    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `kind` (String: `poll` = another process's message,
-    `device_wait`, and from samples also `yield`, `openmp`, `nccl_proxy`). Sorted by `thread`, `ts_ns`.
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `kind` (String: `poll` = another
+    process's message, `device_wait`, and from samples also `yield`, `openmp`, `nccl_proxy`). Sorted by
+    `thread`, `ts_ns`.
     """
-    by_slice = _on_cpu_while_waiting(activity, thread_states)
-    samples = stretches.filter(pl.col("cause") == "spin")
+    by_slice = _on_cpu_while_waiting(host_activity, thread_states)
+    samples = sample_stretches.filter(pl.col("cause") == "spin")
     sampled = samples.select("thread", "ts_ns", "dur_ns", kind="sub_cause")
     threads = sampled["thread"].drop_nulls().unique().to_list()
     free = fill(by_slice, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("kind").is_null())
@@ -179,30 +188,30 @@ def spinning(
     return merge_equal(rows, ["thread", "kind"]).select(list(SPINNING)).match_to_schema(SPINNING)
 
 
-def polls(stretches: pl.DataFrame) -> pl.DataFrame:
+def polls(spinning: pl.DataFrame) -> pl.DataFrame:
     """Return how long polls last on a CPU at a time.
 
-    Takes the frame `spinning`; a poll ends when its thread leaves the CPU or has what it waits for. Of kinds that only samples
-    show, a length is a number of sampling periods.
+    Takes the frame `spinning`; a poll ends when its thread leaves the CPU or has what it waits for. Of kinds
+    that only samples show, a length is a number of sampling periods.
 
-    One row per kind: `kind` (String), `count`, `p50_ns`, `p95_ns`, `max_ns` (nearest rank), `total_ns` (Int64). Sorted by
-    `total_ns`, largest first.
+    One row per kind: `kind` (String), `count`, `p50_ns`, `p95_ns`, `max_ns` (nearest rank), `total_ns`
+    (Int64). Sorted by `total_ns`, largest first.
     """
     length = pl.col("dur_ns")
-    summed = stretches.group_by("kind").agg(
+    summed = spinning.group_by("kind").agg(
         count=pl.len(),
         p50_ns=length.quantile(0.5, "nearest"),
         p95_ns=length.quantile(0.95, "nearest"),
         max_ns=length.max(),
         total_ns=length.sum(),
     )
-    told = summed.select(pl.col(name).cast(dtype) for name, dtype in POLLS.items())
-    return told.sort("total_ns", "kind", descending=[True, False])
+    rows = summed.select(pl.col(name).cast(dtype) for name, dtype in POLLS.items())
+    return rows.sort("total_ns", "kind", descending=[True, False])
 
 
-def _on_cpu_while_waiting(activity: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+def _on_cpu_while_waiting(host_activity: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
     waits, device = pl.col("waits_for").is_not_null(), pl.col("cause") == "sync"
-    waiting = activity.filter((waits | device) & (pl.col("seen_by") == "slice")).select(
+    waiting = host_activity.filter((waits | device) & (pl.col("seen_by") == "slice")).select(
         "thread", "ts_ns", "dur_ns", kind=pl.when(waits).then(pl.lit("poll")).otherwise(pl.lit("device_wait"))
     )
     states = thread_states.select("thread", "ts_ns", "dur_ns", "state")
@@ -210,44 +219,30 @@ def _on_cpu_while_waiting(activity: pl.DataFrame, thread_states: pl.DataFrame) -
     return running.drop("state").sort("thread", "ts_ns")
 
 
-GIL_WAITS = pl.Schema(
-    {
-        "gpu": pl.Int32(),
-        "ts_ns": pl.Int64(),
-        "dur_ns": pl.Int64(),
-        "thread": pl.Int32(),
-        "cause": pl.String(),
-        "sub_cause": pl.String(),
-    }
-)
-
-#: The interpreter itself, as the innermost frame's library.
-INTERPRETER = r"(^|/)(python[0-9.]*|libpython[0-9.]*\.so[.\d]*)$"
-
-
-def gil_waits(trace: Trace, lost: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
+def gil_waits(trace: Trace, lost: pl.DataFrame, sample_stretches: pl.DataFrame) -> pl.DataFrame:
     """Return the lost GPU time that fits a wait for the interpreter lock.
 
-    Takes the frames `lost` and `sample_stretches`.
+    Takes the frames of the analyses of those names.
 
-    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one),
-    `cause`, `sub_cause` (String: of the lost time): those of cause `gil`, whose samples sit in the lock, and those of a
-    thread asleep in framework or Python code while a sibling's sample lies in the interpreter. Sorted by `gpu`, `ts_ns`.
+    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `cause`,
+    `sub_cause` (String: of the lost time): those of cause `gil`, whose samples sit in the lock, and those of
+    a thread asleep in framework or Python code while a sibling's sample lies in the interpreter. Sorted by
+    `gpu`, `ts_ns`.
     """
     process = trace.threads.select("thread", _process=pl.struct("host", "pid").rank("dense").cast(pl.Int32))
-    told = lost.filter(pl.col("cause") == "gil").select(list(GIL_WAITS))
-    asleep = lost.filter(
-        (pl.col("cpu_state") == "blocked")
-        & ((pl.col("sub_cause") == "dispatch") | (pl.col("cause") == "unattributed")).fill_null(value=False)
-    ).select(list(GIL_WAITS))
-    inside = trace.stacks.filter(
-        (pl.col("depth") == 0) & pl.col("library").cast(pl.String).str.contains(INTERPRETER)
-    )["stack"]
-    runs = stretches.filter(pl.col("stack").is_in(inside.implode()))
+    in_lock = lost.filter(pl.col("cause") == "gil").select(list(GIL_WAITS))
+    in_python = (pl.col("sub_cause") == "dispatch") | (pl.col("cause") == "unattributed")
+    asleep = lost.filter((pl.col("cpu_state") == "blocked") & in_python.fill_null(value=False)).select(
+        list(GIL_WAITS)
+    )
+    interpreter = pl.col("library").cast(pl.String).str.contains(INTERPRETER)
+    executes = trace.stacks.filter((pl.col("depth") == 0) & interpreter)["stack"]
+    runs = sample_stretches.filter(pl.col("stack").is_in(executes.implode()))
     holds = union(runs.join(process, on="thread").select("_process", "ts_ns", "dur_ns"), "_process")
-    crossed = overlay(
+    waits = overlay(
         asleep.join(process, on="thread", how="left", maintain_order="left"),
         holds.with_columns(_held=pl.lit(value=True)),
         "_process",
     ).filter(pl.col("_held").is_not_null())
-    return pl.concat([told, crossed.select(list(GIL_WAITS))]).match_to_schema(GIL_WAITS).sort("gpu", "ts_ns")
+    rows = pl.concat([in_lock, waits.select(list(GIL_WAITS))])
+    return rows.match_to_schema(GIL_WAITS).sort("gpu", "ts_ns")

@@ -1,9 +1,10 @@
 """What each host thread was doing at each moment, by its innermost slice that has a meaning.
 
-A slice without a meaning of its own (an annotation that no rule knows) is looked through: the thread is then inside the
-nearest enclosing slice that has one. A slice that covers what is inside it (run-time compilation) leaves the inner ones
-their names only. Where no slice covers a thread, its CPU samples tell, each for the time since the sample before it, at
-most one sampling period; they also tell of slices that outlast their siblings (:mod:`tracelib.analyses.long_slices`).
+A slice without a meaning of its own (an annotation that no rule knows) is looked through: the thread is then
+inside the nearest enclosing slice that has one. A slice that covers what is inside it (run-time compilation)
+leaves the inner ones their names only. Where no slice covers a thread, its CPU samples tell, each for the
+time since the sample before it, at most one sampling period; they also tell of slices that outlast their
+siblings (:mod:`tracelib.analyses.long_slices`).
 """
 
 from __future__ import annotations
@@ -37,45 +38,47 @@ HOST_ACTIVITY = pl.Schema(
     }
 )
 
+SLICE = pl.lit("slice").cast(pl.Categorical)
+#: Slices whose meaning counts; those whose meaning counts only where no enclosing slice has one; those that
+#: cover all inside.
+_FLAGS = (~pl.col("weak"), pl.col("weak"), pl.col("covers"))
+
 
 def host_activity(
-    trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame, stretches: pl.DataFrame
+    trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame, sample_stretches: pl.DataFrame
 ) -> pl.DataFrame:
     """Return what each thread did over time.
 
-    Takes the frames `thread_states` and :func:`tracelib.analyses.cpu_time.sample_stretches`.
+    Takes the frames of the analyses of those names.
 
-    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name; null for a
-    sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this thread waits for,
-    "upstream" = the one before its own; null = it does not wait), `seen_by` (Categorical: slice or sample). Moments without
-    slice or sample have no row. Sorted by `thread`, `ts_ns`.
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name;
+    null for a sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this
+    thread waits for, "upstream" = the one before its own; null = it does not wait), `seen_by` (Categorical:
+    slice or sample). Moments without slice or sample have no row. Sorted by `thread`, `ts_ns`.
 
-    Source of the definitions: ATTRIBUTION.md, Ledger 2; the rules are data (`tracelib/rules.toml`).
+    docs/numbers.md, "causes", defines them; the rules are data (`tracelib/rules.toml`).
     """
     slices, meanings = _with_meanings(trace, window, rules)
-    strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _TIERS)
+    strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _FLAGS)
     line = innermost(strong, "thread")
     plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
     apart = _in_words(line.filter(~plain), strong, meanings, window)
     apart = _covered(_decided(apart, trace, thread_states), covering, meanings)
-    sampled = _awake(_sampled(stretches), thread_states)
+    sampled = _awake(_sampled(sample_stretches), thread_states)
     hidden = _decided(_in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states)
     others = pl.concat([apart, under(line, beneath(hidden, sampled, "thread"), "thread")])
-    told = _together(line, plain, strong, meanings, others)
+    whole = _together(line, plain, strong, meanings, others)
     del slices, line, strong  # the largest frames of all
-    told = refined_by_samples(told, sampled, stretches, _compilers(trace, sampled), thread_states)
-    return told.match_to_schema(HOST_ACTIVITY)
-
-
-SLICE = pl.lit("slice").cast(pl.Categorical)
-#: Slices whose meaning counts; those whose meaning counts only where no enclosing slice has one; those that cover all inside.
-_TIERS = (~pl.col("weak"), pl.col("weak"), pl.col("covers"))
+    compilers = _compilers(trace, sampled)
+    refined = refined_by_samples(whole, sampled, sample_stretches, compilers, thread_states)
+    return refined.match_to_schema(HOST_ACTIVITY)
 
 
 def _with_meanings(trace: Trace, window: Window, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the slices (thread, ts_ns, dur_ns, name, category, meaning), and the table of meanings.
 
-    `meaning` is the row of that table: a number instead of the words of it, for there may be tens of millions of slices.
+    `meaning` is the row of that table: a number instead of the words of it, for there may be tens of millions
+    of slices.
     """
     host = _threads_of_overhead(trace.slices, window)
     helpers = helper_threads(trace.threads, rules)
@@ -100,7 +103,9 @@ def _having(slices: pl.DataFrame, meanings: pl.DataFrame, flag: pl.Expr, window:
 def _plain(
     line: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFrame, covered: pl.Series, window: Window
 ) -> pl.Series:
-    """Say which stretches of innermost slices mean what the slice means: most of them, so they are put into words last, and once.
+    """Say which stretches of innermost slices mean what the slice means.
+
+    Most of them do, so they are put into words last, and once.
 
     The others lie over the window's edge, on a thread with a covering slice, or their slice may have waited.
     """
@@ -117,7 +122,10 @@ def _plain(
 def _in_words(
     line: pl.DataFrame, slices: pl.DataFrame, meanings: pl.DataFrame, window: Window
 ) -> pl.DataFrame:
-    """Return what innermost slices say in the window: `HOST_ACTIVITY`, `may_wait_for`, and the slice's `whole_ts`, `whole_ns`."""
+    """Return what innermost slices say in the window.
+
+    The columns are those of `HOST_ACTIVITY`, `may_wait_for`, and the slice's `whole_ts`, `whole_ns`.
+    """
     at = clip(line, window.start_ns, window.end_ns)
     own = slices.select("name", "meaning", whole_ts="ts_ns", whole_ns="dur_ns").select(
         pl.all().gather(at["row"])
@@ -134,29 +142,30 @@ def _together(
     numbered = others.select(
         "thread", "ts_ns", "dur_ns", row=pl.int_range(pl.len(), dtype=pl.UInt32) + slices.height
     )
-    rows = pl.concat([line, in_order(numbered, "thread")])
-    kept = np.append(plain.arg_true().to_numpy(), np.arange(line.height, rows.height, dtype=np.uint32))
-    order = order_of(rows["thread"].gather(kept).to_numpy(), rows["ts_ns"].gather(kept).to_numpy())
-    at = rows.select(pl.all().gather(kept if order is None else kept[order]))
+    lines = pl.concat([line, in_order(numbered, "thread")])
+    kept = np.append(plain.arg_true().to_numpy(), np.arange(line.height, lines.height, dtype=np.uint32))
+    order = order_of(lines["thread"].gather(kept).to_numpy(), lines["ts_ns"].gather(kept).to_numpy())
+    at = lines.select(pl.all().gather(kept if order is None else kept[order]))
     meaning = pl.int_range(pl.len(), dtype=pl.UInt32) + meanings.height
     what = pl.concat([slices.select("name", "meaning"), others.select("name", meaning=meaning)])
     own = what.select(pl.all().gather(at["row"]))
-    said = pl.concat([meanings.with_columns(seen_by=SLICE).select(words), others.select(words)])
-    told = said.select(pl.all().gather(own["meaning"]))
-    return pl.concat([at, own, told], how="horizontal").select(list(HOST_ACTIVITY))
+    table = pl.concat([meanings.with_columns(seen_by=SLICE).select(words), others.select(words)])
+    spelled = table.select(pl.all().gather(own["meaning"]))
+    return pl.concat([at, own, spelled], how="horizontal").select(list(HOST_ACTIVITY))
 
 
-def _decided(told: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows in the columns of `HOST_ACTIVITY`, those that may have waited cut into waiting and not."""
+def _decided(rows: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of `HOST_ACTIVITY`, with rows that may have waited cut into waiting and not."""
     sure = pl.col("may_wait_for").is_null()
-    maybe = _waits(told.filter(~sure), trace, thread_states)
-    return pl.concat([frame.select(list(HOST_ACTIVITY)) for frame in (told.filter(sure), maybe)])
+    maybe = _waits(rows.filter(~sure), trace, thread_states)
+    return pl.concat([frame.select(list(HOST_ACTIVITY)) for frame in (rows.filter(sure), maybe)])
 
 
 def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Decide about slices that may wait inside (an engine's scheduler polling for requests): asleep = it waits.
+    """Decide about slices that may wait inside, as an engine's scheduler does: asleep = it waits.
 
-    Where no scheduler event tells, a slice that lasts many times the median of its name waits until what it waits for came.
+    Where no scheduler event tells, a slice that lasts many times the median of its name waits until what it
+    waits for came.
     """
     typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
     cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
@@ -203,7 +212,7 @@ def _covered(timeline: pl.DataFrame, covering: pl.DataFrame, meanings: pl.DataFr
 
 
 def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
-    """Return when run-time compilers ran as processes of their own: samples of them on threads that are not the server's."""
+    """Return when run-time compilers ran as processes of their own: samples on threads not of the server."""
     server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
     compiles = (pl.col("sub_cause") == "jit_compile") & ~pl.col("thread").is_in(server.implode())
     return sampled.filter(compiles).select("ts_ns", "dur_ns")
@@ -216,13 +225,13 @@ def _of_host(window: Window) -> pl.Expr:
 
 
 def _threads_of_overhead(slices: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return the slices; the recorder's own overhead, which names no thread, goes to the call that it delays."""
+    """Return the slices; the recorder's own overhead, which has no thread, is put to the delayed call."""
     adrift = slices.filter(pl.col("thread").is_null()).filter(_of_host(window))
     if adrift.is_empty():
         return slices
-    known = slices.filter(pl.col("thread").is_not_null())
-    calls = known.filter(pl.col("category").is_in(["runtime", "driver"]) & _of_host(window))
-    found = (
+    threaded = slices.filter(pl.col("thread").is_not_null())
+    calls = threaded.filter(pl.col("category").is_in(["runtime", "driver"]) & _of_host(window))
+    placed = (
         adrift.drop("thread")
         .sort("ts_ns")
         .join_asof(
@@ -237,15 +246,15 @@ def _threads_of_overhead(slices: pl.DataFrame, window: Window) -> pl.DataFrame:
         .filter(pl.col("call_end") > pl.col("ts_ns"))
         .select(slices.columns)
     )
-    return pl.concat([known, found])
+    return pl.concat([threaded, placed])
 
 
-def _sampled(stretches: pl.DataFrame) -> pl.DataFrame:
+def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
     """Return what the samples say a thread was at, in the columns of `HOST_ACTIVITY`."""
     # Spinning burns CPU time (Ledger 3); as a cause of lost GPU time it is what the spinner waits for.
     spins, kind = pl.col("cause") == "spin", pl.col("sub_cause")
     awaited = pl.when(kind == "yield").then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
-    named = stretches.with_columns(
+    named = sample_stretches.with_columns(
         cause=pl.when(spins).then(awaited).otherwise("cause"),
         sub_cause=pl.when(spins & (kind == "yield")).then(pl.lit("wait")).when(~spins).then("sub_cause"),
         name=pl.lit(None, pl.Categorical()),
@@ -256,7 +265,7 @@ def _sampled(stretches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _awake(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Leave out the time before a sample in which its thread slept: what it did then, the sample cannot have seen."""
+    """Leave out the time before a sample in which its thread slept: the sample cannot have seen it."""
     asleep = thread_states.filter(pl.col("state") == "blocked").select(
         "thread", "ts_ns", "dur_ns", _asleep=pl.lit(value=True)
     )

@@ -1,4 +1,4 @@
-"""Messages between the server's processes, as their own ranges show them, and the workers' steps that they begin."""
+"""Messages between the server's processes, as their own ranges show them, and the steps that they begin."""
 
 from __future__ import annotations
 
@@ -25,42 +25,44 @@ IPC = pl.Schema(
         "name": pl.Categorical(),
     }
 )
+WORKER_STEPS = pl.Schema(
+    {"process": pl.Int64(), "sent_ns": pl.Int64(), "received_ns": pl.Int64(), "done_ns": pl.Int64()}
+)
 
 
 def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     """Return the IPC ranges that overlap the window, whole (not cut at its edges).
 
-    One row per range of category annotation or Python frame: `thread` (Int32), `role` (String), `rank` (Int32),
-    `kind` (String: dequeue, enqueue, send, recv), `ts_ns`, `dur_ns` (Int64), `name` (Categorical). Sorted by
-    `ts_ns`, `thread`.
+    One row per range of category annotation or Python frame: `thread` (Int32), `role` (String), `rank`
+    (Int32), `kind` (String: dequeue, enqueue, send, recv), `ts_ns`, `dur_ns` (Int64), `name` (Categorical).
+    Sorted by `ts_ns`, `thread`.
     """
     meaning = slice_causes(trace.slices, rules).filter(pl.col("direction").is_not_null() & ~pl.col("weak"))
     ranges = slices_named(trace.slices, meaning).filter(pl.col("dur_ns") > 0)
-    found = ranges.join(meaning, on=["name", "category"], how="inner")
-    inside = found.filter(
+    messages = ranges.join(meaning, on=["name", "category"], how="inner")
+    inside = messages.filter(
         (pl.col("ts_ns") < window.end_ns) & (pl.col("ts_ns") + pl.col("dur_ns") > window.start_ns)
     )
     named = inside.join(trace.threads.select("thread", "role", "rank"), on="thread", how="left")
     return named.rename({"direction": "kind"}).select(list(IPC)).match_to_schema(IPC).sort("ts_ns", "thread")
 
 
-WORKER_STEPS = pl.Schema(
-    {"process": pl.Int64(), "sent_ns": pl.Int64(), "received_ns": pl.Int64(), "done_ns": pl.Int64()}
-)
-
-
-def worker_steps(ipc: pl.DataFrame, launches: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+def worker_steps(
+    trace: Trace, requests_log: pl.DataFrame | None, ipc: pl.DataFrame, launches: pl.DataFrame
+) -> pl.DataFrame:
     """Return the steps that the workers took from the engine's queue, and that put work on a GPU.
 
-    Takes the frames `ipc` and `launches` of the analyses, and `threads` of the trace. A step begins where a worker's
-    dequeue ends and holds what the process launches until its next one.
+    Takes the frames `ipc` and `launches` of the analyses, and `threads` of the trace. A step begins where a
+    worker's dequeue ends and holds what the process launches until its next one.
 
-    One row per worker process and step: `process` (Int64: a number of the worker's process), `sent_ns` (Int64: begin of the
-    engine's enqueue; null = not exactly one began since the process's step before, or several engines send), `received_ns`
-    (Int64: end of the dequeue), `done_ns` (Int64: end of the last GPU operation that was launched in the step). Sorted by
-    `process`, `received_ns`.
+    One row per worker process and step: `process` (Int64: a number of the worker's process), `sent_ns`
+    (Int64: begin of the engine's enqueue; null = not exactly one began since the process's step before, or
+    several engines send), `received_ns` (Int64: end of the dequeue), `done_ns` (Int64: end of the last GPU
+    operation that was launched in the step). Sorted by `process`, `received_ns`.
     """
-    processes = threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
+    if requests_log is None:
+        return pl.DataFrame(schema=WORKER_STEPS)
+    processes = trace.threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
     ranges = ipc.join(processes, on="thread")
     taken = union(_of(ranges, "worker", "dequeue"), "process")
     received = taken.select("process", received_ns=pl.col("ts_ns") + pl.col("dur_ns"))
@@ -75,9 +77,9 @@ def _of(ranges: pl.DataFrame, role: str, kind: str) -> pl.DataFrame:
 
 
 def _with_sent(received: pl.DataFrame, enqueues: pl.DataFrame) -> pl.DataFrame:
-    """Add when each step was sent: by the one message of the one engine that began since the process's step before."""
+    """Add when each step was sent: by the one message of the one engine that began since the step before."""
     begun = enqueues.sort("ts_ns").select(sent_ns="ts_ns", number=pl.int_range(1, pl.len() + 1))
-    found = received.sort("received_ns").join_asof(
+    sent = received.sort("received_ns").join_asof(
         begun, left_on="received_ns", right_on="sent_ns", strategy="backward", coalesce=False
     )
     since = (
@@ -88,7 +90,7 @@ def _with_sent(received: pl.DataFrame, enqueues: pl.DataFrame) -> pl.DataFrame:
         .fill_null(pl.col("number"))
     )
     sure = (since == 1) & (enqueues["process"].n_unique() == 1)
-    return found.select("process", "received_ns", sent_ns=pl.when(sure).then("sent_ns"))
+    return sent.select("process", "received_ns", sent_ns=pl.when(sure).then("sent_ns"))
 
 
 def _done(launched: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:

@@ -1,8 +1,11 @@
-"""Ledger 4: where a request's time to first token went, and how many tokens a step worked on (docs/numbers.md).
+"""Ledger 4: where a request's time to first token went; and how many tokens each step worked on.
 
-Requests are told apart by a request log, or not at all: a trace without ids cannot say which tokenization belongs to
-which first token. The log says when a request was tokenized and when its first token came; which step of the workers
-gave that token follows from the steps' own times: the last one whose GPU work was done by then.
+docs/numbers.md, "A request's time to first token", defines the parts.
+
+Requests are told apart by a request log, or not at all: a trace without ids cannot say which tokenization
+belongs to which first token. The log says when a request was tokenized and when its first token came; which
+step of the workers gave that token follows from the steps' own times: the last one whose GPU work was done by
+then.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.gpu_states import USEFUL
 from tracelib.errors import BadTrace
 from tracelib.intervals import overlay
 from tracelib.rules import TOKENS
@@ -24,8 +28,9 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 REQUEST_LOG = ("id", "arrived", "tokenize_start", "tokenize_end", "first_token")
-#: What a log may hold beside: when the engine took the request into its first step (vLLM's `scheduled_ts`), its input's length.
-MORE = ("scheduled", "prompt_tokens")
+#: What a log may hold too: when the engine took the request into its first step (vLLM's `scheduled_ts`), its
+#: input's length.
+OPTIONAL = ("scheduled", "prompt_tokens")
 ORDER = ("arrived", "tokenize_start", "tokenize_end", "scheduled", "first_token")
 
 #: What the time to first token consists of, in this order, if nothing is unknown.
@@ -55,27 +60,46 @@ REQUESTS = pl.Schema(
     }
 )
 
-NO_STEPS = "no source recorded when the workers took their steps and what these launched (annotations such as shm_broadcast.dequeue)"
+REQUEST_CAUSES = pl.Schema({"row": pl.Int64(), "id": pl.String(), "cause": pl.String(), "ns": pl.Int64()})
+STEP_TOKENS = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "rank": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "prefill": pl.Int64(),
+        "decode": pl.Int64(),
+    }
+)
+
+#: Why a part of a request is not known.
+NO_STEPS = (
+    "no source recorded when the workers took their steps and what these launched "
+    "(annotations such as shm_broadcast.dequeue)"
+)
 NO_STEP = "the workers' steps do not show which one gave the first token"
-NOT_SENT = "which of the engine's messages brought the step cannot be told, so its way from the tokenizer to the workers stays whole"
+NOT_SENT = (
+    "which of the engine's messages brought the step cannot be told, "
+    "so its way from the tokenizer to the workers stays whole"
+)
 BEFORE = (
-    "the engine sent other steps first: the request waited for them, or they held the first parts of its prompt (a column `scheduled` of the log, "
-    "when the engine took it, tells)"
+    "the engine sent other steps first: the request waited for them, "
+    "or they held the first parts of its prompt (a column `scheduled` of the log, when the engine took it, tells)"
 )
 
 
 def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
     """Return a request log (JSON lines) with `offset_ns` added to its times; empty lines are skipped.
 
-    One row per request: `id` (String), `arrived`, `tokenize_start`, `tokenize_end`, `first_token` (Int64, ns), `scheduled`
-    (Int64, ns: when the engine took it into its first step; null = not logged), `prompt_tokens` (Int64: its input; null =
-    not logged). As in the file.
+    One row per request: `id` (String), `arrived`, `tokenize_start`, `tokenize_end`, `first_token` (Int64,
+    ns), `scheduled` (Int64, ns: when the engine took it into its first step; null = not logged),
+    `prompt_tokens` (Int64: its input; null = not logged). As in the file.
 
     Raises
     ------
     BadTrace
-        The file cannot be opened, a line is no JSON, a column is missing, or its times are not in that order; the message
-        names the line.
+        The file cannot be opened, a line is no JSON, a column is missing, or its times are not in that order;
+        the message names the line.
 
     """
     rows: list[dict[str, object]] = []
@@ -85,7 +109,7 @@ def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
         try:
             record = json.loads(line)
             times = {name: int(record[name]) + offset_ns for name in REQUEST_LOG[1:]}
-            scheduled, tokens = (None if record.get(name) is None else int(record[name]) for name in MORE)
+            scheduled, tokens = (None if record.get(name) is None else int(record[name]) for name in OPTIONAL)
             taken = None if scheduled is None else scheduled + offset_ns
             rows.append({"id": str(record["id"]), **times, "scheduled": taken, "prompt_tokens": tokens})
         except (ValueError, TypeError) as error:
@@ -106,7 +130,7 @@ def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
         if in_order != sorted(in_order):
             order = " <= ".join(names)
             raise BadTrace(path, "request log", f"line {number}", f"its times must be {order}", line)
-    integers = dict.fromkeys((*REQUEST_LOG[1:], *MORE), pl.Int64)
+    integers = dict.fromkeys((*REQUEST_LOG[1:], *OPTIONAL), pl.Int64)
     return pl.DataFrame(rows, schema={"id": pl.String, **integers})
 
 
@@ -118,32 +142,35 @@ def _lines(path: Path) -> list[str]:
 
 
 def requests(
-    log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame, steps: pl.DataFrame
+    requests_log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame, worker_steps: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the time to first token of each request that lies in the window, split into parts that add up to it.
+    """Return the time to first token of each request in the window, split into parts that add up to it.
 
     Takes a log on the aligned timeline (None = there is none) and the frames `gpu_states` and
-    :func:`tracelib.analyses.ipc.worker_steps`; of several GPUs the first stands for all, since they work in step.
+    :func:`tracelib.analyses.ipc.worker_steps`; of several GPUs the first stands for all, since they work in
+    step.
 
-    One row per request: `id` (String), `arrived_ns`, `tokenized_ns`, `first_token_ns`, `ttft_ns` (Int64), then the parts
-    (Int64, ns; null = not known, its time is in `unknown_ns`):
+    One row per request: `id` (String), `arrived_ns`, `tokenized_ns`, `first_token_ns`, `ttft_ns` (Int64),
+    then the parts (Int64, ns; null = not known, its time is in `unknown_ns`):
 
     - `before_tokenize_ns` (arrival to tokenizer), `tokenize_ns`
-    - `queue_ns`: from there until the engine takes the request: `scheduled`, where logged, else until it begins to send the
-      next step
-    - `broadcast_ns`: from there, or from the enqueue of the step that gave the first token, until the last worker has it
-    - `gpu_useful_ns`, `gpu_wait_ns` (waiting in a collective), `gpu_idle_ns`, `gpu_collective_ns` (collectives whose waiting
-      cannot be told): the GPU's time from then until the step's last operation ends, on any GPU
+    - `queue_ns`: from there until the engine takes the request: `scheduled`, where logged, else until it
+      begins to send the next step
+    - `broadcast_ns`: from there, or from the enqueue of the step that gave the first token, until the last
+      worker has it
+    - `gpu_useful_ns`, `gpu_wait_ns` (waiting in a collective), `gpu_idle_ns`, `gpu_collective_ns`
+      (collectives whose waiting cannot be told): the GPU's time from then until the step's last operation
+      ends, on any GPU
     - `back_ns`: from there to the first token
     - `unknown_ns`: what cannot be told; `unknown_why` (String) says why (null = nothing is unknown)
 
     and `prompt_tokens` (Int64: its input; null = not logged). Sorted by `arrived_ns`.
     """
-    if log is None or log.is_empty():
+    if requests_log is None or requests_log.is_empty():
         return pl.DataFrame(schema=REQUESTS)
     within = (pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns)
-    inside = log.filter(within).sort("arrived").with_row_index("row")  # a log may use an id again
-    placed = inside.join(_step_of(inside, steps), on="row", how="left")
+    inside = requests_log.filter(within).sort("arrived").with_row_index("row")  # a log may use an id again
+    placed = inside.join(_step_of(inside, worker_steps), on="row", how="left")
     c, w, d = pl.col("tokenize_end"), pl.col("received_ns"), pl.col("done_ns")
     cut = placed.with_columns(
         queue_ns=pl.col("next_ns") - c,
@@ -151,26 +178,26 @@ def requests(
         back_ns=pl.col("first_token") - d,
         unknown_ns=pl.coalesce(pl.col("sent_ns") - pl.col("next_ns"), w - c, pl.col("first_token") - c),
     )
-    made = cut.join(_gpu_parts(placed, gpu_states), on="row", how="left").select(
+    split = cut.join(_gpu_parts(placed, gpu_states), on="row", how="left").select(
         "id",
         arrived_ns="arrived",
         tokenized_ns="tokenize_end",
-        first_token_ns=pl.col("first_token"),
+        first_token_ns="first_token",
         ttft_ns=pl.col("first_token") - pl.col("arrived"),
         before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"),
         tokenize_ns=c - pl.col("tokenize_start"),
         **{part: pl.col(part) for part in PARTS[2:]},
-        unknown_why=_why(steps),
+        unknown_why=_why(worker_steps),
         prompt_tokens=pl.col("prompt_tokens"),
     )
-    return made.match_to_schema(REQUESTS)
+    return split.match_to_schema(REQUESTS)
 
 
 def _why(steps: pl.DataFrame) -> pl.Expr:
-    lost = pl.lit(NO_STEPS if steps.is_empty() else NO_STEP)
+    unplaced = pl.lit(NO_STEPS if steps.is_empty() else NO_STEP)
     return (
         pl.when(pl.col("received_ns").is_null())
-        .then(lost)
+        .then(unplaced)
         .when(pl.col("sent_ns").is_null())
         .then(pl.lit(NOT_SENT))
         .when(pl.col("unknown_ns") > 0)
@@ -181,10 +208,11 @@ def _why(steps: pl.DataFrame) -> pl.Expr:
 def _step_of(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Return the steps that made each first token: row, next_ns, sent_ns, received_ns, done_ns.
 
-    The one that gave it is on each worker the last that was done by then: `sent_ns`, and of the last worker `received_ns` and
-    `done_ns`. `next_ns` = when the engine began to send the first step after the prompt was tokenized. Where the log has
-    `scheduled`, `next_ns` and `sent_ns` are that, and `received_ns` is of the first step sent since. No row where some worker
-    shows no step since; `sent_ns` and `next_ns` null where the workers' steps are not known to be of one message.
+    The one that gave it is on each worker the last that was done by then: `sent_ns`, and of the last worker
+    `received_ns` and `done_ns`. `next_ns` = when the engine began to send the first step after the prompt was
+    tokenized. Where the log has `scheduled`, `next_ns` and `sent_ns` are that, and `received_ns` is of the
+    first step sent since. No row where some worker shows no step since; `sent_ns` and `next_ns` null where
+    the workers' steps are not known to be of one message.
     """
     workers, sent = steps.select("process").unique(), pl.col("sent_ns")
     since = pl.coalesce("scheduled", "tokenize_end")
@@ -203,15 +231,15 @@ def _step_of(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         coalesce=False,
     ).filter(pl.col("received_ns") >= pl.col("since"))
     one = (sent.null_count() == 0) & (sent.n_unique() == 1) & (sent.min() >= pl.col("since").first())
-    together = given.group_by("row", "since", "scheduled").agg(
+    answered = given.group_by("row", "since", "scheduled").agg(
         pl.len().alias("workers"),
         pl.col("received_ns", "done_ns").max(),
         sent_ns=pl.when(one).then(sent.min()),
     )
-    found = _first_since(together.filter(pl.col("workers") == workers.height), steps)
+    placed = _first_since(answered.filter(pl.col("workers") == workers.height), steps)
     doubt = sent.is_null() | (pl.col("doubt_ns") < pl.col("received_ns")).fill_null(value=False)
     taken = ~doubt & pl.col("scheduled").is_not_null()
-    return found.select(
+    return placed.select(
         "row",
         "done_ns",
         received_ns=pl.when(taken).then("first_ns").otherwise("received_ns"),
@@ -219,17 +247,20 @@ def _step_of(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _first_since(found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Add the first step sent since `since`: next_ns, first_ns (received); and the first received since whose sending is not known: doubt_ns."""
+def _first_since(placed: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Add the first step sent since `since`: next_ns, first_ns (when it was received).
+
+    Also doubt_ns: when the first one since was received whose sending is not recorded.
+    """
     sent = pl.col("sent_ns")
     sure = steps.filter(sent.is_not_null()).group_by(next_ns=sent).agg(first_ns=pl.col("received_ns").max())
     unsure = steps.filter(sent.is_null()).select(doubt_ns="received_ns").unique()
     for times in (sure, unsure):
         name = times.columns[0]
-        found = found.sort("since").join_asof(
+        placed = placed.sort("since").join_asof(
             times.sort(name), left_on="since", right_on=name, strategy="forward", coalesce=False
         )
-    return found
+    return placed
 
 
 def _gpu_parts(placed: pl.DataFrame, gpu_states: pl.DataFrame) -> pl.DataFrame:
@@ -249,7 +280,7 @@ def _gpu_parts(placed: pl.DataFrame, gpu_states: pl.DataFrame) -> pl.DataFrame:
 
 
 def _part_of(state: pl.Expr) -> pl.Expr:
-    useful = state.is_in(["compute", "copy", "collective_transfer"])
+    useful = state.is_in(USEFUL)
     return (
         pl.when(useful)
         .then(pl.lit("gpu_useful_ns"))
@@ -261,17 +292,15 @@ def _part_of(state: pl.Expr) -> pl.Expr:
     )
 
 
-REQUEST_CAUSES = pl.Schema({"row": pl.Int64(), "id": pl.String(), "cause": pl.String(), "ns": pl.Int64()})
-
-
 def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return the causes of the GPU's idle and waiting time between each request's tokenization and its first token.
+    """Return the causes of the GPU's lost time between each request's tokenization and its first token.
 
-    Takes the frames `requests` and `lost`; of several GPUs the first stands for all, as in `requests`. They cover all of that
-    time, on the way to the GPU and back too: per request they add up to what the GPU lost in it.
+    Takes the frames `requests` and `lost`; of several GPUs the first stands for all, as in `requests`. They
+    cover all of that time, on the way to the GPU and back too: per request they add up to what the GPU lost
+    in it.
 
-    One row per request and cause: `row` (Int64: the request's row in `requests`), `id`, `cause` (String), `ns` (Int64, > 0).
-    Sorted by `row`, `cause`.
+    One row per request and cause: `row` (Int64: the request's row in `requests`), `id`, `cause` (String),
+    `ns` (Int64, > 0). Sorted by `row`, `cause`.
     """
     if requests.is_empty() or lost.is_empty():
         return pl.DataFrame(schema=REQUEST_CAUSES)
@@ -296,49 +325,38 @@ def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -
     )
 
 
-STEP_TOKENS = pl.Schema(
-    {
-        "thread": pl.Int32(),
-        "rank": pl.Int32(),
-        "ts_ns": pl.Int64(),
-        "dur_ns": pl.Int64(),
-        "prefill": pl.Int64(),
-        "decode": pl.Int64(),
-    }
-)
-
-
 def step_tokens(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     """Return the steps of the model of which most lies in the window, whole (not cut at its edges).
 
-    Every worker has rows of its own: ranks that share a model (tensor parallelism) do the same steps, so that their rows
-    must not be added up.
+    Every worker has rows of its own: ranks that share a model (tensor parallelism) do the same steps, so that
+    their rows must not be added up.
 
-    One row per range that a ``[[step]]`` of the rules names (the outermost of its thread, where two recorders each put one
-    around the same step): `thread` (Int32), `rank` (Int32, null = not known), `ts_ns`, `dur_ns` (Int64), `prefill`,
-    `decode` (Int64: tokens of prompts, tokens of answers; both null = the name does not tell). Sorted by `ts_ns`, `thread`.
+    One row per range that a ``[[step]]`` of the rules names (the outermost of its thread, where two recorders
+    each put one around the same step): `thread` (Int32), `rank` (Int32, null = not known), `ts_ns`, `dur_ns`
+    (Int64), `prefill`, `decode` (Int64: tokens of prompts, tokens of answers; both null = the name does not
+    tell). Sorted by `ts_ns`, `thread`.
     """
     slices = trace.slices.filter((pl.col("category") == "annotation") & (pl.col("dur_ns") > 0))
     named = _named(slices.select("name").unique(), rules.steps)
-    found = slices.join(named, on="name").sort("thread", "ts_ns", "dur_ns", descending=[False, False, True])
+    steps = slices.join(named, on="name").sort("thread", "ts_ns", "dur_ns", descending=[False, False, True])
     ends = pl.col("ts_ns") + pl.col("dur_ns")
     inside = (ends <= ends.cum_max().shift(1).over("thread")).fill_null(value=False)
     middle = pl.col("ts_ns") + pl.col("dur_ns") // 2
-    kept = found.filter(~inside).filter((middle >= window.start_ns) & (middle < window.end_ns))
+    kept = steps.filter(~inside).filter((middle >= window.start_ns) & (middle < window.end_ns))
     ranked = kept.join(trace.threads.select("thread", "rank"), on="thread", how="left")
     return ranked.select(list(STEP_TOKENS)).match_to_schema(STEP_TOKENS).sort("ts_ns", "thread")
 
 
 def _named(names: pl.DataFrame, steps: tuple[StepRule, ...]) -> pl.DataFrame:
     """Return those of `names` that the first rule to match calls a step, with what they tell."""
-    told, left = [], names.with_columns(text=pl.col("name").cast(pl.String))
+    named, left = [], names.with_columns(text=pl.col("name").cast(pl.String))
     for rule in steps:
         matches = pl.col("text").str.contains(rule.name)
         hits = left.filter(matches)
-        told.append(hits.select("name", **_tokens(rule.name)))
+        named.append(hits.select("name", **_tokens(rule.name)))
         left = left.filter(~matches.fill_null(value=False))
     empty = names.clear().with_columns(pl.lit(None, pl.Int64).alias(kind) for kind in TOKENS)
-    return pl.concat([empty, *told])
+    return pl.concat([empty, *named])
 
 
 def _tokens(pattern: str) -> dict[str, pl.Expr]:

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 class Results:
     """The frames of all analyses; each frame's columns stand in the docstring of the function of its name.
 
-    A frame that needs events which no source holds is empty, and `missing` maps its name to the reason. `trace` is the
-    part of `recorded` that lies on one timeline: all of it (None = the same), unless a source's clock could not be tied.
-    `rules` are those by which names were given their causes: whoever draws or finds causes takes them from here.
+    A frame that needs events which no source holds is empty, and `missing` maps its name to the reason.
+    `trace` is the part of `recorded` that lies on one timeline: all of it (None = the same), unless a
+    source's clock could not be tied. `rules` are those by which names were given their causes: whoever draws
+    or finds causes takes them from here.
     """
 
     trace: Trace
@@ -93,10 +94,10 @@ def analyse(
 ) -> Results:
     """Return every analysis of `trace` in its window.
 
-    `window_seconds` and `window_of` choose the window as in :func:`tracelib.analyses.window.window`; `rules_path` names a
-    file with rules of the user's own, which come before ours; `requests_log` is a log as of
-    :func:`tracelib.analyses.requests.request_log`, on the trace's timeline; `supply` is what is known of the
-    server's CPUs, quota and requests (:func:`tracelib.report.companions`).
+    `window_seconds` and `window_of` choose the window as in :func:`tracelib.analyses.window.window`;
+    `rules_path` names a file with rules of the user's own, which come before ours; `requests_log` is a log as
+    of :func:`tracelib.analyses.requests.request_log`, on the trace's timeline; `supply` is what is known of
+    the server's CPUs, quota and requests (:func:`tracelib.report.companions`).
 
     Raises
     ------

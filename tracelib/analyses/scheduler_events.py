@@ -1,11 +1,12 @@
 """Scheduler events: from the source that saw most at each time, and for each thread in order.
 
-perf and ftrace may record the same switches: taking both would count them twice, so each stretch of time is left to one
-source per machine, the one with most events in it. Where none records, chains of events are cut (`segment`).
+perf and ftrace may record the same switches: taking both would count them twice, so each stretch of time is
+left to one source per machine, the one with most events in it. Where none records, chains of events are cut
+(`segment`).
 
-There may be tens of millions of events. They are sorted by thread as one integer each (thread, row, kind), which is
-several times as quick as sorting rows; the rows are then put together for a few threads at a time, in memory that is
-used again.
+There may be tens of millions of events. They are sorted by thread as one integer each (thread, row, kind),
+which is several times as quick as sorting rows; the rows are then put together for a few threads at a time,
+in memory that is used again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.cpu_time import BY_TIME
 from tracelib.intervals import key_by_key, whole_keys
 from tracelib.schema import IDLE
 
@@ -26,7 +28,15 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-TIMED_EVENT = "^(?:cpu|task)-clock"
+#: Kinds of a thread's events, in the order in which those of one row stand: its segment begins, it leaves its
+#: CPU, comes to one, is woken, its segment ends.
+START, OUT, IN, WAKE, END = range(5)
+#: Bits of a key for the kind, and for the row above it; the thread has the rest.
+KIND, ROW = 3, 37
+EVERY_KIND = 2**KIND - 1
+#: No thread was recorded; `schema.IDLE` is another such number.
+NONE = -2
+NEVER = np.iinfo(np.int64).min
 
 COVERS = pl.Schema(
     {"source": pl.Int32(), "from_ns": pl.Int64(), "until_ns": pl.Int64(), "segment": pl.Int32()}
@@ -36,16 +46,17 @@ COVERS = pl.Schema(
 def covers(trace: Trace) -> pl.DataFrame:
     """Return which source is used when.
 
-    Sources that name a thread in common watched the same machine. One row per stretch: `source` (Int32), `from_ns`,
-    `until_ns` (Int64, half-open), `segment` (Int32: the same for stretches of one machine that touch). Sorted by `segment`,
-    `from_ns`. Sources on a clock of their own are left out if any other source has scheduler events.
+    Sources that name a thread in common watched the same machine. One row per stretch: `source` (Int32),
+    `from_ns`, `until_ns` (Int64, half-open), `segment` (Int32: the same for stretches of one machine that
+    touch). Sorted by `segment`, `from_ns`. Sources on a clock of their own are left out if any other source
+    has scheduler events.
     """
     untied = trace.sources.filter(pl.col("tied_by").fill_null("") == "untied")["source"].to_list()
-    found = trace.sched["source"].unique().sort().to_list()
+    sources = trace.sched["source"].unique().sort().to_list()
     rows: list[tuple[int, int, int, int]] = []
-    for machine in _machines(trace.sched, [s for s in found if s not in untied] or found):
+    for machine in _machines(trace.sched, [s for s in sources if s not in untied] or sources):
         segment, until = rows[-1][3] if rows else -1, None
-        for source, a, b in _densest({source: _told_times(trace.sched, source) for source in machine}):
+        for source, a, b in _densest({source: _event_times(trace.sched, source) for source in machine}):
             segment += a != until
             until = b
             rows.append((source, a, b, segment))
@@ -67,18 +78,18 @@ def _machines(sched: pl.DataFrame, sources: list[int]) -> list[list[int]]:
     return [sorted(group[0]) for group in groups]
 
 
-def _told_times(sched: pl.DataFrame, source: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _event_times(sched: pl.DataFrame, source: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     own = sched.filter(pl.col("source") == source)
     return own.filter(pl.col("event") != _spare_wake(own))["ts_ns"].to_numpy()
 
 
 def _spare_wake(own: pl.DataFrame) -> str:
-    """Return the wake-up event that says nothing new: `waking` comes before each `wakeup` where both are recorded."""
+    """Return the wake-up event that says nothing new: where both are recorded, `waking` precedes each `wakeup`."""
     return "waking" if (own["event"] == "wakeup").any() else "wakeup"
 
 
 def _densest(times: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]]) -> list[tuple[int, int, int]]:
-    """Return (source, from, until): between any two begins or ends of recordings, the source with most events there."""
+    """Return (source, from, until): between two begins or ends of recordings, the source with most events."""
     spans = {source: (int(ts[0]), int(ts[-1]) + 1) for source, ts in times.items() if len(ts)}
     edges = sorted({edge for span in spans.values() for edge in span})
     out: list[tuple[int, int, int]] = []
@@ -109,14 +120,14 @@ def chosen_events(trace: Trace, cover: pl.DataFrame) -> pl.DataFrame:
             (pl.col("source") == source) & pl.col("ts_ns").is_between(a, b, closed="left")
         )
         kept = own.filter(pl.col("event") != _spare_wake(own))
-        told = kept["event"].is_in(["wakeup", "waking"]).any()
-        parts.append(kept.with_columns(segment=pl.lit(segment, pl.Int32), wakes=pl.lit(told)))
+        wakes = kept["event"].is_in(["wakeup", "waking"]).any()
+        parts.append(kept.with_columns(segment=pl.lit(segment, pl.Int32), wakes=pl.lit(wakes)))
     none = trace.sched.clear().with_columns(segment=pl.lit(None, pl.Int32), wakes=pl.lit(None, pl.Boolean))
     return pl.concat([*parts, none], rechunk=True)
 
 
 def acts(trace: Trace, sched: pl.DataFrame) -> pl.DataFrame:
-    """Return moments at which a thread certainly ran (it was sampled, or it woke another): thread, act_ns, by act_ns."""
+    """Return when a thread certainly ran (it was sampled, or woke another): thread, act_ns; sorted by act_ns."""
     issued = sched.filter((pl.col("event") != "switch") & (pl.col("prev") >= 0)).select(
         thread="prev", act_ns="ts_ns"
     )
@@ -125,10 +136,11 @@ def acts(trace: Trace, sched: pl.DataFrame) -> pl.DataFrame:
 
 
 def sampling(trace: Trace) -> tuple[int, int, int] | None:
-    """Return (period, first, last) in ns of sampling by time, None = none: a thread that runs is sampled every period."""
-    timed = _usable_samples(trace).filter(
-        pl.col("event").cast(pl.String).str.contains(TIMED_EVENT) & (pl.col("period") > 0)
-    )
+    """Return (period, first, last) in ns of sampling by time, None = none.
+
+    A thread that runs is sampled every period.
+    """
+    timed = _usable_samples(trace).filter(BY_TIME)
     if timed.is_empty():
         return None
     period, first, last = timed.select(
@@ -142,19 +154,11 @@ def _usable_samples(trace: Trace) -> pl.DataFrame:
     return trace.samples.filter(~pl.col("source").is_in(untied.implode()))
 
 
-#: Kinds of a thread's events, in the order in which those of one row stand: its segment begins, it leaves its CPU, comes
-#: to one, is woken, its segment ends.
-START, OUT, IN, WAKE, END = range(5)
-#: Bits of a key for the kind, and for the row above it; the thread has the rest.
-KIND, ROW = 3, 37
-EVERY_KIND = 2**KIND - 1
-#: No thread recorded: a number beside `schema.IDLE`.
-NONE = -2
-NEVER = np.iinfo(np.int64).min
-
-
 def event_keys(sched: pl.DataFrame) -> list[Ints]:
-    """Return the events of threads as integers in order of thread, row of `sched` and kind, some whole threads in each part."""
+    """Return the events of threads as integers in order of thread, row of `sched` and kind.
+
+    Each part holds some whole threads.
+    """
     switch = (sched["event"] == "switch").to_numpy()
     before, after = (sched[c].fill_null(NONE).to_numpy() for c in ("prev", "next"))
     wakes = sched["event"].is_in(["wakeup", "waking", "wakeup_new"]).to_numpy()
@@ -174,11 +178,12 @@ def _packed(kind: int, thread: NDArray[np.int32], rows: Ints) -> Ints:
 def with_neighbours(sched: pl.DataFrame) -> pl.DataFrame:
     """Add to each switch what the switches before and after it on its CPU say.
 
-    Added: `left_broken`, `came_broken` (Boolean: the switch before tells of another thread than the one that left; the one
-    after, of another than came), `idle_since` (Int64: since when the CPU had been idle by the switch before; null = it was not).
+    Added: `left_broken`, `came_broken` (Boolean: the switch before tells of another thread than the one that
+    left; the one after, of another than came), `idle_since` (Int64: since when the CPU had been idle by the
+    switch before; null = it was not).
 
-    A switch from nothing known to nothing known is a reader's mark that events of that CPU were lost before it: whoever
-    was there before it, and whoever is there after it, may have come and gone in between.
+    A switch from nothing known to nothing known is a reader's mark that events of that CPU were lost before
+    it: whoever was there before it, and whoever is there after it, may have come and gone in between.
     """
     rows = np.flatnonzero((sched["event"] == "switch").to_numpy() & sched["cpu"].is_not_null().to_numpy())
     rows = rows[key_by_key(sched["cpu"].gather(rows).to_numpy())]
@@ -203,21 +208,21 @@ def with_neighbours(sched: pl.DataFrame) -> pl.DataFrame:
 
 
 def events_of(keys: Ints, rows: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFrame:
-    """Return the events of some whole threads, each between a row that begins its segment and one that ends it.
+    """Return the events of some whole threads, each between a START and an END of its segment.
 
-    Takes a part of :func:`event_keys`, the frame of :func:`with_neighbours`, and of
-    :func:`tracelib.analyses.scheduler_events.covers`.
+    Takes a part of :func:`event_keys`, and the frames of :func:`with_neighbours` and :func:`covers`.
 
-    One row per event of a thread: `thread`, `segment` (Int32), `ts_ns` (Int64), `kind` (UInt8: START, OUT, IN, WAKE, END),
-    `cpu` (Int32), `ready`, `asleep` (Boolean: it left in state R; in one that a wake-up ends), `broken` (Boolean: the CPU's neighbouring switch
-    tells of another thread, so an event was lost), `idle_since` (Int64: of an OUT, since when the CPU had been idle by the
-    switch before it: the thread's coming was not recorded; null = it was), `to_idle` (Boolean: an OUT to an idle CPU),
-    `other` (Int32: the thread that came as this one left, or left as it came; null = none).
+    One row per event of a thread: `thread`, `segment` (Int32), `ts_ns` (Int64), `kind` (UInt8: START, OUT,
+    IN, WAKE, END), `cpu` (Int32), `ready`, `asleep` (Boolean: it left in state R; in one that a wake-up
+    ends), `broken` (Boolean: the CPU's neighbouring switch tells of another thread, so an event was lost),
+    `idle_since` (Int64: of an OUT, since when the CPU had been idle by the switch before it: the thread's
+    coming was not recorded; null = it was), `to_idle` (Boolean: an OUT to an idle CPU), `other` (Int32: the
+    thread that came as this one left, or left as it came; null = none).
 
     Wake-ups of a thread that runs, that is ready, or that was woken before, change nothing and are dropped.
     """
     keys = _with_edges(keys, rows["segment"])
-    told = rows.select(pl.all().gather((keys >> KIND) & (1 << ROW) - 1)).with_columns(
+    threaded = rows.select(pl.all().gather((keys >> KIND) & (1 << ROW) - 1)).with_columns(
         thread=pl.Series((keys >> KIND + ROW).astype(np.int32)),
         kind=pl.Series((keys & EVERY_KIND).astype(np.uint8)),
     )
@@ -225,7 +230,7 @@ def events_of(keys: Ints, rows: pl.DataFrame, cover: pl.DataFrame) -> pl.DataFra
     kind, state = pl.col("kind"), pl.col("prev_state")
     left, came, edge = kind == OUT, kind == IN, kind.is_in([START, END])
     other = pl.when(left).then("next").when(came).then("prev")
-    events = told.select(
+    events = threaded.select(
         "thread",
         "segment",
         "kind",

@@ -1,13 +1,15 @@
-"""Per thread: running, waiting for a CPU, asleep (ATTRIBUTION.md, "Scheduler states").
+"""Per thread: running, waiting for a CPU, asleep (docs/numbers.md, "Scheduler states").
 
-Running is what lies between a switch to the thread and the switch that ends it on that CPU; after it the thread is
-runnable if it left in state R, else blocked until a wake-up, then runnable until it is switched to. If two switches in
-a row on one CPU name different threads, an event was lost between them: both threads' stretches there are `unknown`.
+Running is what lies between a switch to the thread and the switch that ends it on that CPU; after it the
+thread is runnable if it left in state R, else blocked until a wake-up, then runnable until it is switched to.
+If two switches in a row on one CPU name different threads, an event was lost between them: both threads'
+stretches there are `unknown`.
 
-Some kernels hardly ever record the switch from idle to a thread (the reference captures' does not: count `next_pid=0`
-against `prev_pid=0`). Then a thread leaves a CPU that had gone idle, and the moment at which it came is bounded:
+Some kernels hardly ever record the switch from idle to a thread (count `next_pid=0` against `prev_pid=0`).
+Then a thread leaves a CPU that had gone idle, and the moment at which it came is bounded:
 
-- it ran at the latest from the first moment at which it *acts* (a CPU sample of it, a wake-up that it issues);
+- it ran at the latest from the first moment at which it *acts* (a CPU sample of it, a wake-up that it
+  issues);
 - not before its CPU went idle;
 - not much longer than two sampling periods before its first sample, where samples by time are recorded;
 - a thread that is woken while its CPU idles comes at once, unless the samples say otherwise.
@@ -37,18 +39,19 @@ from tracelib.analyses.scheduler_events import (
 )
 from tracelib.analyses.throttling import throttled
 from tracelib.intervals import clip, each, fill, in_order
+from tracelib.words import CPU_STATES
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-STATE = pl.Enum(["running", "runnable", "throttled", "blocked", "unknown"])
+CPU_STATE = pl.Enum(list(CPU_STATES))
 THREAD_STATES = pl.Schema(
     {
         "thread": pl.Int32(),
         "ts_ns": pl.Int64(),
         "dur_ns": pl.Int64(),
-        "state": STATE,
+        "state": CPU_STATE,
         "cpu": pl.Int32(),
         "by": pl.Int32(),
         "inferred": pl.Boolean(),
@@ -62,10 +65,11 @@ PERIODS = 2
 def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     """Return the scheduler states of every thread that a scheduler event names.
 
-    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `state` (Enum: running, runnable, throttled, blocked,
-    unknown), `cpu` (Int32: where it runs, or what it waits for, or last ran; null = not known), `by` (Int32: while runnable,
-    the thread that had the CPU; null = none or not known), `inferred` (Boolean: rebuilt, not recorded). Per thread the rows
-    cover the window without gap or overlap. Sorted by `thread`, `ts_ns`. Empty if there are no scheduler events.
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `state` (Enum: running, runnable,
+    throttled, blocked, unknown), `cpu` (Int32: where it runs, or what it waits for, or last ran; null = not
+    known), `by` (Int32: while runnable, the thread that had the CPU; null = none or not known), `inferred`
+    (Boolean: rebuilt, not recorded). Per thread the rows cover the window without gap or overlap. Sorted by
+    `thread`, `ts_ns`. Empty if there are no scheduler events.
 
     Without wake-ups, blocked and runnable cannot be told apart: such stretches are `unknown`.
     """
@@ -74,10 +78,10 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     if sched.is_empty():
         return pl.DataFrame(schema=THREAD_STATES)
     rows = with_neighbours(sched)
-    told = each(lambda keys: _told(events_of(keys, rows, cover), window), event_keys(sched))
-    if not told:
+    parts = each(lambda keys: _parts(events_of(keys, rows, cover), window), event_keys(sched))
+    if not parts:
         return pl.DataFrame(schema=THREAD_STATES)
-    recorded, off_idle, incomplete, edges = (pl.concat(frames) for frames in zip(*told, strict=True))
+    recorded, off_idle, incomplete, edges = (pl.concat(frames) for frames in zip(*parts, strict=True))
     missing = _with_first_act(incomplete, acts(trace, sched))
     stopped = throttled(pl.concat([off_idle, _rebuilt(missing, sampling(trace))])).select(list(THREAD_STATES))
     others = clip(stopped, window.start_ns, window.end_ns)
@@ -85,10 +89,13 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     return in_order(whole, "thread")
 
 
-def _told(
+def _parts(
     events: pl.DataFrame, window: Window
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return what is recorded of some threads in the window; what is, of waits on an idle CPU; pairs that miss a coming; edges."""
+    """Return some threads' recorded stretches in the window, those off an idle CPU, pairs of events, and edges.
+
+    The pairs are those between which a coming may be missing, the edges those of the threads' segments.
+    """
     pairs = _pairs(events)
     recorded = _recorded(pairs)
     sure = recorded.filter(~pl.col("to_idle")).select(list(THREAD_STATES))
@@ -110,7 +117,7 @@ def _not_covered(edges: pl.DataFrame, window: Window) -> pl.DataFrame:
         "thread",
         "ts_ns",
         "dur_ns",
-        state=pl.lit("unknown").cast(STATE),
+        state=pl.lit("unknown").cast(CPU_STATE),
         cpu=pl.lit(None, pl.Int32),
         by=pl.lit(None, pl.Int32),
         inferred=pl.lit(value=False),
@@ -118,10 +125,10 @@ def _not_covered(edges: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 
 def _pairs(events: pl.DataFrame) -> pl.DataFrame:
-    """Put each event beside the thread's next one (`then`, `until_ns`, …), and say whether the coming between is missing.
+    """Join each event with the thread's next one (`then`, `until_ns`, …); say whether a coming is missing.
 
-    A coming is missing where a thread leaves a CPU to which no switch brought it (`gap`). It may also be missing before the
-    end of the segment, which only an act can show.
+    A coming is missing where a thread leaves a CPU to which no switch brought it (`gap`). It may also be
+    missing before the end of the segment, which only an act can show.
     """
     following = [pl.col(c).shift(-1).alias(f"then_{c}") for c in ("cpu", "idle_since", "broken", "other")]
     paired = events.with_columns(following, then=pl.col("kind").shift(-1), until_ns=pl.col("ts_ns").shift(-1))
@@ -157,7 +164,7 @@ def _recorded(pairs: pl.DataFrame) -> pl.DataFrame:
             "thread",
             "ts_ns",
             dur_ns=pl.col("until_ns") - pl.col("ts_ns"),
-            state=state.cast(STATE),
+            state=state.cast(CPU_STATE),
             cpu=pl.when(kind == WAKE).then("then_cpu").otherwise("cpu"),
             by=pl.when(state == "runnable").then(had_cpu),
             inferred=pl.lit(value=False),
@@ -170,8 +177,8 @@ def _recorded(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_first_act(gaps: pl.DataFrame, acted: pl.DataFrame) -> pl.DataFrame:
-    """Add `act_ns`: the first moment after the event and before the next one at which the thread certainly ran."""
-    found = gaps.sort("ts_ns").join_asof(
+    """Add `act_ns`: the first moment between the event and the next one at which the thread certainly ran."""
+    acting = gaps.sort("ts_ns").join_asof(
         acted,
         left_on="ts_ns",
         right_on="act_ns",
@@ -181,11 +188,11 @@ def _with_first_act(gaps: pl.DataFrame, acted: pl.DataFrame) -> pl.DataFrame:
         check_sortedness=False,
         coalesce=False,
     )
-    return found.with_columns(act_ns=pl.when(pl.col("act_ns") < pl.col("until_ns")).then("act_ns"))
+    return acting.with_columns(act_ns=pl.when(pl.col("act_ns") < pl.col("until_ns")).then("act_ns"))
 
 
 def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.DataFrame:
-    """Return the stretches in which a thread's coming to its CPU was not recorded: before, around and after it."""
+    """Return the stretches before, around and after a thread's coming to its CPU that was not recorded."""
     bounded = _bounded(gaps, sampled)
     idle = pl.when(pl.col("kind") == OUT).then(pl.col("to_idle") & pl.col("ready")).otherwise("idle_at_wake")
     none, no = pl.lit(None, pl.Int32), pl.lit(value=False)
@@ -193,7 +200,7 @@ def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
         "thread",
         "ts_ns",
         dur_ns=pl.col("earliest") - pl.col("ts_ns"),
-        state=pl.col("state").cast(STATE),
+        state=pl.col("state").cast(CPU_STATE),
         cpu="cpu",
         by=pl.when((pl.col("state") == "runnable") & (pl.col("kind") == OUT)).then("other"),
         inferred=pl.col("state") == "runnable",
@@ -205,7 +212,7 @@ def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
         "thread",
         ts_ns="earliest",
         dur_ns=pl.col("latest") - pl.col("earliest"),
-        state=pl.when("at_once").then(pl.lit("running")).otherwise(pl.lit("unknown")).cast(STATE),
+        state=pl.when("at_once").then(pl.lit("running")).otherwise(pl.lit("unknown")).cast(CPU_STATE),
         cpu="then_cpu",
         by=none,
         inferred="at_once",
@@ -217,7 +224,7 @@ def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
         "thread",
         ts_ns="latest",
         dur_ns=pl.col("until_ns") - pl.col("latest"),
-        state=pl.lit("running").cast(STATE),
+        state=pl.lit("running").cast(CPU_STATE),
         cpu="then_cpu",
         by=none,
         inferred=pl.lit(value=True),
@@ -231,8 +238,8 @@ def _rebuilt(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.Dat
 def _bounded(gaps: pl.DataFrame, sampled: tuple[int, int, int] | None) -> pl.DataFrame:
     """Bound the moment at which the thread came: `earliest`, `latest`; `state` is what it was before that.
 
-    `latest` is its first act, or its leaving; where neither shows that it came at all, the end of the recording.
-    `at_once`: it was woken on an idle CPU, and came at `earliest`.
+    `latest` is its first act, or its leaving; where neither shows that it came at all, the end of the
+    recording. `at_once`: it was woken on an idle CPU, and came at `earliest`.
     """
     kind, begin, until = pl.col("kind"), pl.col("ts_ns"), pl.col("until_ns")
     comes = pl.col("gap") | pl.col("act_ns").is_not_null()

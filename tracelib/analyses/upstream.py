@@ -1,12 +1,14 @@
-"""Who is to blame while a thread waits for another process: follow the wait upstream (docs/numbers.md, Ledger 2).
+"""Who is to blame while a thread waits for another process: the wait is followed upstream.
 
-A worker's dequeue leads to the engine, the engine's wait for requests to the API server, the engine's wait for outputs
-to the workers. At each step the question is what that process does *at the same moment*: if one of its threads
-tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the question goes on. Where
-everybody waits and the API server has nothing to do, there was no work. Nothing recorded at all proves nothing.
+A worker's dequeue leads to the engine, the engine's wait for requests to the API server, the engine's wait
+for outputs to the workers. At each step the question is what that process does *at the same moment*: if one
+of its threads tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the
+question goes on. Where everybody waits and the API server has nothing to do, there was no work. Nothing
+recorded at all proves nothing. docs/numbers.md, "causes", defines this.
 
-A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a request) is
-told from work by the scheduler, or, without its events, by what ends a wait: the process upstream is done with something.
+A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a
+request) is told from work by the scheduler, or, without its events, by what ends a wait: the process upstream
+is done with something.
 """
 
 from __future__ import annotations
@@ -38,28 +40,27 @@ NOT_RECORDED = "upstream not recorded"
 class Upstream:
     """The recorded activity of all threads, and who waits for whom.
 
-    `activity` is the frame of :func:`tracelib.analyses.host_activity.host_activity`, `thread_states` that of
-    :func:`tracelib.analyses.thread_states.thread_states`.
+    `host_activity` and `thread_states` are the frames of the analyses of those names.
     """
 
     trace: Trace
-    activity: pl.DataFrame
+    host_activity: pl.DataFrame
     thread_states: pl.DataFrame
     #: What each role did, once made: a wait can lead to one role several times.
     _timelines: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
     _categories: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def blame(self, pieces: pl.DataFrame) -> pl.DataFrame:
-        """Cut `pieces` (`thread`, `ts_ns`, `dur_ns` and others) by what their thread did, and say the cause of each.
+        """Cut `pieces` (`thread`, `ts_ns`, `dur_ns` …) by what their thread did, and name the causes.
 
-        Returns the columns of `pieces` and `cause`, `sub_cause` (String), `what` (Categorical); `thread` becomes the
-        thread that is blamed. Adds up to the time of `pieces`; in no order.
+        Returns the columns of `pieces` and `cause`, `sub_cause` (String), `what` (Categorical); `thread`
+        becomes the thread that is blamed. Adds up to the time of `pieces`; in no order.
         """
         keep = [column for column in pieces.columns if column != "thread"]
-        told = _in_words(overlay(pieces, self.activity, "thread"))
-        cause = pl.col("cause").fill_null("unattributed")
-        done = [told.filter(pl.col("waits_for").is_null()).with_columns(cause=cause)]
-        asking = self._resolve(told.filter(pl.col("waits_for").is_not_null()).with_columns(seen=pl.lit("")))
+        cut = _in_words(overlay(pieces, self.host_activity, "thread"))
+        waits = pl.col("waits_for").is_not_null()
+        done = [cut.filter(~waits).with_columns(cause=pl.col("cause").fill_null("unattributed"))]
+        asking = self._resolve(cut.filter(waits))
         for _ in range(STEPS):
             if asking.is_empty():
                 break
@@ -71,23 +72,20 @@ class Upstream:
         return pl.concat([frame.select(columns) for frame in done])
 
     def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
-        """Say what a launch call spent its time on: `api`, or a more exact sub-cause of kernel_launch or profiler."""
-        told = _in_words(overlay(pieces, self.activity, "thread"))
-        exact = (pl.col("cause") == "profiler") | (
-            (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") != "dispatch")
-        )
-        return told.with_columns(
+        """Say what a launch call spent its time on: `api`, or what is more exact than that."""
+        cut = _in_words(overlay(pieces, self.host_activity, "thread"))
+        launches = (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") != "dispatch")
+        exact = (pl.col("cause") == "profiler") | launches
+        return cut.with_columns(
             cause=pl.when(exact).then("cause").otherwise(pl.lit("kernel_launch")),
             sub_cause=pl.when(exact).then("sub_cause").otherwise(pl.lit("api")),
         )
 
     def _resolve(self, waiting: pl.DataFrame) -> pl.DataFrame:
-        """Replace `waits_for` = upstream by the role that is upstream of the waiting thread's own."""
+        """Add `asked`: the role that the thread waits for, upstream of its own where it waits for that."""
         roles = self.trace.threads.select("thread", "role")
-        own = waiting.join(roles, on="thread", how="left", maintain_order="left")
-        role = pl.col("role").replace_strict(UPSTREAM, default=None, return_dtype=pl.String)
-        asked = pl.when(pl.col("waits_for") == "upstream").then(role).otherwise(pl.col("waits_for"))
-        return own.with_columns(asked=asked).drop("role")
+        joined = waiting.join(roles, on="thread", how="left", maintain_order="left")
+        return joined.with_columns(asked=_asked(pl.col("waits_for"))).drop("role")
 
     def _ask(self, asking: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Put the pieces to the role they wait for; return what is decided, and what waits further."""
@@ -110,43 +108,39 @@ class Upstream:
     @cached_property
     def _recorded(self) -> set[str]:
         """Roles of which any source recorded what they did."""
-        seen = [
-            self.trace.slices["thread"],
-            self.trace.samples["thread"],
-            self.trace.sched["prev"],
-            self.trace.sched["next"],
-        ]
-        threads = pl.concat([column.drop_nulls().unique() for column in seen]).unique()
-        known = self.trace.threads.filter(pl.col("thread").is_in(threads.implode()))
-        return set(known["role"].drop_nulls().to_list())
+        trace = self.trace
+        columns = [trace.slices["thread"], trace.samples["thread"], trace.sched["prev"], trace.sched["next"]]
+        threads = pl.concat([column.drop_nulls().unique() for column in columns]).unique()
+        seen = trace.threads.filter(pl.col("thread").is_in(threads.implode()))
+        return set(seen["role"].drop_nulls().to_list())
 
     def _answer(self, role: str, pieces: pl.DataFrame) -> pl.DataFrame:
         """Cut the pieces by what the processes of `role` did; `cause` null = nothing recorded."""
-        own = pieces.drop("thread", "cause", "sub_cause", "what", "waits_for").rename({"asked": "_role"})
-        line = self._timeline_of(role)
-        key = own.with_columns(_role=pl.lit(0, pl.Int32))
-        cut = _in_words(overlay(key, line.with_columns(_role=pl.lit(0, pl.Int32)), "_role").drop("_role"))
-        return self._asleep(role, cut)
+        own = pieces.drop("thread", "cause", "sub_cause", "what", "waits_for", "asked")
+        zero = pl.lit(0, pl.Int32)
+        line = self._timeline(role).with_columns(_role=zero)
+        cut = overlay(own.with_columns(_role=zero), line, "_role").drop("_role")
+        return self._asleep(role, _in_words(cut))
 
-    def _timeline_of(self, role: str) -> pl.DataFrame:
+    def _timeline(self, role: str) -> pl.DataFrame:
+        """Return what a role's processes did over time: tokenizing before other work, work before waiting."""
         line = self._timelines.get(role)
         if line is None:
-            line = self._timelines[role] = self._role_timeline(role)
+            rows = self.host_activity.filter(pl.col("thread").is_in(self._threads(role).implode()))
+            works = pl.col("waits_for").is_null()
+            tokenizes = works & (pl.col("cause") == "tokenization")
+            layers = [rows.filter(kind) for kind in (tokenizes, works & ~tokenizes, ~works)]
+            line = self._timelines[role] = _stacked([layer.drop("seen_by") for layer in layers])
         return line
 
-    def _role_timeline(self, role: str) -> pl.DataFrame:
-        """Return what the processes of a role did over time: tokenizing before other work, work before waiting."""
-        threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
-        rows = self.activity.filter(pl.col("thread").is_in(threads.implode())).drop("seen_by")
-        works = pl.col("waits_for").is_null()
-        tokenizes = works & (pl.col("cause") == "tokenization")
-        return _stacked([rows.filter(tokenizes), rows.filter(works & ~tokenizes), rows.filter(~works)])
+    def _threads(self, role: str) -> pl.Series:
+        return self.trace.threads.filter(pl.col("role") == role)["thread"]
 
     def _asleep(self, role: str, cut: pl.DataFrame) -> pl.DataFrame:
-        """Nothing recorded: name the role's main thread, and take it for waiting if the scheduler saw it asleep."""
+        """Put what nobody recorded to the role's main thread, which waits if the scheduler saw it asleep."""
         main = self._main_thread(role)
         silent = cut.filter(pl.col("cause").is_null()).with_columns(thread=pl.lit(main, pl.Int32))
-        told = cut.filter(pl.col("cause").is_not_null())
+        recorded = cut.filter(pl.col("cause").is_not_null())
         states = self.thread_states.select("thread", "ts_ns", "dur_ns", "state")
         crossed = overlay(silent, states, "thread").with_columns(pl.col("state").cast(pl.String))
         if not self._ranges(role):
@@ -157,55 +151,55 @@ class Upstream:
             waits_for=pl.when(asleep).then(upstream),
             sub_cause=pl.when(asleep).then(pl.lit("asleep")).otherwise("state"),
         ).drop("state")
-        return pl.concat([told, marked.select(told.columns)])
+        return pl.concat([recorded, marked.select(recorded.columns)])
 
     def _doubted(self, role: str, crossed: pl.DataFrame) -> pl.DataFrame:
-        """Take no sleep of a role without any range for idleness while another thread of it is about, or a worker works.
+        """Leave open whether a role without ranges waits while another thread of it, or a worker, is busy.
 
         Of such a role the scheduler saw one thread sleep; for whom it waits, a range would have said.
         """
-        threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
         about = pl.col("state").cast(pl.String).is_in(["running", "runnable", "throttled"])
-        busy = [self.thread_states.filter(pl.col("thread").is_in(threads.implode()) & about)]
+        of_role = pl.col("thread").is_in(self._threads(role).implode())
+        busy = [self.thread_states.filter(of_role & about)]
         if role != ENTRANCE:
-            busy.append(self._timeline_of("worker").filter(pl.col("waits_for").is_null()))
+            busy.append(self._timeline("worker").filter(pl.col("waits_for").is_null()))
         spans = pl.concat([rows.select("ts_ns", "dur_ns", _role=pl.lit(0, pl.Int32)) for rows in busy])
         line = union(spans, "_role").with_columns(_busy=pl.lit(value=True))
         cut = overlay(crossed.with_columns(_role=pl.lit(0, pl.Int32)), line, "_role")
         asleep = pl.col("state").fill_null("unknown") == "blocked"
         doubt = asleep & pl.col("_busy").fill_null(value=False)
-        return cut.with_columns(state=pl.when(doubt).then(pl.lit("unknown")).otherwise("state")).drop(
-            "_role", "_busy"
-        )
+        state = pl.when(doubt).then(pl.lit("unknown")).otherwise("state")
+        return cut.with_columns(state=state).drop("_role", "_busy")
 
     def _main_thread(self, role: str) -> int | None:
-        """Return the thread of the role that did most; the process's first thread where nothing was recorded of it."""
+        """Return the thread of the role that did most, or its process's first one if nothing was recorded."""
         threads = self.trace.threads.filter(pl.col("role") == role)
-        mine = self.activity.filter(pl.col("thread").is_in(threads["thread"].implode()))
-        busiest = mine.group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
+        rows = self.host_activity.filter(pl.col("thread").is_in(threads["thread"].implode()))
+        busiest = rows.group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
         first = threads.filter(pl.col("pid") == pl.col("tid"))["thread"]
-        for found in (busiest["thread"].tail(1), first, threads["thread"]):
-            if found.len():
-                return int(found[0])
+        for candidates in (busiest["thread"].tail(1), first, threads["thread"]):
+            if candidates.len():
+                return int(candidates[0])
         return None
 
     def _decide(self, role: str, answer: pl.DataFrame) -> pl.DataFrame:
-        """Give a cause to the pieces that end here: between two ranges a message is on its way; without any, who knows."""
+        """Give a cause to the pieces that end here.
+
+        Between two ranges of a role a message is on its way; of a role without any, nobody knows.
+        """
         silent = pl.col("cause").is_null()
-        known = pl.col("sub_cause").fill_null("unknown")  # of a silent piece: what the scheduler saw
-        idle = (known == "asleep") | (pl.lit(self._annotates(role)) & (known == "unknown"))
+        scheduler_saw = pl.col("sub_cause").fill_null("unknown")  # of a silent piece
+        unseen = pl.lit(self._annotates(role)) & (scheduler_saw == "unknown")
+        idle = (scheduler_saw == "asleep") | unseen
         nothing_to_do = silent & idle if role == ENTRANCE else pl.lit(value=False)
+        message = pl.lit("wait" if self._ranges(role) else NOT_RECORDED)
         return answer.with_columns(
             cause=pl.when(nothing_to_do)
             .then(pl.lit("no_work"))
             .when(silent)
             .then(pl.lit("ipc"))
             .otherwise("cause"),
-            sub_cause=pl.when(nothing_to_do)
-            .then(None)
-            .when(silent)
-            .then(pl.lit("wait" if self._ranges(role) else NOT_RECORDED))
-            .otherwise("sub_cause"),
+            sub_cause=pl.when(nothing_to_do).then(None).when(silent).then(message).otherwise("sub_cause"),
         )
 
     def _annotates(self, role: str) -> bool:
@@ -213,73 +207,71 @@ class Upstream:
         return "annotation" in self._ranges(role)
 
     def _ranges(self, role: str) -> list[str]:
-        """Return the categories of what profilers recorded of the role; none = only the scheduler and samples saw it."""
-        known = self._categories.get(role)
-        if known is None:
-            threads = self.trace.threads.filter(pl.col("role") == role)["thread"]
-            own = self.trace.slices.filter(pl.col("thread").is_in(threads.implode()))
-            known = self._categories[role] = own["category"].cast(pl.String).unique().to_list()
-        return known
+        """Return the categories of the role's slices; none = only the scheduler and samples saw it."""
+        categories = self._categories.get(role)
+        if categories is None:
+            slices = self.trace.slices.filter(pl.col("thread").is_in(self._threads(role).implode()))
+            categories = slices["category"].cast(pl.String).unique().to_list()
+            self._categories[role] = categories
+        return categories
 
 
-def _in_words(told: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of activity with their meaning as text; `name` is called `what` in the ledgers."""
-    return told.rename({"name": "what"}).with_columns(
+def _asked(waits_for: pl.Expr) -> pl.Expr:
+    """Return the role that a thread waits for, by its own `role` where it waits for "upstream"."""
+    role = pl.col("role").replace_strict(UPSTREAM, default=None, return_dtype=pl.String)
+    return pl.when(waits_for == "upstream").then(role).otherwise(waits_for)
+
+
+def _in_words(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of host activity with their meaning as text; `name` is called `what` in the ledgers."""
+    return rows.rename({"name": "what"}).with_columns(
         pl.col("cause", "sub_cause", "waits_for").cast(pl.String)
     )
 
 
 def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return one timeline of all rows, as if they were of one thread; an earlier layer hides the later ones."""
-    rows = pl.concat([layer.with_columns(_layer=pl.lit(n)) for n, layer in enumerate(layers)])
+    """Return one timeline of all rows, as if of one thread; an earlier layer hides the later ones."""
+    rows = pl.concat(layers)
     if rows.is_empty():
-        return rows.drop("_layer")
+        return rows
     first = begin(rows)
     whole = pl.DataFrame({"_key": [0], "ts_ns": [first], "dur_ns": [end(rows) - first]})
     out: list[pl.DataFrame] = []
     for layer in layers:
-        keyed = layer.with_columns(_key=pl.lit(0, pl.Int64))
-        at = innermost(keyed, "_key")
-        line = pl.concat(
-            [at.drop("row"), layer.drop("ts_ns", "dur_ns").select(pl.all().gather(at["row"]))],
-            how="horizontal",
-        )
-        cut = overlay(whole, line, "_key")
+        at = innermost(layer.with_columns(_key=pl.lit(0, pl.Int64)), "_key")
+        meaning = layer.drop("ts_ns", "dur_ns").select(pl.all().gather(at["row"]))
+        cut = overlay(whole, pl.concat([at.drop("row"), meaning], how="horizontal"), "_key")
         out.append(cut.filter(pl.col("cause").is_not_null()).drop("_key"))
         whole = cut.filter(pl.col("cause").is_null()).select("_key", "ts_ns", "dur_ns")
     return pl.concat(out).select(layers[0].columns).sort("ts_ns")
 
 
 def waits_until(maybe: pl.DataFrame, trace: Trace) -> pl.Series:
-    """Return until when each slice of `maybe` may have waited: the last moment in it at which the role that it waits for ended something.
+    """Return until when each slice of `maybe` may have waited.
 
-    Takes `thread`, `may_wait_for` (a role, or "upstream" = the one before the thread's own), `whole_ts`, `whole_ns` (the
-    slice's begin and length). One Int64 a row, in ns: the slice's begin if nothing came (it did not wait); its end if no
-    slice of that role was recorded at all (nobody can say).
+    That is the last moment in it at which the role that it waits for ended something.
+
+    Takes `thread`, `may_wait_for` (a role, or "upstream" = the one before the thread's own), `whole_ts`,
+    `whole_ns` (the slice's begin and length). One Int64 a row, in ns: the slice's begin if nothing came (it
+    did not wait); its end if no slice of that role was recorded at all (nobody can say).
     """
     roles = trace.threads.select("thread", "role")
-    own = maybe.select("thread", "may_wait_for", "whole_ts", until=pl.col("whole_ts") + pl.col("whole_ns"))
-    own = own.with_row_index("_row").join(roles, on="thread", how="left")
-    upstream = pl.col("role").replace_strict(UPSTREAM, default=None, return_dtype=pl.String)
-    asked = pl.col("may_wait_for").cast(pl.String)
-    asked = pl.when(asked == "upstream").then(upstream).otherwise(asked)
-    ends = _ends(trace, own.select(asked.alias("asked")).to_series().unique())
-    found = (
-        own.with_columns(asked=asked)
-        .sort("until")
-        .join_asof(
-            ends,
-            left_on="until",
-            right_on="came",
-            by="asked",
-            strategy="backward",
-            check_sortedness=False,
-            coalesce=False,
-        )
+    rows = maybe.select("thread", "may_wait_for", "whole_ts", until=pl.col("whole_ts") + pl.col("whole_ns"))
+    rows = rows.with_row_index("_row").join(roles, on="thread", how="left")
+    asking = rows.with_columns(asked=_asked(pl.col("may_wait_for").cast(pl.String)))
+    ends = _ends(trace, asking["asked"].unique())
+    ended = asking.sort("until").join_asof(
+        ends,
+        left_on="until",
+        right_on="came",
+        by="asked",
+        strategy="backward",
+        check_sortedness=False,
+        coalesce=False,
     )
     recorded = pl.col("asked").is_in(ends["asked"].unique().implode()).fill_null(value=False)
     last = pl.max_horizontal("whole_ts", "came")
-    return found.sort("_row").select(pl.when(recorded).then(last).otherwise("until")).to_series()
+    return ended.sort("_row").select(pl.when(recorded).then(last).otherwise("until")).to_series()
 
 
 def _ends(trace: Trace, asked: pl.Series) -> pl.DataFrame:

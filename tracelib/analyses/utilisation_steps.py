@@ -26,10 +26,12 @@ BURST, STARVED = 0.6, 0.2
 def utilisation_steps(gpu_states: pl.DataFrame, window: Window, bins: int = BINS) -> pl.DataFrame:
     """Return the stretches in which each GPU was well used or starved, from its useful share in equal bins.
 
-    Takes the frame `gpu_states`; there are at most `bins` bins, none shorter than 10 ms. Source: the article's "staircase" (bursts and starvation in turn with too few cores);
-    the levels are this project's own: a burst is useful for at least 0.6 of a bin, a starved one for at most 0.2.
+    Takes the frame `gpu_states`; there are at most `bins` bins, none shorter than 10 ms. Source: the
+    article's "staircase" (bursts and starvation in turn with too few cores); the levels are this project's
+    own: a burst is useful for at least 0.6 of a bin, a starved one for at most 0.2.
 
-    One row per stretch: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `level` (Enum: burst, starved). Sorted by `gpu`, `ts_ns`.
+    One row per stretch: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `level` (Enum: burst, starved). Sorted by
+    `gpu`, `ts_ns`.
     """
     bins = max(1, min(bins, window.duration_ns // SHORTEST_NS))
     edges = [window.start_ns + window.duration_ns * n // bins for n in range(bins + 1)]

@@ -1,4 +1,7 @@
-"""What every figure is about: the events that lie on one clock, and a stretch of time (docs/numbers.md, "Windows")."""
+"""What every figure is about: the events that lie on one clock, and a stretch of time.
+
+docs/numbers.md, "Windows" and "Alignment", defines both.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,11 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
 
     Without any GPU operation: the time that the scheduler events, the samples and the slices cover together.
 
-    By default the time that the GPU recordings of all devices cover together: from the latest first operation to the
-    earliest last one. So a rank whose profiler started late does not make the others look as if they waited for it, and
-    the seconds in which only the exporter runs are left out. `spec` = (from, to) in seconds after the start of that
-    window; `of` = glob on annotation names: from the first such range's begin to the last one's end.
+    By default the time that the GPU recordings of all devices cover together: from the latest first operation
+    to the earliest last one. So a rank whose profiler started late does not make the others look as if they
+    waited for it, and the seconds in which only the exporter runs are left out. `spec` = (from, to) in
+    seconds after the start of that window; `of` = glob on annotation names: from the first such range's begin
+    to the last one's end.
 
     Raises
     ------
@@ -58,7 +62,7 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     start, stop = int(cover["first"].to_numpy().max()), int(cover["last"].to_numpy().min())
     if start >= stop:
         raise MissingEvents(
-            "GPU recordings that overlap in time", _found(trace), RECORD_GPU + ", all at the same time"
+            "GPU recordings that overlap in time", _recorded(trace), RECORD_GPU + ", all at the same time"
         )
     devices = f"{cover.height} GPUs" if cover.height > 1 else "the GPU"
     common = f"from the latest first to the earliest last GPU operation of {devices}"
@@ -77,7 +81,7 @@ def _without_gpu(trace: Trace) -> Window:
         if (frame := getattr(trace, name)).height
     ]
     if not covers:
-        raise MissingEvents("events of any kind", _found(trace), RECORD_GPU)
+        raise MissingEvents("events of any kind", _recorded(trace), RECORD_GPU)
     start, stop = max(first for first, _ in covers), min(last for _, last in covers)
     if start >= stop:
         start, stop = min(first for first, _ in covers), max(last for _, last in covers)
@@ -106,7 +110,7 @@ def _of_annotation(trace: Trace, of: str) -> Window:
     return Window(begin(chosen), end(chosen), f"given: annotations {of!r}")
 
 
-def _found(trace: Trace) -> list[str]:
+def _recorded(trace: Trace) -> list[str]:
     return [
         f"{frame.height} {name}"
         for name, frame in trace.frames().items()
@@ -125,8 +129,9 @@ FIX = "give its clock (--ftrace-clock mono, run.toml) or its offset to wall time
 def on_one_clock(trace: Trace) -> Trace:
     """Return `trace` without the events of sources whose clock is not tied to the others'.
 
-    Where no tied source holds GPU operations but an untied one does, that one is kept alone instead: the ledgers of GPU
-    time are what the run was recorded for. `sources` and `threads` keep all rows; `health` says what was left out.
+    Where no tied source holds GPU operations but an untied one does, that one is kept alone instead: the
+    ledgers of GPU time are what the run was recorded for. `sources` and `threads` keep all rows; `health`
+    says what was left out.
     """
     untied = trace.sources.filter(pl.col("tied_by") == "untied")["source"].to_list()
     if not untied:

@@ -116,7 +116,6 @@ def test_the_bounds_of_a_quota_by_hand():
     assert Supply(counters=counters, period_us=50_000).quota_bounds() == pytest.approx((2.4, 6.0))
     assert Supply(counters={**counters, "nr_throttled": 0}).quota_bounds() is None
     assert Supply(counters={**counters, "burst_usec": 5}).quota_bounds() is None
-    assert Supply(cpus=32, allowed_cpus=16, quota_us=200_000, period_us=100_000).cores() == 2.0
     for text in ("200000", "0 100000", "200000 0", "a b"):
         with pytest.raises(ValueError, match=r"."):
             cpu_max(text)

@@ -5,8 +5,8 @@ import doctest
 import pytest
 
 from tracelib import words
-from tracelib.analyses.gpu_states import GPU_STATE
-from tracelib.analyses.thread_states import STATE
+from tracelib.analyses.gpu_time import GPU_STATE
+from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.findings.verdict import STATES
 from tracelib.rules import CAUSES
 
@@ -20,7 +20,7 @@ def test_the_examples_in_the_docstrings():
     [
         (words.CAUSES, CAUSES),
         (words.GPU_STATES, GPU_STATE.categories.to_list()),
-        (words.CPU_STATES, STATE.categories.to_list()),
+        (words.CPU_STATES, CPU_STATE.categories.to_list()),
         (words.VERDICTS, STATES),
     ],
 )

@@ -82,7 +82,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.DataFrame]:
-    """Return what each single slice means, its length considered, as a position in a table of distinct meanings.
+    """Return what each slice means, its length considered, as a position in a table of distinct meanings.
 
     Returns
     -------
@@ -169,7 +169,7 @@ def sample_causes(
 
 
 def helper_threads(threads: pl.DataFrame, rules: Rules) -> pl.Series:
-    """Return the threads for which nobody waits: those whose name a ``[[thread]]`` rule calls spinning or other work.
+    """Return the threads for which nobody waits: a ``[[thread]]`` rule calls their work spinning or other.
 
     What a watchdog sleeps in, or asks the device every few milliseconds, says nothing of its process's work.
     One Int32 per thread.
@@ -179,7 +179,7 @@ def helper_threads(threads: pl.DataFrame, rules: Rules) -> pl.Series:
 
 
 def distinct_names(slices: pl.DataFrame) -> pl.DataFrame:
-    """Return the distinct names of `slices`: `name` (cat), `category` (enum), sorted by category, then name."""
+    """Return the distinct names of `slices`: `name` (cat), `category` (enum); by category, then name."""
     width = _width(slices)
     example = np.full(width * _height(slices), -1, np.int64)
     for at, places in _places(slices, width):
@@ -188,7 +188,7 @@ def distinct_names(slices: pl.DataFrame) -> pl.DataFrame:
 
 
 def name_numbers(slices: pl.DataFrame, names: pl.DataFrame) -> NDArray[np.uint32]:
-    """Return for each slice the row of `names`, a frame of all their names and categories, that is its own."""
+    """Return for each slice its row in `names`, a frame of all their names and categories."""
     width = max(_width(slices), _width(names))
     table = np.zeros(width * _height(slices), np.uint32)
     for at, places in _places(names, width):

@@ -84,7 +84,7 @@ class ThreadRule:
 
 @dataclass(frozen=True)
 class StepRule:
-    """One ``[[step]]`` of the rules: a range around one step of the model, and the tokens that its name tells."""
+    """One ``[[step]]`` of the rules: a range around one step of the model, whose name tells its tokens."""
 
     name: str
 

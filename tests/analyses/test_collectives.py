@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from tests.findings.sheet import MS, Sheet
-from tracelib.analyses.collectives import collectives, missing_ranks
-from tracelib.analyses.gpu_states import gpu_states, gpu_time
+from tracelib.analyses.collectives import missing_ranks, whole_collectives
+from tracelib.analyses.gpu_time import gpu_states, gpu_time
 from tracelib.analyses.window import Window
 
 CUSTOM = {
@@ -38,7 +38,7 @@ def lined_up(
 def ledger(sheet: Sheet) -> dict[int, dict[str, float]]:
     trace = sheet.trace()
     over = Window(0, 100 * MS, "by hand")
-    time = gpu_time(gpu_states(trace, over, collectives(trace, over)))
+    time = gpu_time(gpu_states(trace, over, whole_collectives(trace, over)))
     assert (time.group_by("gpu").agg(pl.col("ns").sum())["ns"] == over.duration_ns).all()
     return {
         gpu: {state: ns / MS for state, ns in rows.select(pl.col("state").cast(pl.String), "ns").iter_rows()}
@@ -102,7 +102,7 @@ def test_replicas_whose_groups_have_one_name_are_told_by_who_meets_whom():
         lined_up(starts, ends, "nccl", first, sheet, group="tp", group_size=2, elements=8)
     time = ledger(sheet)
     assert [time[gpu]["collective_wait"] for gpu in range(4)] == [12, 0, 20, 0]
-    met = collectives(sheet.trace(), Window(0, 100 * MS, "by hand")).filter("matched")
+    met = whole_collectives(sheet.trace(), Window(0, 100 * MS, "by hand")).filter("matched")
     assert met.height == 16
     pairs = met.group_by("event").agg(pl.col("gpu").sort())["gpu"].to_list()
     assert sorted(set(map(tuple, pairs))) == [(0, 1), (2, 3)]

@@ -148,7 +148,7 @@ def test_the_parts_are_those_that_the_server_s_own_logs_say(run_of, name, logged
             sent[own[request]["first_token"]]["enqueue_start"] + run.wall_ns - NEAR for request in log["id"]
         ]
         log = log.with_columns(scheduled=pl.Series(taken))
-    steps = worker_steps(run.results.ipc, run.results.launches, run.trace.threads)
+    steps = worker_steps(run.trace, log, run.results.ipc, run.results.launches)
     found = requests(log, run.results.window, run.results.gpu_states, steps)
     ends = (run.trace.gpu_ops["ts_ns"] + run.trace.gpu_ops["dur_ns"] - run.wall_ns).sort()
     assert found.height >= 7

@@ -131,9 +131,7 @@ def test_the_same_cpu_number_of_another_host_is_another_cpu():
     states = pl.concat([results.thread_states, pl.DataFrame([row], schema=THREAD_STATES)]).sort(
         "thread", "ts_ns"
     )
-    told = cpu_contention(
-        results.lost, states, results.host_activity, results.spinning, results.trace.threads
-    )
+    told = cpu_contention(results.trace, results.lost, states, results.host_activity, results.spinning)
     assert told["by"].unique().to_list() == [here]
     assert server_cpus(results)[0] == 1
     assert server_cpus(dataclasses.replace(results, thread_states=states))[0] == 2

@@ -1,9 +1,9 @@
-"""Which rank arrived last at each collective, and how long the others waited (ATTRIBUTION.md, Ledger 1).
+"""Which rank arrived last at each collective, and how long the others waited (docs/numbers.md, "GPU time").
 
-A collective's arrival on a rank is its kernel's start; the k-th collective of one group is one event on all its ranks.
-Traces begin and end at different moments on different ranks, so "k-th" is counted by the sequence number where the trace
-has one, else by order, shifted so that the kernels of one event overlap in time: a barrier cannot end on one rank before
-the last rank has come. A pairing that breaks this rule is not made.
+A collective's arrival on a rank is its kernel's start; the k-th collective of one group is one event on all
+its ranks. Traces begin and end at different moments on different ranks, so "k-th" is counted by the sequence
+number where the trace has one, else by order, shifted so that the kernels of one event overlap in time: a
+barrier cannot end on one rank before the last rank has come. A pairing that breaks this rule is not made.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
-
-__all__ = ["COLLECTIVES", "collectives", "in_window"]
 
 COLLECTIVES = pl.Schema(
     {
@@ -41,18 +39,20 @@ COLLECTIVES = pl.Schema(
 
 #: Events that must overlap for an order to be believed; the rest stay unmatched one by one.
 BELIEVABLE = 0.9
-#: Point-to-point transfers pair two ranks by peer, which no trace records reliably: they are no barrier of the group.
+#: Point-to-point transfers pair two ranks by peer, which no trace records reliably: they are no barrier of
+#: the group.
 PEER_TO_PEER = ("send", "recv", "send_recv")
 
 
-def collectives(trace: Trace, window: Window) -> pl.DataFrame:
-    """Return the collectives that overlap the window, rank by rank.
+def whole_collectives(trace: Trace, window: Window) -> pl.DataFrame:
+    """Return the collectives that overlap the window, rank by rank, with all of their waiting.
 
-    One row per collective and GPU: `event` (Int64; the same on all ranks of one event, null = not matched), `group`
-    (Categorical, null = not recorded), `collective` (Categorical), `gpu` (Int32), `ts_ns`, `dur_ns` (Int64, of the
-    kernel), `last_start_ns` (Int64, the latest start over the ranks), `straggler` (Int32, the GPU that started last),
-    `skew_ns` (Int64, latest - earliest start), `wait_ns` (Int64, latest start - own start, cut at own end), `matched`
-    (Boolean, all ranks of the group found; null stands in the four columns before where they were not). Sorted by `ts_ns`, `gpu`.
+    One row per collective and GPU: `event` (Int64; the same on all ranks of one event, null = not matched),
+    `group` (Categorical, null = not recorded), `collective` (Categorical), `gpu` (Int32), `ts_ns`, `dur_ns`
+    (Int64, of the kernel), `last_start_ns` (Int64, the latest start over the ranks), `straggler` (Int32, the
+    GPU that started last), `skew_ns` (Int64, latest - earliest start), `wait_ns` (Int64, latest start - own
+    start, cut at own end), `matched` (Boolean, all ranks of the group found; null stands in the four columns
+    before where they were not). Sorted by `ts_ns`, `gpu`.
     """
     ops = trace.gpu_ops.filter(pl.col("collective").is_not_null()).select(
         "gpu", "name", "group", "group_size", "collective", "sequence", "elements", "ts_ns", "dur_ns"
@@ -70,7 +70,7 @@ def collectives(trace: Trace, window: Window) -> pl.DataFrame:
 
 
 def missing_ranks(trace: Trace) -> tuple[int, list[int]]:
-    """Return how many ranks of the least complete group were not recorded, and their numbers where those can be told."""
+    """Return how many ranks of the least complete group were not recorded, and their numbers if known."""
     ops = trace.gpu_ops.filter(pl.col("collective").is_not_null() & pl.col("group_size").is_not_null())
     groups = ops.group_by("group", "group_size").agg(recorded=pl.col("gpu").n_unique())
     lacking = groups.select("group_size", lack=pl.col("group_size") - pl.col("recorded")).sort(
@@ -83,14 +83,17 @@ def missing_ranks(trace: Trace) -> tuple[int, list[int]]:
     return lack, absent if len(absent) == lack else []
 
 
-def in_window(rows: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return the collectives with `skew_ns` and `wait_ns` cut at the window, as the ledgers beside which these figures stand."""
+def collectives(whole_collectives: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Return the collectives with `skew_ns` and `wait_ns` cut at the window, as the ledgers are.
+
+    Takes the frame :func:`whole_collectives`, whose columns, rows and order it has.
+    """
 
     def cut(moment: pl.Expr) -> pl.Expr:
         return moment.clip(window.start_ns, window.end_ns)
 
     last = pl.col("last_start_ns")
-    return rows.with_columns(
+    return whole_collectives.with_columns(
         skew_ns=cut(last) - cut(last - pl.col("skew_ns")),
         wait_ns=cut(pl.col("ts_ns") + pl.col("wait_ns")) - cut(pl.col("ts_ns")),
     )
@@ -99,8 +102,9 @@ def in_window(rows: pl.DataFrame, window: Window) -> pl.DataFrame:
 def _groups(ops: pl.DataFrame) -> list[pl.DataFrame]:
     """Return the operations of each group whose order can be compared between ranks.
 
-    Those that name no group are told apart by their implementation: NCCL's in a graph are numbered apart from an
-    engine's own. Ranks of one name that never meet are of several groups, as replicas of one server have them.
+    Those that name no group are told apart by their implementation: NCCL's in a graph are numbered apart from
+    an engine's own. Ranks of one name that never meet are of several groups, as replicas of one server have
+    them.
     """
     if ops.is_empty():
         return []
@@ -114,7 +118,10 @@ def _groups(ops: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _meeting(group: pl.DataFrame) -> list[pl.DataFrame]:
-    """Return the group's operations apart by ranks that meet, if it names more ranks than its size, or no group at all."""
+    """Return the group's operations apart by ranks that meet.
+
+    A group is taken apart if it has more ranks than its size, or if nothing names it.
+    """
     gpus = group["gpu"].unique().sort().to_list()
     size = group["group_size"][0] or len(gpus)
     if len(gpus) <= 2 or (len(gpus) <= size and group["group"][0] is not None):
@@ -140,7 +147,8 @@ def _ordered(group: pl.DataFrame) -> pl.DataFrame:
 def _pair(group: pl.DataFrame) -> pl.DataFrame:
     """Add `_k`, the number of the event within the group; null where it cannot be told.
 
-    A group of which a member was not recorded is not paired: the one that is missing may be the one all wait for.
+    A group of which a member was not recorded is not paired: the one that is missing may be the one all wait
+    for.
     """
     ranks = group["gpu"].unique().sort().to_list()
     size = group["group_size"][0] or len(ranks)
@@ -161,7 +169,10 @@ def _pair(group: pl.DataFrame) -> pl.DataFrame:
 
 
 def _alignment(ordered: pl.DataFrame, reference: int, rank: int) -> tuple[int, float]:
-    """Return what to add to the rank's numbers to count as the reference does, and the share of events that then fit."""
+    """Return what to add to the rank's numbers so that it counts as the reference does.
+
+    Also the share of events that then fit.
+    """
     base, other = (ordered.filter(pl.col("gpu") == r) for r in (reference, rank))
     if base.is_empty() or other.is_empty():
         return 0, 0.0
@@ -197,7 +208,7 @@ def _candidates(a: NDArray[np.int64], b: NDArray[np.int64]) -> list[int]:
 
 
 def _only_barriers(numbered: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    """Keep `_k` only where all ranks have it, agree on kind and size, and no rank ended before the last began."""
+    """Keep `_k` where all ranks have it, agree on kind and size, and none ended before the last began."""
     event = numbered.group_by("_k").agg(
         count=pl.len(),
         kinds=pl.col("collective").n_unique(),
@@ -210,14 +221,14 @@ def _only_barriers(numbered: pl.DataFrame, ranks: int) -> pl.DataFrame:
         (pl.col("kinds") == 1) & (pl.col("sizes") == 1) & (pl.col("latest") <= pl.col("earliest_end"))
     )
     believed = sound if sound.height >= BELIEVABLE * whole.height else sound.clear()
-    known = pl.col("_k").is_in(believed["_k"].implode())
-    return numbered.with_columns(_k=pl.when(known).then("_k"))
+    matched = pl.col("_k").is_in(believed["_k"].implode())
+    return numbered.with_columns(_k=pl.when(matched).then("_k"))
 
 
 def _with_arrivals(rows: pl.DataFrame) -> pl.DataFrame:
-    known = pl.col("event").is_not_null()
+    matched = pl.col("event").is_not_null()
     event = (
-        rows.filter(known)
+        rows.filter(matched)
         .group_by("event")
         .agg(
             last_start_ns=pl.col("ts_ns").max(),
@@ -227,5 +238,5 @@ def _with_arrivals(rows: pl.DataFrame) -> pl.DataFrame:
     )
     late = pl.col("last_start_ns") - pl.col("ts_ns")
     return rows.join(event, on="event", how="left", maintain_order="left").with_columns(
-        wait_ns=pl.when(known).then(pl.min_horizontal(late, pl.col("dur_ns"))), matched=known
+        wait_ns=pl.when(matched).then(pl.min_horizontal(late, pl.col("dur_ns"))), matched=matched
     )

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracelib.analyses.capacity import cpus_known
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_time import USEFUL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_time import USEFUL
 from tracelib.errors import BadTrace
 from tracelib.intervals import overlay
 from tracelib.rules import TOKENS
@@ -84,7 +84,8 @@ NOT_SENT = (
 )
 BEFORE = (
     "the engine sent other steps first: the request waited for them, "
-    "or they held the first parts of its prompt (a column `scheduled` of the log, when the engine took it, tells)"
+    "or they held the first parts of its prompt "
+    "(a column `scheduled` of the log, when the engine took it, tells)"
 )
 
 
@@ -182,7 +183,7 @@ def requests(
         "id",
         arrived_ns="arrived",
         tokenized_ns="tokenize_end",
-        first_token_ns="first_token",
+        first_token_ns=pl.col("first_token"),
         ttft_ns=pl.col("first_token") - pl.col("arrived"),
         before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"),
         tokenize_ns=c - pl.col("tokenize_start"),

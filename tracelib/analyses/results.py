@@ -1,37 +1,133 @@
-"""All analyses of one run, each computed once: what findings, charts and the report take."""
+"""All analyses of one run, each computed once: what findings, charts and the report take.
+
+The fields of :class:`Results` are the one list of analyses. Each is a function whose parameters say what it
+takes: the frames of other analyses by their names, `trace`, `window`, `rules` or `requests_log`. From that
+follows what can be computed when, and what at the same time.
+"""
 
 from __future__ import annotations
 
+import inspect
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from tracelib.analyses.collectives import collectives, in_window
-from tracelib.analyses.cpu_time import GIL_WAITS, SPINNING, cpu_time, gil_waits, sample_stretches, spinning
-from tracelib.analyses.gpu_states import gpu_states, gpu_time
-from tracelib.analyses.host_activity import host_activity
-from tracelib.analyses.ipc import ipc, worker_steps
-from tracelib.analyses.launches import launches
-from tracelib.analyses.lost import CPU_CONTENTION, causes, cpu_contention, host_time, lost
-from tracelib.analyses.requests import REQUEST_CAUSES, STEP_TOKENS, request_causes, requests, step_tokens
-from tracelib.analyses.scheduling import THREAD_LOAD, demand, scheduling, thread_load
-from tracelib.analyses.thread_states import thread_states
+from tracelib.analyses.collectives import COLLECTIVES, collectives, whole_collectives
+from tracelib.analyses.cpu_time import (
+    CPU_TIME,
+    GIL_WAITS,
+    SPINNING,
+    cpu_time,
+    gil_waits,
+    sample_stretches,
+    spinning,
+)
+from tracelib.analyses.gpu_time import (
+    GPU_STATES,
+    GPU_TIME,
+    UTILISATION_STEPS,
+    gpu_states,
+    gpu_time,
+    utilisation_steps,
+)
+from tracelib.analyses.host_activity import HOST_ACTIVITY, host_activity
+from tracelib.analyses.ipc import IPC, ipc, worker_steps
+from tracelib.analyses.launches import LAUNCHES, launches
+from tracelib.analyses.lost import (
+    CAUSES,
+    CPU_CONTENTION,
+    HOST_TIME,
+    LOST,
+    causes,
+    cpu_contention,
+    host_time,
+    lost,
+)
+from tracelib.analyses.requests import (
+    REQUEST_CAUSES,
+    REQUESTS,
+    STEP_TOKENS,
+    request_causes,
+    requests,
+    step_tokens,
+)
+from tracelib.analyses.scheduling import DEMAND, SCHEDULING, THREAD_LOAD, demand, scheduling, thread_load
+from tracelib.analyses.thread_states import THREAD_STATES, thread_states
 from tracelib.analyses.throttling import QUOTA_USE, Supply, quota_use
-from tracelib.analyses.upstream import Upstream
-from tracelib.analyses.utilisation_steps import UTILISATION_STEPS, utilisation_steps
 from tracelib.analyses.window import Window, on_one_clock, window
-from tracelib.intervals import each
 from tracelib.rules import load_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tracelib.rules import Rules
     from tracelib.trace import Trace
 
 
+class Need(NamedTuple):
+    """What an analysis needs: which frame of the trace, why it is missing, what would record it."""
+
+    events: str
+    missing: str
+    record_with: str
+
+
+_PERF = "perf script --header --ns -F +pid"
+_CALLS = Need(
+    "gpu_ops",
+    "no launch call was recorded (CPU activities of the profiler, or nsys -t cuda)",
+    "torch.profiler with CPU and CUDA activities, or nsys profile -t cuda,nvtx",
+)
+_RANKS = Need(
+    "gpu_ops",
+    "no collective kernel was recorded: one GPU only, or no tensor parallelism in the window",
+    "the profiler on every rank at the same time",
+)
+_SLICES = Need(
+    "slices",
+    "no source recorded what host threads did (annotations, framework ops, runtime calls)",
+    _CALLS.record_with,
+)
+_SCHEDULER = Need(
+    "sched",
+    "no scheduler events (sched_switch, sched_wakeup) were recorded",
+    f"perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, then {_PERF}",
+)
+_WAKEUPS = _SCHEDULER._replace(
+    missing="no scheduler events with wake-ups (sched_switch, sched_wakeup) were recorded"
+)
+_SAMPLES = Need(
+    "samples",
+    "no CPU samples were recorded",
+    f"perf record -k mono -a -g -e cpu-clock/freq=499/, then {_PERF}",
+)
+_MESSAGES = Need(
+    "slices",
+    "no range of a message queue was recorded (annotations such as shm_broadcast.dequeue)",
+    "annotations around the engine's message queue (vLLM's torch profiler records them), or with_stack=True",
+)
+_REQUESTS = Need(
+    "",
+    "no request log was given (columns id, arrived, tokenize_start, tokenize_end, first_token in ns)",
+    "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
+)
+_QUOTA = Need(
+    "",
+    "neither cpu.max nor cpu.stat of the server's cgroup was given, so the kernel's own count is not known "
+    "(a size named elsewhere is estimated from when threads were stopped)",
+    "the cgroup's cpu.stat, copied before and after (--cpu-stat BEFORE --cpu-stat AFTER), and its cpu.max",
+)
+
+
+def _analysis(make: Callable[..., pl.DataFrame], columns: pl.Schema, need: Need | None = None) -> Any:
+    """Declare a field of :class:`Results` that holds what `make` returns, a frame of `columns`."""
+    return field(default_factory=lambda: pl.DataFrame(schema=columns), metadata={"make": make, "need": need})
+
+
+# ruff: noqa: RUF009 (`_analysis` declares a field, as dataclasses.field does)
 @dataclass(frozen=True, repr=False)
 class Results:
     """The frames of all analyses; each frame's columns stand in the docstring of the function of its name.
@@ -39,34 +135,34 @@ class Results:
     A frame that needs events which no source holds is empty, and `missing` maps its name to the reason.
     `trace` is the part of `recorded` that lies on one timeline: all of it (None = the same), unless a
     source's clock could not be tied. `rules` are those by which names were given their causes: whoever draws
-    or finds causes takes them from here.
+    or finds causes takes them from here. `supply` is what was said of the server's CPUs and requests.
     """
 
     trace: Trace
     window: Window
     rules: Rules
-    gpu_states: pl.DataFrame
-    gpu_time: pl.DataFrame
-    launches: pl.DataFrame
-    collectives: pl.DataFrame
-    host_activity: pl.DataFrame
-    lost: pl.DataFrame
-    causes: pl.DataFrame
-    host_time: pl.DataFrame
-    thread_states: pl.DataFrame
-    scheduling: pl.DataFrame
-    cpu_time: pl.DataFrame
-    demand: pl.DataFrame
-    ipc: pl.DataFrame
-    requests: pl.DataFrame
-    spinning: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPINNING))
-    cpu_contention: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CPU_CONTENTION))
-    thread_load: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=THREAD_LOAD))
-    quota_use: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=QUOTA_USE))
-    utilisation_steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=UTILISATION_STEPS))
-    gil_waits: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GIL_WAITS))
-    request_causes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REQUEST_CAUSES))
-    step_tokens: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_TOKENS))
+    gpu_states: pl.DataFrame = _analysis(gpu_states, GPU_STATES)
+    gpu_time: pl.DataFrame = _analysis(gpu_time, GPU_TIME)
+    utilisation_steps: pl.DataFrame = _analysis(utilisation_steps, UTILISATION_STEPS)
+    launches: pl.DataFrame = _analysis(launches, LAUNCHES, _CALLS)
+    collectives: pl.DataFrame = _analysis(collectives, COLLECTIVES, _RANKS)
+    thread_states: pl.DataFrame = _analysis(thread_states, THREAD_STATES, _SCHEDULER)
+    host_activity: pl.DataFrame = _analysis(host_activity, HOST_ACTIVITY, _SLICES)
+    lost: pl.DataFrame = _analysis(lost, LOST)
+    causes: pl.DataFrame = _analysis(causes, CAUSES)
+    host_time: pl.DataFrame = _analysis(host_time, HOST_TIME)
+    scheduling: pl.DataFrame = _analysis(scheduling, SCHEDULING, _SCHEDULER)
+    demand: pl.DataFrame = _analysis(demand, DEMAND, _WAKEUPS)
+    cpu_contention: pl.DataFrame = _analysis(cpu_contention, CPU_CONTENTION)
+    thread_load: pl.DataFrame = _analysis(thread_load, THREAD_LOAD)
+    quota_use: pl.DataFrame = _analysis(quota_use, QUOTA_USE)
+    cpu_time: pl.DataFrame = _analysis(cpu_time, CPU_TIME, _SAMPLES)
+    spinning: pl.DataFrame = _analysis(spinning, SPINNING)
+    gil_waits: pl.DataFrame = _analysis(gil_waits, GIL_WAITS)
+    ipc: pl.DataFrame = _analysis(ipc, IPC, _MESSAGES)
+    requests: pl.DataFrame = _analysis(requests, REQUESTS, _REQUESTS)
+    request_causes: pl.DataFrame = _analysis(request_causes, REQUEST_CAUSES)
+    step_tokens: pl.DataFrame = _analysis(step_tokens, STEP_TOKENS)
     requests_outside: int = 0  # requests of the log that do not lie in the window whole
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
@@ -74,13 +170,25 @@ class Results:
 
     def __repr__(self) -> str:
         """Return the window, then one line per frame: its rows, or why it has none."""
-        frames = {f.name: getattr(self, f.name) for f in fields(self)}
         lines = [
-            f"{name:18}{rows.height:>10,} rows" + (f": {self.missing[name]}" if name in self.missing else "")
-            for name, rows in frames.items()
-            if isinstance(rows, pl.DataFrame)
+            f"{name:18}{getattr(self, name).height:>10,} rows"
+            + (f": {self.missing[name]}" if name in self.missing else "")
+            for name in ANALYSES
         ]
         return "\n".join([f"results over {self.window.duration_ns / 1e9:.3f} s ({self.window.why})", *lines])
+
+
+#: The function of each analysis, by the name of its frame.
+ANALYSES: dict[str, Callable[..., pl.DataFrame]] = {
+    f.name: f.metadata["make"] for f in fields(Results) if "make" in f.metadata
+}
+#: What each analysis needs that has no frame without it; "quota" is what the kernel says of one.
+NEEDS: dict[str, Need] = {
+    **{f.name: f.metadata["need"] for f in fields(Results) if f.metadata.get("need")},
+    "quota": _QUOTA,
+}
+#: Frames that other analyses take and that nobody looks at afterwards.
+_INTERMEDIATE = (whole_collectives, sample_stretches, worker_steps)
 
 
 def analyse(
@@ -97,7 +205,7 @@ def analyse(
     `window_seconds` and `window_of` choose the window as in :func:`tracelib.analyses.window.window`;
     `rules_path` names a file with rules of the user's own, which come before ours; `requests_log` is a log as
     of :func:`tracelib.analyses.requests.request_log`, on the trace's timeline; `supply` is what is known of
-    the server's CPUs, quota and requests (:func:`tracelib.report.companions`).
+    the server's CPUs, quota and requests (:func:`tracelib.companions.companions`).
 
     Raises
     ------
@@ -105,78 +213,78 @@ def analyse(
         Nothing was recorded at all. Without GPU operations the other figures are still computed.
 
     """
-    rules = load_rules(rules_path)
+    rules, supply = load_rules(rules_path), supply or Supply()
     recorded, trace = trace, on_one_clock(trace)
     over = window(trace, window_seconds, window_of)
-    (met, states, launched), (running, sampled), queues = _at_once(
-        lambda: _gpu_side(trace, over),
-        lambda: (thread_states(trace, over), sample_stretches(trace, over, rules)),
-        lambda: ipc(trace, over, rules),
-    )
-    activity = host_activity(trace, over, rules, running, sampled)
-    pieces = lost(states, launched, met, Upstream(trace, activity, running), running)
-    polls = spinning(over, activity, running, sampled)
-    asked = launched.clear() if requests_log is None else launched  # who asks when steps ended: requests only
-    rest: dict[str, Callable[[], pl.DataFrame]] = {
-        "cpu_contention": lambda: cpu_contention(pieces, running, activity, polls, trace.threads),
-        "host_time": lambda: host_time(activity, pieces),
-        "cpu_time": lambda: cpu_time(trace, over, running, rules),
-        "utilisation_steps": lambda: utilisation_steps(states, over),
-        "step_tokens": lambda: step_tokens(trace, over, rules),
-        "scheduling": lambda: scheduling(trace, running),
-        "causes": lambda: causes(pieces),
-        "demand": lambda: demand(trace, over, running),
-        "quota_use": lambda: quota_use(trace, over, running),
-        "gil_waits": lambda: gil_waits(trace, pieces, sampled),
-        "thread_load": lambda: thread_load(trace, running, polls),
-        "gpu_time": lambda: gpu_time(states),
-        "requests": lambda: requests(requests_log, over, states, worker_steps(queues, asked, trace.threads)),
-    }
-    frames: dict[str, pl.DataFrame] = {
-        "gpu_states": states,
-        "launches": launched,
-        "collectives": in_window(met, over),
-        "host_activity": activity,
-        "lost": pieces,
-        "thread_states": running,
-        "spinning": polls,
-        "ipc": queues,
-        **dict(zip(rest, _at_once(*rest.values()), strict=True)),
-    }
-    missing = {
-        name: _untied(name, recorded, trace) or reason
-        for name, reason in _NEEDS.items()
-        if frames[name].is_empty()
-    }
-    given = supply or Supply()
-    if given.limited is None and not given.counters:
-        missing["quota"] = (
-            "neither cpu.max nor cpu.stat of the server's cgroup was given, so the kernel's own count is not known (a size named elsewhere is estimated from when threads were stopped)"
-        )
-    if requests_log is not None and frames["requests"].is_empty():
-        missing["requests"] = _outside(requests_log, over)
-    frames["request_causes"] = request_causes(frames["requests"], pieces, over)
-    outside = 0 if requests_log is None else requests_log.height - frames["requests"].height
+    makes = ANALYSES | {make.__name__: make for make in _INTERMEDIATE}
+    made = computed(makes, {"trace": trace, "window": over, "rules": rules, "requests_log": requests_log})
+    frames: dict[str, Any] = {name: made[name] for name in ANALYSES}
+    missing = _missing(frames, trace, recorded)
+    outside = 0
+    if requests_log is not None:
+        outside = requests_log.height - frames["requests"].height
+        if frames["requests"].is_empty():
+            missing["requests"] = _outside(requests_log, over)
+    if not supply.tells_quota:
+        missing["quota"] = _QUOTA.missing
     return Results(
         trace=trace,
-        recorded=recorded,
         window=over,
         rules=rules,
-        missing=missing,
-        supply=given,
+        recorded=recorded,
+        supply=supply,
         requests_outside=outside,
+        missing=missing,
         **frames,
     )
 
 
-def _at_once(*makes: Callable[[], Any]) -> list[Any]:
-    """Return what each makes, several at a time, since most of them leave a processor idle now and then; none needs another's."""
-    return each(lambda make: make(), makes)
+def computed(
+    makes: Mapping[str, Callable[..., pl.DataFrame]], inputs: Mapping[str, Any]
+) -> dict[str, pl.DataFrame]:
+    """Return what each function makes, called with those inputs and other frames that its parameters name.
+
+    Each begins as soon as what it takes is there, several at a time: NumPy and Polars leave other threads
+    their turn.
+    """
+    values = dict(inputs)
+    waiting = {name: inspect.signature(make).parameters.keys() for name, make in makes.items()}
+    running: dict[Future[pl.DataFrame], str] = {}
+    with ThreadPoolExecutor(pl.thread_pool_size()) as pool:
+        while waiting or running:
+            for name in [name for name, takes in waiting.items() if takes <= values.keys()]:
+                frames = {parameter: values[parameter] for parameter in waiting.pop(name)}
+                running[pool.submit(makes[name], **frames)] = name
+            if not running:
+                raise TypeError(f"these take what nobody makes, or each other: {', '.join(waiting)}")
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                values[running.pop(future)] = future.result()
+    return {name: values[name] for name in makes}
 
 
-def _gpu_side(trace: Trace, over: Window) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    met = collectives(trace, over)
-    return met, gpu_states(trace, over, met), launches(trace, over)
+def _missing(frames: Mapping[str, pl.DataFrame], trace: Trace, recorded: Trace) -> dict[str, str]:
+    """Return why frames are empty that need something, by their names."""
+    return {
+        name: _untied(NEEDS[name].events, trace, recorded) or NEEDS[name].missing
+        for name, frame in frames.items()
+        if name in NEEDS and frame.is_empty()
+    }
+
+
+def _untied(events: str, trace: Trace, recorded: Trace) -> str:
+    """Return why there are no `events` although they were recorded: they are on a clock that nothing ties."""
+    if not events or getattr(trace, events).height or getattr(recorded, events).is_empty():
+        return ""
+    held = _EVENTS[events]
+    return f"it was recorded, but the clock of the files that hold the {held} is tied to no other file's"
+
+
+_EVENTS = {
+    "slices": "host slices",
+    "gpu_ops": "GPU operations",
+    "samples": "CPU samples",
+    "sched": "scheduler events",
+}
 
 
 def _outside(log: pl.DataFrame, over: Window) -> str:
@@ -185,47 +293,7 @@ def _outside(log: pl.DataFrame, over: Window) -> str:
         return "the request log holds no request"
     away = (int(log["arrived"].min()) - over.start_ns) / 1e9  # type: ignore[arg-type]
     return (
-        f"none of the {log.height} requests in the log lies in the window; the first arrives {away:+.3f} s from its start: "
+        f"none of the {log.height} requests in the log lies in the window; "
+        f"the first arrives {away:+.3f} s from its start: "
         "say which clock the log has (--requests-clock, --requests-offset)"
     )
-
-
-def _untied(name: str, recorded: Trace, trace: Trace) -> str:
-    """Return why there is nothing although it was recorded: it is on a clock that nothing ties."""
-    needed = _FROM.get(name)
-    if needed is None or getattr(trace, needed).height or getattr(recorded, needed).is_empty():
-        return ""
-    return f"it was recorded, but the clock of the files that hold the {_WORDS[needed]} is tied to no other file's"
-
-
-_WORDS = {
-    "slices": "host slices",
-    "gpu_ops": "GPU operations",
-    "samples": "CPU samples",
-    "sched": "scheduler events",
-}
-
-
-#: The events from which a frame is made.
-_FROM = {
-    "launches": "gpu_ops",
-    "collectives": "gpu_ops",
-    "host_activity": "slices",
-    "ipc": "slices",
-    "thread_states": "sched",
-    "scheduling": "sched",
-    "demand": "sched",
-    "cpu_time": "samples",
-}
-#: What each frame needs, in words, for when it is empty.
-_NEEDS = {
-    "launches": "no launch call was recorded (CPU activities of the profiler, or nsys -t cuda)",
-    "collectives": "no collective kernel was recorded: one GPU only, or no tensor parallelism in the window",
-    "host_activity": "no source recorded what host threads did (annotations, framework ops, runtime calls)",
-    "thread_states": "no scheduler events (sched_switch, sched_wakeup) were recorded",
-    "scheduling": "no scheduler events (sched_switch, sched_wakeup) were recorded",
-    "demand": "no scheduler events with wake-ups (sched_switch, sched_wakeup) were recorded",
-    "cpu_time": "no CPU samples were recorded",
-    "ipc": "no range of a message queue was recorded (annotations such as shm_broadcast.dequeue)",
-    "requests": "no request log was given (columns id, arrived, tokenize_start, tokenize_end, first_token in ns)",
-}

@@ -84,7 +84,7 @@ def _event_times(sched: pl.DataFrame, source: int) -> np.ndarray[tuple[int], np.
 
 
 def _spare_wake(own: pl.DataFrame) -> str:
-    """Return the wake-up event that says nothing new: where both are recorded, `waking` precedes each `wakeup`."""
+    """Return the wake-up event that says nothing new: `waking` precedes each `wakeup` that is recorded."""
     return "waking" if (own["event"] == "wakeup").any() else "wakeup"
 
 
@@ -127,7 +127,7 @@ def chosen_events(trace: Trace, cover: pl.DataFrame) -> pl.DataFrame:
 
 
 def acts(trace: Trace, sched: pl.DataFrame) -> pl.DataFrame:
-    """Return when a thread certainly ran (it was sampled, or woke another): thread, act_ns; sorted by act_ns."""
+    """Return when a thread certainly ran (it was sampled, or woke another): thread, act_ns; by act_ns."""
     issued = sched.filter((pl.col("event") != "switch") & (pl.col("prev") >= 0)).select(
         thread="prev", act_ns="ts_ns"
     )

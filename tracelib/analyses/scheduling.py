@@ -146,7 +146,7 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
 
 
 def demand_at(demand: pl.DataFrame, q: float) -> int | None:
-    """Return the number of threads that wanted a CPU at most for the share `q` of the time; None = not known."""
+    """Return how many threads wanted a CPU at most for the share `q` of the time; None = not known."""
     steps = demand.with_columns(n=pl.col("running") + pl.col("runnable")).sort("n")
     reached = steps.filter(pl.col("dur_ns").cum_sum() >= q * int(steps["dur_ns"].sum()))
     return int(reached["n"][0]) if reached.height else None

@@ -92,7 +92,7 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
 def _parts(
     events: pl.DataFrame, window: Window
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return some threads' recorded stretches in the window, those off an idle CPU, pairs of events, and edges.
+    """Return some threads' recorded stretches in the window, those off an idle CPU, pairs of events, edges.
 
     The pairs are those between which a coming may be missing, the edges those of the threads' segments.
     """

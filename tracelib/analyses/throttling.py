@@ -217,7 +217,7 @@ class Supply:
 
     @property
     def cpus_used(self) -> float | None:
-        """CPUs that the cgroup used on average between two readings; None where their distance is not known."""
+        """CPUs that the cgroup used on average between two readings; None if their distance is not known."""
         usage = self.counters.get("usage_usec")
         return usage / 1e6 / self.seconds if usage is not None and self.seconds else None
 

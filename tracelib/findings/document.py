@@ -14,8 +14,8 @@ from tracelib.analyses.capacity import capacity
 from tracelib.analyses.cpu_time import polls
 from tracelib.analyses.launches import graph_coverage, launch_delays
 from tracelib.analyses.requests import PARTS
+from tracelib.analyses.results import NEEDS
 from tracelib.analyses.scheduling import demand_at, tells_shortage
-from tracelib.findings import recording
 from tracelib.findings.finding import Abstained, Finding, quantile
 from tracelib.findings.order import in_order
 from tracelib.findings.rules import RULES
@@ -61,7 +61,7 @@ def diagnose(
         Abstained(
             id=part,
             reason=results.missing.get(part, "no event of this kind in the window"),
-            record_with=recording.PARTS[part],
+            record_with=NEEDS[part].record_with,
         )
         for part, value in parts.items()
         if value is None

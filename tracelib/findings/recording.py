@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from tracelib.analyses.results import NEEDS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.findings.finding import Abstained, exposed, exposed_share
 from tracelib.findings.verdict import NOT_RECORDED
@@ -24,28 +25,15 @@ if TYPE_CHECKING:
 #: Share of the window that must have been lost for a cause that nobody recorded to be worth a word.
 WORTH_SAYING = 0.01
 
-CALLS = "torch.profiler with CPU and CUDA activities, or nsys profile -t cuda,nvtx"
-_SCRIPT = "then perf script --header --ns -F +pid"
-SWITCHES = f"perf record -k mono -a -e sched:sched_switch -e sched:sched_wakeup, {_SCRIPT}"
-SAMPLES = f"perf record -k mono -a -g -e cpu-clock/freq=499/, {_SCRIPT}"
+CALLS = NEEDS["launches"].record_with
+SWITCHES = NEEDS["scheduling"].record_with
+SAMPLES = NEEDS["cpu_time"].record_with
 LOCK = f"{SAMPLES}, or py-spy record --gil"
 SERVER = (
     "profile the engine and the API server too (vLLM's /start_profile covers workers only), "
     "or perf record -a -g"
 )
 GRAPH_NODES = "nsys profile --cuda-graph-trace=node, which records the kernels of graphs one by one"
-#: How to record what a part of findings.json is computed from.
-PARTS = {
-    "launches": CALLS,
-    "collectives": "the profiler on every rank at the same time",
-    "ipc": "annotations around the engine's message queue (vLLM's torch profiler records them), "
-    "or with_stack=True",
-    "scheduling": SWITCHES,
-    "requests": "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
-    "cpu_time": SAMPLES,
-    "quota": "the cgroup's cpu.stat, copied before and after (--cpu-stat BEFORE --cpu-stat AFTER), "
-    "and its cpu.max",
-}
 
 
 class Check(NamedTuple):

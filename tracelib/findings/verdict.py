@@ -9,7 +9,7 @@ import polars as pl
 
 from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.collectives import missing_ranks
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.scheduling import SERVER, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED

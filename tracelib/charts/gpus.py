@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_time import USEFUL
 from tracelib.charts.lanes import shown_devices
 from tracelib.charts.phrases import AS_MONITORED, gpu_names, gpu_shares
 from tracelib.charts.theme import GPU_STATES, INK, SINCE_START, finished, hatch, label, marker, safe, stairs

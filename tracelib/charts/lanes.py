@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_time import USEFUL
 from tracelib.charts.phrases import SHORTAGE, gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES
 from tracelib.charts.time_bins import state_shares

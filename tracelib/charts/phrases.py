@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.gpu_states import USEFUL
+from tracelib.analyses.gpu_time import USEFUL
 from tracelib.findings.finding import quantile
 from tracelib.words import cause_name, duration, plain, role_name, share
 

@@ -86,7 +86,7 @@ class Frames:
     def _kinds_of(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return what the first word of each row says: event (its name), ends."""
         kinds = [(kind.name, kind.ends) for kind in self.events.kinds]
-        schema = {"event": pl.Categorical(), "ends": pl.Boolean}
+        schema = pl.Schema({"event": pl.Categorical(), "ends": pl.Boolean()})
         return pl.DataFrame(kinds, schema=schema, orient="row")[codes_of(rows["word"])]
 
     def _sched(self) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from tracelib.sources.ftrace.heads import Heads
 from tracelib.sources.ftrace.reader import collect
 from tracelib.sources.nsys.database import SQLITE, open_database
 from tracelib.sources.perf import BINARY, _is_json
-from tracelib.sources.perf.joined import joined
+from tracelib.sources.perf.scan import scanned
 from tracelib.sources.torch_profiler.fast import fast_batch
 from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.reader import content, plain_batch
@@ -68,7 +68,7 @@ def _perf(path, trace):
         return
     with open_stream(path) as stream:
         data = stream.readall()
-    text = joined(path)
+    text = scanned(path)
     kept = [
         line.rstrip("\r") for line in _lines(data[: len(data) - text.ending.dropped_bytes]) if line.strip()
     ]

@@ -26,7 +26,8 @@ TRACE_DAT = b"\x17\x08\x44tracing"
 #: `trace-cmd report` writes about 1 GB in this time; one that hangs ends.
 SECONDS = 1800
 REPORT = ("trace-cmd", "report", "-t", "-i")
-#: What `trace-cmd dump --options` says of the clock, and of buffers beside the first, which may have had another.
+#: What `trace-cmd dump --options` says of the clock, and of buffers beside the first, which may have had
+#: another.
 CLOCK_OPTION = re.compile(rb"\[Option TRACECLOCK\b[^\]]*\]\s*[^\[\n]*\[([\w-]+)\]")
 SECOND_BUFFER = re.compile(rb'^"[^"\n]+" \[name\]', re.MULTILINE)
 DUMP_SECONDS, DUMPED = 60, 1 << 20
@@ -99,7 +100,8 @@ def open_text(path: Path) -> Iterator[Stream | Atrace]:
     Raises
     ------
     BadTrace
-        The file is a trace.dat and no `trace-cmd` is installed or it fails, or it is a tar of raw ring buffers.
+        The file is a trace.dat and no `trace-cmd` is installed or it fails, or it is a tar of raw ring
+        buffers.
 
     """
     start = head(path)

@@ -1,7 +1,8 @@
 """What stands after the head of an event line, by kind of event; chunk by chunk, so that only what is used is kept.
 
-The first word says which event it is. Texts repeat (a pair of threads switches many times), and each distinct one is
-looked at once in a chunk; those of scheduler events are kept interned and their fields read once, at the end.
+The first word says which event it is. Texts repeat (a pair of threads switches many times), and each distinct
+one is looked at once in a chunk; those of scheduler events are kept interned and their fields read once, at
+the end.
 """
 
 from __future__ import annotations
@@ -25,26 +26,27 @@ WORDS = tuple(
     (re.compile(pattern), group, ends)
     for pattern, group, ends in (
         (r"sched_(switch|wakeup|waking|wakeup_new):", "sched", False),
-        # trace_marker (tracing_mark_write, or print) and trace_printk (bprint, bputs); "0" in kernels before 3.4
+        # trace_marker (tracing_mark_write, or print) and trace_printk (bprint, bputs); "0" in kernels before
+        # 3.4
         (r"(tracing_mark_write|print|bprint|bputs|0)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?:", "marker", False),
         (r"(funcgraph_entry):", "graph", False),
         (r"(funcgraph_exit):", "graph", True),
         (r"(\S+):", "other", False),
     )
 )
-#: First words of events that are neither named nor functions. The second is the kernel's "UNKNOWN TYPE 5": with the
-#: option `fields` it prints nothing else of text that programs wrote.
+#: First words of events that are neither named nor functions. The second is the kernel's "UNKNOWN TYPE 5":
+#: with the option `fields` it prints nothing else of text that programs wrote.
 UNPRINTED = "unknown type"
 BARE = {"<stack": "stack trace", "UNKNOWN": UNPRINTED}
-#: tracefs and trace-cmd; the number is absent where the kernel does not know it. Of a buffer or one of several files,
-#: trace-cmd writes the name before it.
+#: tracefs and trace-cmd; the number is absent where the kernel does not know it. Of a buffer or one of
+#: several files, trace-cmd writes the name before it.
 LOST = r"^(?:\s*\S+:\s+)?CPU:(?P<cpu>\d{1,6}) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
 WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d{1,17})/(\d{1,17})\b")
 CPUS = re.compile(r"^(?:(?:\s*\S+:\s+)?cpus=(\d{1,6})|#.*#P:(\d{1,6}))\b")
 CLOCK = re.compile(r"^#\s*(?:trace_)?clock:\s*(?:.*\[)?(\w[\w-]*)")
 TRACER = re.compile(r"^# tracer: (\S+)")
-#: Lines that belong to the text but say nothing of their own: blank, a kernel stack (its head is an event), the mark of
-#: the thread that a function graph goes on with, its arrows at interrupts, trace-cmd's remarks.
+#: Lines that belong to the text but say nothing of their own: blank, a kernel stack (its head is an event),
+#: the mark of the thread that a function graph goes on with, its arrows at interrupts, trace-cmd's remarks.
 SILENT = (
     r"^\s*$|^\s*=> |^ -{20,}$|^ *\d+\)\s+\S.*\s=>\s|^.*\d\) .*(?:={9,}>|<={9,}) \|\s*$"
     r"|^version = |^CPU \d+ is empty|^(?:\s*\S+:\s+)?(?:cpus=\d+|CPU:\d+ \[.*EVENTS)"
@@ -193,7 +195,8 @@ class Events:
             name = _name(word)
             self.counts[name] = self.counts.get(name, 0) + uses
         groups = pl.Series("group", [GROUPS.index(kind.group) for kind in self.kinds], dtype=pl.UInt8)
-        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; a line without use was no event
+        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; a line without use was no
+        # event
         none = table.select(pl.col("args").str.starts_with("<-") | (pl.col("uses") == 0)).to_series()
         return groups[codes_of(table["word"])].set(none, len(GROUPS) - 1)
 

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from tracelib.sources.ftrace.heads import Heads
     from tracelib.sources.health import Remarks
 
-#: The head's task: a name, which may hold anything, the thread's id, and its process where the option `record-tgid` is on.
+#: The head's task: a name, which may hold anything, the thread's id, and its process where the option
+#: `record-tgid` is on.
 TASK = r"^\s*(?P<name>.*)-(?P<tid>\d+)\s*(?:\(\s*(?P<pid>[\d-]+)\s*\))?\s*$"
-#: What trace-cmd prints before the task when it reports several files or buffers: "trace.dat:       bash-557".
+#: What trace-cmd prints before the task when it reports several files or buffers: "trace.dat:
+#: bash-557".
 PREFIX = r"^\S+:\s{2,}(\S.*)$"
 SCHED_EVENT = r"^sched_(?P<event>\w+): *(?P<args>.*)$"
 #: A process that the TGID column names counts more than one that the thread's own marks name, however often.

@@ -1,14 +1,15 @@
 """Lines of the function_graph tracer as tracefs prints them, turned into the form in which trace-cmd prints the same.
 
-Source of the format: kernel/trace/trace_functions_graph.c; the time needs the option `funcgraph-abstime`, the task
-`funcgraph-proc`::
+Source of the format: kernel/trace/trace_functions_graph.c; the time needs the option `funcgraph-abstime`, the
+task `funcgraph-proc`::
 
     9344.122358 |   1)   ksoftir-21   |  ..s. |   1.747 us    |    e1000_clean_rx_irq [e1000]();
     9344.122387 |   1)   ksoftir-21   |  ..s. | + 35.582 us   |  } /* e1000_clean [e1000] */
     9344.121158 |   1)   ping-1922    |  ...1 |               |  /* sys_sched_setaffinity -> 0x0 */
      1)   0.081 us    |  pick_task_fair();
 
-An event in comment marks is that event, text in them is a marker. A leaf and an opening line start at their time; a closing line ends at its own.
+An event in comment marks is that event, text in them is a marker. A leaf and an opening line start at their
+time; a closing line ends at its own.
 """
 
 from __future__ import annotations
@@ -25,21 +26,24 @@ TIME = rf"(?:(?:(?P<seconds>\d{{1,9}})\.(?P<fraction>\d{{1,9}})|\d+(?:\.\d+)? us
 TASK = rf"(?:(?P<task>\S.*?-\d+){GAP}*\|{GAP}+)?"
 FLAGS = rf"(?:[^\s|\d]\S{{3,5}}{GAP}+\|{GAP}*)?"
 COLUMNS = rf"^{GAP}*{TIME}(?P<cpu>\d{{1,6}})\){GAP}*{TASK}{FLAGS}"
-#: No two gaps stand side by side: to share out blanks among them takes Python a time that grows with their number's cube.
+#: No two gaps stand side by side: to share out blanks among them takes Python a time that grows with their
+#: number's cube.
 BEFORE_CALL = rf"{COLUMNS}(?:[^\w\s|]{GAP}*)?(?:(?P<duration>\d+(?:\.\d*)?) us{GAP}*)?\|{GAP}*"
 DRAWN = rf"{BEFORE_CALL}(?P<call>\S.*?)\s*$"
-#: The same with the option `funcgraph-duration` off: what stands last must then look like a call, its end or a comment.
+#: The same with the option `funcgraph-duration` off: what stands last must then look like a call, its end or
+#: a comment.
 WITHOUT_DURATION = rf"{COLUMNS}(?P<call>(?:\}}|/\*).*?|\S.*\)(?:;| \{{)(?: /\*.*\*/)?)\s*$"
-#: What an event or a system call in a comment begins with; other comments are text that a program wrote (the kernel's
-#: print_graph_comment leaves out its `tracing_mark_write: `).
+#: What an event or a system call in a comment begins with; other comments are text that a program wrote (the
+#: kernel's print_graph_comment leaves out its `tracing_mark_write: `).
 NAMED = r"^(?:\w+:(?: |$)|sys_\w+(?:\(| ->)|\S+ <-|<stack trace|UNKNOWN TYPE \d)"
 
 
 def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:
     """Return events as :meth:`Heads.split` does, the lines that are none, and how many lines cannot be placed.
 
-    Those have no time, no task, or no column of durations. The rest of an event is `funcgraph_entry: 1.747 us | name();`,
-    `funcgraph_exit: …`, the event in comment marks, or `tracing_mark_write: …` for the text in them.
+    Those have no time, no task, or no column of durations. The rest of an event is `funcgraph_entry: 1.747 us
+    | name();`, `funcgraph_exit: …`, the event in comment marks, or `tracing_mark_write: …` for the text in
+    them.
     """
     lines = _columns(others)
     drawn, comment = lines["call"].is_not_null(), lines["call"].str.starts_with("/*")

@@ -1,7 +1,8 @@
 """The head of an event line: task, CPU, time; what follows is the event and its fields.
 
-The forms are those of the kernel's `trace_print_context` and `trace_print_lat_context` (kernel/trace/trace_output.c) and
-of trace-cmd's `tep_print_event` (libtraceevent, as called in tracecmd/trace-read.c)::
+The forms are those of the kernel's `trace_print_context` and `trace_print_lat_context`
+(kernel/trace/trace_output.c) and of trace-cmd's `tep_print_event` (libtraceevent, as called in
+tracecmd/trace-read.c)::
 
     bash-557     (    557) [027] d..2.    99.408277: sched_switch: …     tracefs, with the TGID column
     bash-557     [027]    99.408277013: sched_switch:         …          trace-cmd report -t, no flags column
@@ -9,10 +10,11 @@ of trace-cmd's `tep_print_event` (libtraceevent, as called in tracecmd/trace-rea
     <idle>-0       2d..1.  2084.021443: cpu_idle:             …          latency format
     bash-20445    0d..2. 20618us!: sched_switch: …                       latency format of tracefs, µs since the start
 
-One regular expression says what a head is. Running it on every line costs more than everything else together, and
-nearly all lines of a file have their columns at the same places. So the expression is run on one line, its columns are
-tried on all others, and a line where any of them does not fit goes to the expression: the result is the same. Of the
-columns only the time differs from line to line; the others repeat few texts, and each of these is tried once.
+One regular expression says what a head is. Running it on every line costs more than everything else together,
+and nearly all lines of a file have their columns at the same places. So the expression is run on one line,
+its columns are tried on all others, and a line where any of them does not fit goes to the expression: the
+result is the same. Of the columns only the time differs from line to line; the others repeat few texts, and
+each of these is tried once.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import polars as pl
 
 from tracelib.sources.kernel.interning import Listed, Texts, per_distinct
 
-#: White space inside a line. With `\s` the search in a whole text would go on into the lines that follow, from each anew.
+#: White space inside a line. With `\s` the search in a whole text would go on into the lines that follow,
+#: from each anew.
 GAP = r"[^\S\n]"
 NUMBER = rf"-\d+(?:{GAP}+\({GAP}*[\d-]+\))?"
 TASK = rf"(?P<task>.*?{NUMBER})"  # a name may be empty; blanks before it are taken along, as by the columns of a layout
@@ -36,7 +39,8 @@ TIME = r"(?P<seconds>\d{1,19})(?:\.(?P<fraction>\d{1,9}))?"
 #: `(+232)` is what `trace-cmd report --ts-diff` adds.
 REST = rf":(?:{GAP}+\(\+\d+\))?{GAP}+(?P<rest>\S.*)$"
 HEAD = rf"^{TASK}{GAP}+\[(?P<cpu>\d{{1,6}})\](?:{GAP}+(?P<flags>{FLAGS}))?{GAP}*{TIME}{REST}"
-#: Where lines of two writers are mixed, the first head is the line's: the columns of a layout may fit a later one.
+#: Where lines of two writers are mixed, the first head is the line's: the columns of a layout may fit a later
+#: one.
 HOLDS_HEAD = HEAD.removesuffix(r".*)$") + ")"
 LATENCY = rf"^{TASK}{GAP}+(?P<cpu>\d{{1,6}}){FLAGS}{GAP}+{TIME}(?P<unit>us[ +!#*@$]?)?{GAP}*{REST}"
 

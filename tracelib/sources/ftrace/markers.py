@@ -8,9 +8,10 @@ Source of the marks: Android's libcutils (system/core/libcutils/include/cutils/t
     C|pid|name|value   a reading of a counter
     I|pid|name   N|pid|track|name   an instant
 
-Chromium writes a category after a counter's value (`C|pid|name|5|cat`), arguments and a category after a cookie. Names of
-OpenHarmony's hitrace begin with `H:`; after its marks stand the level and the tags (`B|pid|H:name|M62|…`), and older
-releases write the value behind a blank (`C|pid|H:name 5`, `S|pid|H:name 5`).
+Chromium writes a category after a counter's value (`C|pid|name|5|cat`), arguments and a category after a
+cookie. Names of OpenHarmony's hitrace begin with `H:`; after its marks stand the level and the tags
+(`B|pid|H:name|M62|…`), and older releases write the value behind a blank (`C|pid|H:name 5`, `S|pid|H:name
+5`).
 """
 
 from __future__ import annotations

@@ -17,15 +17,16 @@ def matched(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
     Parameters
     ----------
     rows
-        ts_ns, thread, name, ends Boolean, key: in the order of time. Begins and ends of one key take turns; for ranges
-        that nest, the key holds the depth.
+        ts_ns, thread, name, ends Boolean, key: in the order of time. Begins and ends of one key take turns;
+        for ranges that nest, the key holds the depth.
     last_ns
         End of a range whose end is not in the trace.
 
     Returns
     -------
     tuple
-        One row per range (thread, ts_ns, dur_ns Int64 >= 0, name); how many did not end; how many ends had no begin.
+        One row per range (thread, ts_ns, dur_ns Int64 >= 0, name); how many did not end; how many ends had no
+        begin.
 
     """
     turns = rows.with_columns(

@@ -107,7 +107,8 @@ def read(path: Path) -> Trace:
     Raises
     ------
     BadTrace
-        It holds no event although it is not empty, it is a trace.dat that cannot be unpacked here, or it cannot be opened.
+        It holds no event although it is not empty, it is a trace.dat that cannot be unpacked here, or it
+        cannot be opened.
 
     """
     try:

@@ -22,10 +22,10 @@ NAMES = {name: name for name in CLOCK_IDS.values()} | TRACE_CLOCKS | SHORT_NAMES
 
 
 def clock_named(name: str) -> str:
-    """Return what `sources.clock` calls the clock of this name ("mono", "x86-tsc", "CLOCK_TAI"); "unknown" for others."""
+    """Return `sources.clock` for a clock's name ("mono", "x86-tsc", "CLOCK_TAI"), "unknown" for others."""
     return NAMES.get(name.lower().removeprefix("clock_"), "unknown")
 
 
 def clock_numbered(number: int) -> str:
-    """Return what `sources.clock` calls the clock that clock_gettime(2) knows by this number; "unknown" for others."""
+    """Return `sources.clock` for the number of a clock in clock_gettime(2), "unknown" for others."""
     return CLOCK_IDS.get(number, "unknown")

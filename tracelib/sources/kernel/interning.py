@@ -1,17 +1,17 @@
-"""Work done once per distinct text: a column repeats few of them, and a look-up by number costs next to nothing."""
+"""Work done once per distinct text: columns repeat few of them, and looking up by number is nearly free."""
 
 from __future__ import annotations
 
 import polars as pl
 
-#: Where more of the first texts than this differ, as arguments of system calls may, looking for equal ones costs more
-#: than it saves.
+#: Where more of the first texts than this differ, as arguments of system calls may, looking for equal ones
+#: costs more than it saves.
 TRIED, MOST_DISTINCT = 1000, 600
 EACH = pl.col("text")
 
 
 class Texts:
-    """Texts that are numbered as they come, also from several threads; `kind` is the type of columns of them."""
+    """Texts numbered as they come, also from several threads; `kind` is the type of columns of them."""
 
     def __init__(self) -> None:
         self.kind = pl.Categorical(pl.Categories.random())
@@ -34,7 +34,7 @@ class Listed:
         self._count = 0
 
     def add(self, texts: pl.Series, made: pl.Expr = EACH) -> pl.Series:
-        """List what `made` makes of `text` and return its place for each of `texts`, UInt32; null where it makes null."""
+        """List what `made` makes of `text`; return its place for each of `texts`, null where it is null."""
         different, places = distinct(texts)
         different = different.to_frame().select(made).to_series()
         if different.null_count():
@@ -66,6 +66,6 @@ def distinct(texts: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def per_distinct(texts: pl.Series, *made: pl.Expr) -> pl.DataFrame:
-    """Return the columns that the expressions make of `text`, one row per text; each distinct text is looked at once."""
+    """Return what the expressions make of `text`, one row per text, each distinct one looked at once."""
     different, places = distinct(texts)
     return different.to_frame().select(*made)[places]

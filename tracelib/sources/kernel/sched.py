@@ -1,8 +1,8 @@
-"""Scheduler events: their fields in each spelling, the frame `sched`, and the switches that are missing from it.
+"""Scheduler events: their fields in each spelling, the frame `sched`, and which switches are missing there.
 
-Spellings: the kernel's own (include/trace/events/sched.h), which perf and tracefs print; the plugin of libtraceevent that
-trace-cmd uses, and perfs that load it (plugins/plugin_sched_switch.c); and trace-cmd with `-R`, where the state is a
-number.
+Spellings: the kernel's own (include/trace/events/sched.h), which perf and tracefs print; the plugin of
+libtraceevent that trace-cmd uses, and perfs that load it (plugins/plugin_sched_switch.c); and trace-cmd with
+`-R`, where the state is a number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ SWITCH = (
     r"^prev_comm=(?P<prev_name>.*) prev_pid=(?P<prev>-?\d+) prev_prio=-?\d+ prev_state=(?P<state>\S+) "
     r"(?:==> )?next_comm=(?P<next_name>.*) next_pid=(?P<next>-?\d+) next_prio=-?\d+"
 )
-SWITCH_BY_PLUGIN = r"^(?P<prev_name>.*):(?P<prev>-?\d+) \[-?\d+\] (?P<state>\S+) ==> (?P<next_name>.*):(?P<next>-?\d+) \[-?\d+\]"
+SWITCH_BY_PLUGIN = (
+    r"^(?P<prev_name>.*):(?P<prev>-?\d+) \[-?\d+\] (?P<state>\S+) ==> "
+    r"(?P<next_name>.*):(?P<next>-?\d+) \[-?\d+\]"
+)
 WAKEUP = (
     r"^comm=(?P<next_name>.*) pid=(?P<next>-?\d+) prio=-?\d+(?: success=\d)?(?: target_cpu=(?P<cpu>\d+))?"
 )
@@ -26,7 +29,8 @@ FIELDS = ("prev_name", "prev", "state", "next_name", "next", "cpu")
 #: The option `fields` (Linux 6.3 and later) prints each number twice; the second is the one that counts.
 TWICE = r"=0x[0-9a-f]+ \((-?\d+)\)"
 
-#: The plugin names bits as kernels before 4.14 numbered them. A thread that leaves in "W" alone shows a newer kernel.
+#: The plugin names bits as kernels before 4.14 numbered them. A thread that leaves in "W" alone shows a newer
+#: kernel.
 PLUGIN_LETTERS, NEWER_LETTERS, SHOWS_NEWER = ("Z", "X", "x", "W"), ("X", "Z", "P", "I"), "W"
 #: Letters that older kernels print: x dead; K (wakekill), W (waking), N (no load) only beside others.
 OLDER_LETTERS = {"x": "X", "K": "other", "W": "other", "N": "other"}
@@ -38,8 +42,8 @@ OLD_BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "Z", 32: "X", 64: "X", 128: "oth
 def fields(events: pl.Series, args: pl.Series) -> pl.DataFrame:
     """Return what the scheduler events of a file say, one row per text, in their order.
 
-    Columns: event (SCHED_EVENT), prev_name, prev, prev_state, next_name, next, cpu, ok: a spelling fits. Ids are Int64.
-    For wake-ups `next` is the thread woken and `cpu` the CPU it is woken on, `prev` is null.
+    Columns: event (SCHED_EVENT), prev_name, prev, prev_state, next_name, next, cpu, ok: a spelling fits. Ids
+    are Int64. For wake-ups `next` is the thread woken and `cpu` the CPU it is woken on, `prev` is null.
 
     Parameters
     ----------
@@ -69,17 +73,18 @@ def _readings(name: str) -> list[pl.Expr]:
 
 
 def _of_newer_kernels(state: pl.Series, by_plugin: pl.Series) -> pl.Series:
-    """Return `state` in the letters of newer kernels where the plugin wrote it and the file shows such a kernel."""
+    """Return `state` in the letters of newer kernels where the plugin wrote it and such a kernel shows."""
     if not (state.filter(by_plugin) == SHOWS_NEWER).any():
         return state
     return state.replace(PLUGIN_LETTERS, NEWER_LETTERS).zip_with(by_plugin, state)
 
 
 def states(fields: pl.DataFrame) -> pl.Series:
-    """Return the states in which threads leave (THREAD_STATE) from `state`, letters or numbers, and `prev`, the thread.
+    """Return the states (THREAD_STATE) of `state`, letters or numbers, in which the threads `prev` leave.
 
-    Numbers differ by kernel, and the text does not name it. A bit above 256 is set only before 4.14. Linux 4.14 and
-    4.15 wrote every state shifted by one, so that even the idle task left its CPU in state 1 (fixed by 3f5fe9fef5b2).
+    Numbers differ by kernel, and the text does not name it. A bit above 256 is set only before 4.14. Linux
+    4.14 and 4.15 wrote every state shifted by one, so that even the idle task left its CPU in state 1 (fixed
+    by 3f5fe9fef5b2).
     """
     numeric = fields["state"].str.contains(r"^(0x[0-9a-f]{1,15}|\d{1,18})$").fill_null(value=False)
     value = {
@@ -135,10 +140,10 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, threads: pl.DataFrame) -> pl
 
 
 def handovers(sched: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per two switches that follow each other on a CPU: came (thread, by the first), left (by the second).
+    """Return who came by a switch and who left by the next on that CPU: came, left, one row per two.
 
-    Where these differ, at least one switch between the two was not recorded. A loss that the recorder declares, a switch
-    from nothing to nothing, is not counted again.
+    Where these differ, at least one switch between the two was not recorded. A loss that the recorder
+    declares, a switch from nothing to nothing, is not counted again.
     """
     switches = sched.filter((pl.col("event") == "switch") & pl.col("cpu").is_not_null())
     switches = switches.select("ts_ns", "cpu", "prev", "next")
@@ -152,20 +157,21 @@ def gaps(handovers: pl.DataFrame) -> pl.DataFrame:
     return handovers.filter(pl.col("came") != pl.col("left"))
 
 
-#: Of fewer switches, and at fewer gaps, a loss may look the same by chance as a recording for some threads only.
+#: Of fewer switches, and at fewer gaps, a loss may look the same by chance as a recording for some threads
+#: only.
 FEWEST_SWITCHES, FEWEST_GAPS = 10, 2
 
 
 def threads_recorded(sched: pl.DataFrame, gaps: pl.DataFrame) -> int:
-    """Return for how many threads at least the trace was recorded, 0 if for all of them, or if one cannot tell.
+    """Return for how many threads at least the trace was recorded, 0 if for all, or if one cannot tell.
 
-    `set_event_pid` and `trace-cmd record -P` leave out the others, and the text does not say so. Such a recording holds
-    every switch to or from these threads and no other, every wake-up that they make or receive and no other; what seems
-    to be missing between its switches was left out, not lost.
+    `set_event_pid` and `trace-cmd record -P` leave out the others, and the text does not say so. Such a
+    recording holds every switch to or from these threads and no other, every wake-up that they make or
+    receive and no other; what seems to be missing between its switches was left out, not lost.
 
-    At a gap the thread that came and the one that leaves are both others: of a recorded thread, the switch between would
-    stand there. No switch and no wake-up may then join two of the others or of them and the idle task, and each thread
-    that must be a recorded one comes and leaves by turns.
+    At a gap the thread that came and the one that leaves are both others: of a recorded thread, the switch
+    between would stand there. No switch and no wake-up may then join two of the others or of them and the
+    idle task, and each thread that must be a recorded one comes and leaves by turns.
     """
     switch, pair = pl.col("event") == "switch", ["prev", "next"]
     switches = sched.filter(switch).drop_nulls(pair).sort("ts_ns", maintain_order=True)
@@ -196,10 +202,10 @@ def _take_turns(switches: pl.DataFrame, threads: pl.Series) -> bool:
 
 
 def losses(marks: pl.DataFrame) -> pl.DataFrame:
-    """Return `marks` (ts_ns, cpu and others), places where a recorder says that it lost events, as rows of `sched`.
+    """Return places where a recorder says that it lost events (ts_ns, cpu and others) as rows of `sched`.
 
-    Each is a switch from nothing known to nothing known: whoever builds intervals closes the one before it, and starts
-    the next, as unknown.
+    Each is a switch from nothing known to nothing known: whoever builds intervals closes the one before it,
+    and starts the next, as unknown.
     """
     nothing = {name: pl.lit(None, SCHED[name]) for name in ("prev", "prev_state", "next")}
     others = [name for name in marks.columns if name not in SCHED]

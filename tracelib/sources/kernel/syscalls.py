@@ -1,8 +1,9 @@
 """System calls: their entries and exits, by name or by number, as slices of category `os`.
 
-A thread is in one call at a time, so an entry and the next event of the same thread belong together if that is the exit
-of the same call. The name is the call's without `sys_` ("futex"), as nsys names its OS runtime calls. The number of a
-call means what it does on the machine that the call was made on, which a text need not name: `syscalls.toml`.
+A thread is in one call at a time, so an entry and the next event of the same thread belong together if that
+is the exit of the same call. The name is the call's without `sys_` ("futex"), as nsys names its OS runtime
+calls. The number of a call means what it does on the machine that the call was made on, which a text need not
+name: `syscalls.toml`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tracelib.words import counted
 if TYPE_CHECKING:
     from tracelib.sources.health import Remarks
 
-#: First words of the events of system calls, and whether they end one. Without a group, the call is told by its number.
+#: First words of the events of system calls, and whether they end one. Without a group, the call is told by
+#: its number.
 SPELLINGS = tuple(
     (re.compile(pattern), ends)
     for pattern, ends in (
@@ -30,7 +32,8 @@ SPELLINGS = tuple(
         (r"sys_enter_(\w+):", False),
         (r"sys_exit_(\w+):", True),
         (r"sys_(\w+)\(.*", False),
-        # "sys_futex -> 0x0"; the function tracer's "sys_futex <-caller" looks alike: its reader tells it apart
+        # "sys_futex -> 0x0"; the function tracer's "sys_futex <-caller" looks alike: its reader tells it
+        # apart
         (r"sys_(\w+)", True),
     )
 )
@@ -40,7 +43,8 @@ NUMBER = r"^(?:NR |id=(?:0x[0-9a-f]+ \()?)(-?\d+)\b"
 OF_SIGRETURN = -1
 #: Calls from which a thread that did not enter them returns: it is the new thread.
 BIRTHS = ("clone", "clone3", "fork", "vfork")
-#: Calls whose end the kernel does not tell by their name: they never return, or (the last) without their number.
+#: Calls whose end the kernel does not tell by their name: they never return, or (the last) without their
+#: number.
 ENDS = ("exit", "exit_group", "rt_sigreturn")
 #: A machine is known by its usual calls only where these are more than this share of all calls.
 LEAST_USUAL = 0.25
@@ -54,7 +58,7 @@ class Edge(NamedTuple):
 
 
 def edge_of(word: str) -> Edge | None:
-    """Return what the first word of an event (`sys_enter_futex:`, `sys_exit:`) says, None if it is no system call."""
+    """Return what an event's first word (`sys_enter_futex:`) says, None if it is not a system call."""
     for pattern, ends in SPELLINGS:
         if found := pattern.fullmatch(word):
             return Edge(found[1] if pattern.groups else "", ends)
@@ -91,7 +95,7 @@ def machine_of(numbers: pl.Series) -> str | None:
 
 
 def _machine(uname: str | None, numbers: pl.Series, remarks: Remarks) -> str | None:
-    """Return the machine on which calls of these numbers were made, and say where the file does not name it."""
+    """Return the machine on which calls of these numbers were made; say where the file does not name it."""
     if uname is not None:
         return next((name for name, machine in machines().items() if machine.uname == uname), None)
     machine = machine_of(numbers)
@@ -109,7 +113,7 @@ def _machine(uname: str | None, numbers: pl.Series, remarks: Remarks) -> str | N
 
 
 def names_of(numbers: pl.Series, machine: str | None) -> pl.Series:
-    """Return the name of each call; "syscall 9999" where the number, or the machine, is not in `syscalls.toml`."""
+    """Return the name of each call, "syscall 9999" where number or machine are not in `syscalls.toml`."""
     calls = machines()[machine].numbers if machine else {}
     names = {number: call for call, number in calls.items()} | {OF_SIGRETURN: "rt_sigreturn"}
     number = pl.col("number")
@@ -137,12 +141,13 @@ def slices(
     Parameters
     ----------
     edges
-        ts_ns, thread Int32, call Categorical, ends, raw Boolean (told by number), number: one row per entry or exit, in
-        the order of the file. A call told by name and by number counts once, by name.
+        ts_ns, thread Int32, call Categorical, ends, raw Boolean (told by number), number: one row per entry
+        or exit, in the order of the file. A call told by name and by number counts once, by name.
     sched
         The frame `sched`: a thread that left its CPU for good is in no call any more.
     during
-        First and last time of the whole trace: a call that began before it, or did not end in it, is cut there.
+        First and last time of the whole trace: a call that began before it, or did not end in it, is cut
+        there.
     remarks
         Gets what could not be paired, and how numbers became names.
     uname

@@ -12,8 +12,9 @@ from tracelib.schema import IDLE, THREADS
 
 #: What stands in place of a name that the kernel has forgotten, or that perf never learned.
 STAND_IN = r"^(?::-?\d+|<\.\.\.>)$"
-#: Subtracted from the places of names that count only where no other is shown. perf keeps track of names and prints the
-#: present one in heads, with what a kworker works on; ftrace prints there what it last remembered, cut in latency format.
+#: Subtracted from the places of names that count only where no other is shown. perf keeps track of names and
+#: prints the present one in heads, with what a kworker works on; ftrace prints there what it last remembered,
+#: cut in latency format.
 LESS_TRUSTED = 2**62
 NAMES = pl.Schema({"tid": pl.Int64, "name": pl.String, "last": pl.Int64})
 PROCESSES = pl.Schema({"tid": pl.Int64, "pid": pl.Int64, "last": pl.Int64})
@@ -25,10 +26,11 @@ def threads(names: pl.DataFrame, processes: pl.DataFrame, host: str | None = Non
     Parameters
     ----------
     names
-        tid, name (null = only the id is shown), last (place in the file; see LESS_TRUSTED). A thread is given its latest name.
+        tid, name (null = only the id is shown), last (place in the file; see LESS_TRUSTED). A thread is given
+        its latest name.
     processes
-        tid, pid, last (of several processes of one thread the one with the highest counts). The id of a process is also
-        the id of its first thread.
+        tid, pid, last (of several processes of one thread the one with the highest counts). The id of a
+        process is also the id of its first thread.
     host
         Of all threads, null where the file does not tell.
 
@@ -60,7 +62,7 @@ def threads(names: pl.DataFrame, processes: pl.DataFrame, host: str | None = Non
 
 
 def number_of(tid: pl.Series, threads: pl.DataFrame) -> pl.Series:
-    """Return each tid's row in `threads` (Int32): IDLE for 0, the idle task of each CPU; null for null or unknown."""
+    """Return each tid's row in `threads`: IDLE for 0, each CPU's idle task; null for null or unknown."""
     tids = threads["tid"].to_numpy()
     wanted = tid.fill_null(-1).to_numpy()
     place = np.searchsorted(tids, wanted)

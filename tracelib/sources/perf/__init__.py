@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelib.sources.format import Format, InPerfetto
-from tracelib.sources.perf.patterns import (
+from tracelib.sources.perf.heads import (
     DEPARTED,
     FTRACE_HEAD,
     FTRACE_HEADER,
@@ -84,7 +84,7 @@ def read(path: Path) -> Trace:
 
         return read_binary(path)
     if _is_json(start):
-        from tracelib.sources.perf.convert import read_json  # noqa: PLC0415
+        from tracelib.sources.perf.json_export import read_json  # noqa: PLC0415
 
         return read_json(path)
     from tracelib.sources.perf.script import read_text  # noqa: PLC0415

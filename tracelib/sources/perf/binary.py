@@ -26,8 +26,6 @@ from tracelib.sources.perf.script import UNTIMED, read_text
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
-__all__ = ["command", "read_binary"]
-
 FORMAT = "perf.data"
 SECONDS = 600
 #: What perf says of events that lack a field; it prints the others all the same.
@@ -37,7 +35,8 @@ IDLE_TALK = ("not valid for", "[ perf ", "Warning: Kernel address maps", "Proces
 def command(perf: str, path: str) -> list[str]:
     """Return the command that turns the recording at `path` into the text that `read_text` reads.
 
-    No inlined frames: finding them starts another program for every address. -f: the file may be another user's.
+    No inlined frames: finding them starts another program for every address. -f: the file may be another
+    user's.
     """
     shown = ["--header", "--ns", "--show-switch-events", "--show-lost-events"]
     return [perf, "script", *shown, "--no-inline", "-f", "-F", "+pid", "-i", path]
@@ -82,7 +81,10 @@ def _advice(error: BadTrace, by_hand: str) -> str:
     """Return what to do about a recording of which perf printed nothing that could be read."""
     if UNTIMED in error.reason:
         return "Record again with times: perf record -T"
-    return f"A perf at least as new as the one that recorded may read it. Run there: {by_hand}, and give that text."
+    return (
+        "A perf at least as new as the one that recorded may read it. "
+        f"Run there: {by_hand}, and give that text."
+    )
 
 
 def _unpacked(path: Path, folder: Path) -> Path:

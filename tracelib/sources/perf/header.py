@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelib.sources.kernel.clocks import clock_named, clock_numbered
-from tracelib.sources.perf.patterns import MODIFIERS, PROBE, TRACEPOINT
+from tracelib.sources.perf.heads import MODIFIERS, PROBE, TRACEPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ SYSTEM_WIDE = re.compile(r"\s(?:-\w*a\w*|--all-cpus|-C|--cpu)(?:\s|=|\d|$)")
 
 @dataclass(frozen=True)
 class Header:
-    """`clock` as in `tracelib.schema.SOURCES`; `wall_offset_ns` None where the file does not tie it to wall time."""
+    """`clock` as in `schema.SOURCES`; `wall_offset_ns` None where the file does not tie it to wall time."""
 
     present: bool = False
     host: str | None = None
@@ -78,12 +78,12 @@ def _clock(clockid: str | None) -> str:
 
 
 def clock_of(clockid: int | None, command: list[str]) -> str:
-    """Return the clock of a recording: by its number (clock_gettime(2)), else by what `perf record` was asked for."""
+    """Return a recording's clock by its number (clock_gettime(2)), else by `perf record`'s command line."""
     return _clock_of_command(command) if clockid is None else clock_numbered(clockid)
 
 
 def wall_offset(clock: str, clock_ns: int | None, wall_ns: int | None) -> int | None:
-    """Return wall time minus the recording's clock from the pair that perf took at its start, None without it."""
+    """Return wall time minus the clock by the pair that perf took at its start, None without it."""
     if clock == "realtime":
         return 0
     offset = None if clock_ns is None or wall_ns is None else wall_ns - clock_ns
@@ -91,7 +91,7 @@ def wall_offset(clock: str, clock_ns: int | None, wall_ns: int | None) -> int | 
 
 
 def tracepoints_of(command: list[str]) -> list[str]:
-    """Return the tracepoints that a `perf record` command line names, and those tools of perf that record their own."""
+    """Return the tracepoints that a `perf record` command line names, and perf's tools with their own."""
     own = [word for word in command[1:2] if word in TRACING and "record" in command[2:4]]
     spoken = " ".join(command[: command.index("--")] if "--" in command else command)
     events = [name for group in EVENTS.findall(spoken) for name in re.split(r"[,{}]+", group)]
@@ -103,13 +103,13 @@ def tracepoints_of(command: list[str]) -> list[str]:
 
 
 def _clock_of_command(command: list[str]) -> str:
-    """Return the clock that a `perf record` command line asks for (-k, --clockid), "local" if it asks for none."""
+    """Return the clock that a `perf record` command line asks for (-k, --clockid), else "local"."""
     spoken = re.search(r"(?:^|\s)(?:-k[= ]?|--clockid[= ])(\S+)", " ".join(command))
     return _clock(spoken[1] if spoken else None)
 
 
 def _wall_offset(values: dict[str, str]) -> int | None:
-    """Return wall time minus the recording's clock, from the pair that perf took at its start; exact integers."""
+    """Return wall time minus the clock by the pair that perf took at its start; exact integers."""
     if _clock(values.get("clockid")) == "realtime":
         return 0
     pair = REFERENCE.search(values.get("reference time", ""))

@@ -1,23 +1,92 @@
-"""The distinct parts of event heads: who and where (before the time), what (behind it)."""
+"""The head of an event in `perf script` text: who and where (before the time), what (behind it).
+
+From tools/perf/builtin-script.c (`perf_sample__fprintf_start`, `process_event`) and
+tools/perf/util/evsel_fprintf.c::
+
+    comm  pid/tid  [cpu] misc  seconds.fraction:  period  event: what the event says
+    <tab>             ip symbol+0xoffset (library)
+
+Every part of the first line is optional (`-F`). A thread's name has at most 15 bytes and may hold anything:
+blanks, brackets, colons, digits. So the head is anchored on the right-most `tid [cpu] seconds.fraction:` that
+leaves a name of at most 16 characters before it. The expressions are in the syntax that Polars and Python
+share.
+"""
 
 from __future__ import annotations
 
 import polars as pl
 
-from tracelib.sources.perf.patterns import (
-    EVENT,
-    LATENCY_PREFIX,
-    MODIFIERS,
-    PREFIX,
-    PROBE,
-    PROBED,
-    TRACEPOINT,
-    VIRTUAL,
+#: perf prints one negative id, -1, where a thread had left already; ftrace writes "name-1234".
+_ID = r"(?:-1|\d+)"
+_THREAD = rf"{_ID}(?:/{_ID})?"
+_CPU = r"\[-?\d+\]"
+
+#: Right end of what stands before the first ": " of a head in the usual layout.
+HEAD_TAIL = rf"(?:^|\s){_THREAD}\s+(?:{_CPU}\s+)?\d+\.\d{{6,9}}$"
+#: What follows the first ": " still looks like a head: the name itself holds ": ", take the careful way.
+NAME_HOLDS_HEAD = rf"^.{{0,15}}\s{_THREAD}\s+(?:{_CPU}\s+)?\d+\.\d{{1,9}}:"
+#: A whole head: all before the seconds' point, the fraction, all behind the colon.
+HEAD = (
+    rf"^(?P<base>\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\S+\s+){{0,2}}?\d+)"
+    r"\.(?P<fraction>\d{1,9}):(?:\s(?P<says>.*))?$"
+)
+#: A head without a thread, or with an overlong name.
+LOOSE_HEAD = r"^(?P<base>(?:.*?\s)?\d+)\.(?P<fraction>\d{1,9}):(?:\s(?P<says>.*))?$"
+#: The same without a time: good only to say so.
+NO_TIME_HEAD = rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\d+\s+)?[\w/=,.-]+(?::[\w-]+)*:(?:\s|$)"
+
+#: A head without a thread (`-F -tid`) of an event that only perf calls so: ftrace's lines look alike
+#: otherwise.
+NO_THREAD_HEAD = (
+    r"^\s*(?:\S.{0,15}?\s+)?(?:\[\d+\]\s+)?\d+\.\d{6,9}:\s+(?:\d+\s+)?(?:cpu_\w+/)?(?:cpu-clock|task-clock|(?:cpu-|ref-|bus-)?cycles|"
+    r"instructions|branch-misses|branches|cache-misses|cache-references|(?:page|minor|major)-faults|context-switches|"
+    r"cpu-migrations)\b"
 )
 
-__all__ = ["KIND", "events", "prefixes"]
+#: A head of ftrace or trace-cmd, whose names may end in a blank and a number; perf's own of a thread that had
+#: left looks like one.
+FTRACE_HEADER = r"(?m)^# tracer: \S+\s*$"
+FTRACE_HEAD = (
+    r"^.*?-\d+(?:\s+\(\s*[\d-]+\))?\s+(?:\[\d{1,6}\](?:\s+[^\s\d\[\](]\S{3,5})?|\d{1,6}[^\s\d\[\](]\S{3,5})\s*"
+    r"\d{1,19}(?:\.\d{1,9})?(?:us[ +!#*@$]?)?\s*:\s+\S"
+)
+DEPARTED = r"^\s*(?::-1\s+(?:-1/)?-1|-1/-1)\s"
 
-#: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own, but for `switched`: PERF_RECORD_SWITCH….
+#: Before the name, of a guest (`-F +machine_pid,+vcpu`).
+VIRTUAL = r"^\s*(?:VM:\s*\d+\s+(?:VCPU:\d+\s+)?|VCPU:\d+\s+)"
+#: After the cpu: `-F +misc` (letters), `-F +tod` (date and time of day).
+_EXTRAS = r"(?:\s+[KUHGgMESp]{1,6})?(?:\s+\d{4}-\d\d-\d\d\s+[\d:.]+)?"
+#: `-F …` layouts of what stands before the time, tried in turn.
+PREFIX = (
+    rf"^\s*(?P<comm>\S.{{0,15}}|\S)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
+    rf"^\s*(?P<comm>\S.*?)\s+(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
+    rf"^\s*(?P<comm>)(?P<thread>{_THREAD})(?:\s+\[(?P<cpu>-?\d+)\])?{_EXTRAS}$",
+    rf"^\s*(?P<comm>)(?P<thread>)\[(?P<cpu>-?\d+)\]{_EXTRAS}$",
+    r"^\s*(?P<comm>\S.{0,15}?)?(?P<thread>)\s*(?:\[(?P<cpu>-?\d+)\])?$",
+)
+#: `-L` (latency format): name cut to 8 bytes, thread of at least 5 columns (7 in newer versions), cpu of 3
+#: without brackets. Threads whose names end in numbers look so in other layouts: it is one only where most
+#: heads fit.
+_5_WIDE = r"(?: {4}\d| {3}\d\d| {2}\d{3}| \d{4}|\d{5,}| {3}-1)"
+LATENCY_PREFIX = (
+    rf"^(?:(?P<comm>.{{2,8}}) )?(?P<thread> *{_5_WIDE}(?:/{_ID})?) +"
+    rf"(?P<cpu> -1| {{2}}\d| \d\d|\d{{3,5}}){_EXTRAS}$"
+)
+
+#: Behind the time: period, event, the rest. Branch traces may name a kind of branch in place of an event.
+EVENT = (
+    r"^\s*(?:(?P<period>\d+)\s+)?(?:(?P<event>\S+?):(?:\s+|$)"
+    r"|(?P<branch>PERF_RECORD_\w+|(?:call|return|jmp|jcc|int|iret|syscall|sysret|async|hw|tx|tr|vmentry|vmexit)\b)\s*)?(?P<rest>.*)$"
+)
+#: `system:name`, as opposed to `cycles:u`, whose part behind the colon holds only modifiers.
+TRACEPOINT = r"^[A-Za-z_][\w.-]*:[A-Za-z_]\w*$"
+MODIFIERS = r"^[\w/=,.-]*:[ukhIGHpPSDeWbRX]+$"
+#: A probe may have such a name, too: its group, or the address with which its text begins, tells.
+PROBE = r"^(?:probe|sdt)(?:_\w+)?:"
+PROBED = r"^\([0-9a-f]+(?: <- [0-9a-f]+)?\)(?:\s|$)"
+
+#: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own, but for `switched`:
+#: PERF_RECORD_SWITCH….
 KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoint", "record", "switched"])
 #: A line that `-F +metric` adds to an event: no event of its own.
 METRIC = "metric"
@@ -37,8 +106,9 @@ SCHEDULER = {
 def prefixes(base: pl.Series) -> pl.DataFrame:
     """Return one row per `base`, the text before a time's point.
 
-    Columns: `comm` (String, null = not printed), `pid` and `tid` (Int64, null = not printed; a single number is the
-    tid), `cpu` (Int32, null = not printed, or "-1"), `seconds` (Int64, null = no time that fits 64 bits of nanoseconds).
+    Columns: `comm` (String, null = not printed), `pid` and `tid` (Int64, null = not printed; a single number
+    is the tid), `cpu` (Int32, null = not printed, or "-1"), `seconds` (Int64, null = no time that fits 64
+    bits of nanoseconds).
     """
     cut = pl.DataFrame({"base": base}).select(
         pl.col("base").str.extract(r"(\d+)$").cast(pl.Int64, strict=False).alias("seconds"),
@@ -77,7 +147,7 @@ def prefixes(base: pl.Series) -> pl.DataFrame:
 
 
 def events(says: pl.Series) -> pl.DataFrame:
-    """Return one row per `says`, the text behind a time: `period` (Int64), `event`, `rest` (String), `kind`."""
+    """Return one row per `says`, the text behind a time: `period` (Int64), `event`, `rest`, `kind`."""
     parts = pl.DataFrame({"says": says}).select(pl.col("says").str.extract_groups(EVENT).struct.unnest())
     name = pl.coalesce("event", "branch")
     probe = name.str.contains(PROBE) | pl.col("rest").str.contains(PROBED)

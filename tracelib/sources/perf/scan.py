@@ -1,34 +1,231 @@
-"""One pass over a block of `perf script` text: heads cut by slices, every string that repeats turned into a code.
+"""The text of `perf script` as tables: heads cut by slices, every string that repeats turned into a code.
 
-A recording repeats itself: a few thousand distinct call-chain lines, heads that differ only in the time's fraction. So a
-line is cut into parts by fixed slices (checked, and given to a regular expression where they do not fit), the parts are
-dictionary-encoded, and only distinct parts are ever parsed (`heads`, `frames`).
+A recording repeats itself: a few thousand distinct call-chain lines, heads that differ only in the time's
+fraction. So a line is cut into parts by fixed slices (checked, and given to a regular expression where they
+do not fit), the parts are dictionary-encoded, and only distinct parts are ever parsed (`heads`,
+`call_chains`). The text is cut between events into blocks, of which two are scanned at a time.
 """
 
 from __future__ import annotations
 
+import re
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import polars as pl
 
+from tracelib.errors import BadTrace
+from tracelib.sources.files import open_stream
 from tracelib.sources.kernel.interning import Texts
-from tracelib.sources.perf.patterns import FRAME, HEAD, HEAD_TAIL, LOOSE_HEAD, NAME_HOLDS_HEAD, PHYSICAL
-from tracelib.sources.text import lines
+from tracelib.sources.perf import call_chains, heads
+from tracelib.sources.perf.header import Header, of_lines
+from tracelib.sources.text import CHUNK, lines, pieces
 
 if TYPE_CHECKING:
+    import io
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
+#: Bytes; a block without a place to cut is cut anywhere: memory stays bounded whatever the input.
+LONGEST_BLOCK = 2 * CHUNK
+LOOK_BACK = 1 << 16
+#: A line end before a line that can only be the head of an event: neither blank nor indented like a frame.
+BEFORE_HEAD = re.compile(rb"\n(?=[ ]{0,16}[^\s])(?![ ]*[0-9a-f]+ )")
+THREADS = 2
 EXCERPT = 200
-#: Bytes; a longer line is neither a head nor a frame (the longest mangled names have some thousands of characters).
+#: Bytes; a longer line is neither a head nor a frame (the longest mangled names have some thousands of
+#: characters).
 LONGEST_LINE = 1 << 16
 HEAD_COLUMNS = pl.Schema({"line": pl.UInt32, "base": pl.String, "fraction": pl.String, "says": pl.String})
+
+Made = TypeVar("Made")
+
+
+@dataclass
+class Text:
+    """A scanned file: its blocks joined, its distinct parts parsed.
+
+    `events` has one row per accepted head, in the order of the file: `ts_ns`, `base`, `says` (codes), `kind`;
+    `frames` one row per call-chain line: `event` (row of `events`), `frame` (row of `chain_lines`, which has
+    what `call_chains.parse` says of each distinct line).
+    """
+
+    events: pl.DataFrame
+    frames: pl.DataFrame
+    bases: pl.DataFrame
+    says: pl.DataFrame
+    chain_lines: pl.DataFrame
+    header: Header
+    other: pl.DataFrame
+    orphans: int
+    damaged: int
+    ending: Ending
+    damage: str | None
+    lost_bytes: int
+
+
+def scanned(path: Path) -> Text:
+    """Return the file scanned, its heads accepted or moved to the lines that were not understood."""
+    tables, ending = Tables(), Ending()
+    try:
+        with open_stream(path) as stream:
+            scans = list(overlapped(lambda block: scan(block, tables), ending.of(blocks(stream))))
+            damage, lost_bytes = stream.damage, stream.lost_bytes
+    except OSError as error:
+        raise BadTrace(path, "perf script text", "", str(error)) from error
+    base_texts, texts, frame_texts = (table.all() for table in (tables.base, tables.says, tables.frame))
+    bases = heads.prefixes(base_texts)
+    says = heads.events(texts)
+    all_heads, all_frames = _laid_end_to_end(scans or [scan(b"", tables)])
+    accepted = _accepted(all_heads, bases, says)
+    refused = all_heads.filter(~accepted)
+    owned = accepted.gather(all_frames["event"])
+    place = (accepted.cum_sum().cast(pl.Int64) - 1).gather(all_frames["event"])
+    chain_lines = call_chains.parse(frame_texts)
+    is_frame = chain_lines["symbol"].is_not_null().gather(all_frames["frame"])
+    stray = _as_other(frame_texts.gather(all_frames.filter(owned & ~is_frame)["frame"]))
+    return Text(
+        events=_events(all_heads.filter(accepted), bases, says),
+        frames=all_frames.with_columns(place.alias("event")).filter(owned & is_frame),
+        bases=bases,
+        says=says,
+        chain_lines=chain_lines,
+        header=of_lines(line for part in scans for line in part.comments),
+        other=pl.concat([*(part.other for part in scans), stray, _as_lines(refused, base_texts, texts)]),
+        orphans=sum(part.orphans for part in scans) + int((~owned).sum()),
+        damaged=sum(part.damaged for part in scans),
+        ending=ending,
+        damage=damage,
+        lost_bytes=lost_bytes,
+    )
+
+
+def _laid_end_to_end(scans: list[Scan]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the heads of all blocks, and their frames, whose `event` now counts through the file."""
+    first = np.cumsum([0, *(part.heads.height for part in scans)])
+    frames = [
+        part.frames.with_columns(pl.col("event") + int(at)) for part, at in zip(scans, first, strict=False)
+    ]
+    return pl.concat([part.heads for part in scans]), pl.concat(frames)
+
+
+def _as_lines(refused: pl.DataFrame, base: pl.Series, says: pl.Series) -> pl.DataFrame:
+    """Return refused heads as lines that were not understood, an ellipsis for their fraction."""
+    line = pl.concat_str(base.gather(refused["base"]), pl.lit(".…: "), says.gather(refused["says"]))
+    return _as_other(pl.select(line).to_series())
+
+
+def _as_other(line: pl.Series) -> pl.DataFrame:
+    """Return `line` as `other` has them, those without a visible character left out."""
+    text = line.alias("text").to_frame().filter(pl.col("text").str.strip_chars() != "")
+    return text.with_columns(pl.col("text").str.len_bytes().alias("bytes"))
+
+
+def _accepted(all_heads: pl.DataFrame, bases: pl.DataFrame, says: pl.DataFrame) -> pl.Series:
+    """Say for each head whether it is one.
+
+    It has a time and a thread; where most have no thread (`-F time,event,…`) an event will do in its place.
+    """
+    timed = bases["seconds"].is_not_null().gather(all_heads["base"]) & all_heads["fraction_ns"].is_not_null()
+    with_thread = bases["tid"].is_not_null().gather(all_heads["base"]) & timed
+    with_event = says["event"].is_not_null().gather(all_heads["says"]) & timed
+    return with_thread if with_thread.sum() * 2 > with_event.sum() else with_event
+
+
+def _events(accepted: pl.DataFrame, bases: pl.DataFrame, says: pl.DataFrame) -> pl.DataFrame:
+    seconds = bases["seconds"].gather(accepted["base"])
+    return accepted.select(
+        (seconds * 10**9 + accepted["fraction_ns"]).alias("ts_ns"),
+        "base",
+        "says",
+        says["kind"].gather(accepted["says"]),
+    )
+
+
+def blocks(stream: io.RawIOBase, size: int = CHUNK) -> Iterator[bytes]:
+    """Yield the stream's bytes in pieces of about `size` that end between two events, or with the file."""
+    return pieces(stream, size, _between_events, LONGEST_BLOCK)
+
+
+def _between_events(data: bytearray, filled: int) -> int:
+    """Return how many of the `filled` bytes of `data` are whole events, 0 if no cut is found.
+
+    Most recordings close each event with an empty line; those without call chains have one event a line.
+    """
+    for empty_line in (b"\n\n", b"\n\r\n"):
+        if (at := data.rfind(empty_line, 0, filled)) >= 0:
+            return at + len(empty_line)
+    start = max(0, filled - LOOK_BACK)
+    last = max((match.end() for match in BEFORE_HEAD.finditer(data, start, filled)), default=0)
+    return last or data.rfind(b"\n", 0, filled) + 1 if filled >= LONGEST_BLOCK else last
+
+
+def overlapped(work: Callable[[bytes], Made], pieces: Iterable[bytes]) -> Iterator[Made]:
+    """Yield `work(piece)` of each piece in order, the next under way meanwhile (Polars has no GIL)."""
+    waiting: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for piece in pieces:
+            waiting.append(pool.submit(work, piece))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@dataclass
+class Ending:
+    """The end of a text that may have been cut; final once `of` is exhausted."""
+
+    dropped_bytes: int = 0
+    dropped: str = ""  # the line that is not whole
+    open_chain: bool = False  # no empty line closes the last call chain: it may lack its outer frames
+
+    def of(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield `pieces`, the last without an event that was cut."""
+        held = None
+        for piece in pieces:
+            if held is not None:
+                yield held
+            held = piece
+        if held is not None:
+            yield self._whole(held)
+
+    def _whole(self, piece: bytes) -> bytes:
+        """Return `piece` without a cut event: a last line without an end whose right part is missing.
+
+        A line that ends with the closing bracket of a library is whole even without a line end (an editor may
+        have taken that away). Of other lines nobody can say so.
+        """
+        if piece.endswith(b"\n"):
+            self.open_chain = _in_chain(piece)
+            return piece
+        last = piece.rfind(b"\n") + 1
+        if piece.rstrip().endswith(b")") and b" (" in piece[last:]:
+            self.open_chain = True
+            return piece
+        start = last
+        while start > 0 and piece[start : start + 1] == b"\t":
+            start = piece.rfind(b"\n", 0, start - 1) + 1
+        self.dropped_bytes = len(piece) - start
+        self.dropped = piece[last : last + 200].decode(errors="replace")
+        return piece[:start]
+
+
+def _in_chain(piece: bytes) -> bool:
+    """Say whether the text ends behind a frame, in a recording that closes its chains with empty lines."""
+    last = piece[piece.rfind(b"\n", 0, len(piece) - 1) + 1 :]
+    return last.startswith(b"\t") and b"\n\n" in piece.replace(b"\r\n", b"\n")
 
 
 @dataclass
 class Tables:
-    """The distinct strings of a file: what stands before the time's point, behind the time, and in call-chain lines."""
+    """The distinct strings of a file: before the time's point, behind the time, and of call-chain lines."""
 
     base: Texts = field(default_factory=Texts)
     says: Texts = field(default_factory=Texts)
@@ -39,9 +236,9 @@ class Tables:
 class Scan:
     """What a block holds, in the order of the file.
 
-    `heads`: base and says (codes), fraction_ns. `frames`: event (place in `heads`), frame (code). `other`: lines that
-    are neither: text (cut short), bytes. `comments`: header lines. `orphans`: call-chain lines without a head. `damaged`: places that
-    are no UTF-8.
+    `heads`: base and says (codes), fraction_ns. `frames`: event (place in `heads`), frame (code). `other`:
+    lines that are neither: text (cut short), bytes. `comments`: header lines. `orphans`: call-chain lines
+    without a head. `damaged`: places that are not UTF-8.
     """
 
     heads: pl.DataFrame
@@ -97,7 +294,7 @@ def scan(block: bytes, tables: Tables) -> Scan:
 
 
 def _blank(line: pl.Series, indented: pl.Series) -> pl.Series:
-    """Say in which of the indented lines nothing stands: they are no frames, and the call chain goes on behind them."""
+    """Say which of the indented lines are blank: not frames, and the call chain goes on behind them."""
     places = (indented & (line.str.ends_with("\t") | line.str.ends_with(" "))).arg_true()
     return _mask(places.filter(line.gather(places).str.strip_chars() == ""), len(line))
 
@@ -106,14 +303,15 @@ def _comments(line: pl.Series) -> pl.Series:
     """Say which lines are the header's: not the event of a thread whose name starts with "#"."""
     mask = line.str.starts_with("# ") | (line == "#")
     places = mask.arg_true()
-    events = places.filter(line.gather(places).str.contains(HEAD))
+    events = places.filter(line.gather(places).str.contains(heads.HEAD))
     return mask & ~_mask(events, len(line)) if len(events) else mask
 
 
 def _cut(line: pl.Series, places: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
     """Return the heads in the usual layout, cut, and the places of the lines that do not fit it.
 
-    The time's fraction has one width throughout, so it is a slice off the end of all that stands before the first ": ".
+    The time's fraction has one width throughout, so it is a slice off the end of all that stands before the
+    first ": ".
     """
     cut = pl.DataFrame({"line": places, "text": line.gather(places)}).with_columns(
         pl.col("text").str.splitn(": ", 2).struct.rename_fields(["left", "says"]).struct.unnest()
@@ -123,18 +321,18 @@ def _cut(line: pl.Series, places: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
         return pl.DataFrame(schema=HEAD_COLUMNS), places
     usual = cut.select(
         (
-            pl.col("left").str.contains(HEAD_TAIL)
+            pl.col("left").str.contains(heads.HEAD_TAIL)
             & (pl.col("left").str.tail(width + 1).str.head(1) == ".")
-            & ~pl.col("says").str.contains(NAME_HOLDS_HEAD)
+            & ~pl.col("says").str.contains(heads.NAME_HOLDS_HEAD)
         ).fill_null(value=False)
     ).to_series()
-    heads = cut.filter(usual).select(
+    usual_heads = cut.filter(usual).select(
         pl.col("line").cast(pl.UInt32),
         pl.col("left").str.head(-width - 1).alias("base"),
         pl.col("left").str.tail(width).alias("fraction"),
         "says",
     )
-    return heads, places.filter(~usual)
+    return usual_heads, places.filter(~usual)
 
 
 def _fraction_width(left: pl.Series) -> int:
@@ -147,19 +345,19 @@ def _cut_carefully(line: pl.Series, places: pl.Series) -> tuple[pl.DataFrame, pl
     """Return heads, places of call-chain lines and places of other lines, by regular expressions."""
     text = pl.DataFrame({"line": places.cast(pl.UInt32), "text": line.gather(places)})
     found = []
-    for pattern in (HEAD, LOOSE_HEAD):
+    for pattern in (heads.HEAD, heads.LOOSE_HEAD):
         groups = text.with_columns(pl.col("text").str.extract_groups(pattern).struct.unnest())
         found.append(groups.filter(pl.col("base").is_not_null()).select(HEAD_COLUMNS.names()))
         text = groups.filter(pl.col("base").is_null()).select("line", "text")
     frame = text.select(
-        pl.col("text").str.extract_groups(FRAME).struct.field("library").is_not_null()
+        pl.col("text").str.extract_groups(call_chains.FRAME).struct.field("library").is_not_null()
         | (
             pl.col("text").str.contains(r"^\s+[0-9a-f]{6,16}(?:\s|$)")
-            & ~pl.col("text").str.contains(PHYSICAL)
+            & ~pl.col("text").str.contains(call_chains.PHYSICAL)
         )
     ).to_series()
-    heads = pl.concat(found).with_columns(pl.col("says").fill_null(""))
-    return heads, text["line"].filter(frame), text["line"].filter(~frame)
+    careful_heads = pl.concat(found).with_columns(pl.col("says").fill_null(""))
+    return careful_heads, text["line"].filter(frame), text["line"].filter(~frame)
 
 
 def _mask(places: pl.Series, length: int) -> pl.Series:
@@ -175,9 +373,9 @@ def _owners(
 
     A head that could not be read thus takes its frames with it, in place of leaving them to the event before.
     """
-    heads = np.zeros(len(empty), np.int64)
-    heads[head] = 1
-    owner = np.cumsum(heads)[frame] - 1
+    is_head = np.zeros(len(empty), np.int64)
+    is_head[head] = 1
+    owner = np.cumsum(is_head)[frame] - 1
     if not len(frame) or not len(head):
         return owner, np.zeros(len(frame), dtype=bool)
     paragraph = np.cumsum(empty, dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""What perf prints for any usual `-F` list, and what other producers of its format print."""
+"""Heads in every layout that `perf script -F` prints, and texts that are not perf's."""
 
 import polars as pl
 import pytest
@@ -6,6 +6,8 @@ import pytest
 from tracelib.errors import BadTrace
 
 CHAIN = "\t    7f00 foo+0x1 (/lib/x.so)\n\t    7f10 main+0x2 (/bin/app)\n\n"
+
+
 NAMES = [
     "my thread [x]",
     "a:b/c 123 [1]",
@@ -95,91 +97,12 @@ def test_field_lists(load, head, expected):
     assert trace.sources["skipped_bytes"][0] == 0
 
 
-@pytest.mark.parametrize(
-    ("line", "symbol", "library"),
-    [
-        (
-            "\t  7f00 bar<int (*)(int), a b>::operator()(int) const+0x2 (/lib/x)",
-            "bar<int (*)(int), a b>::operator()(int) const",
-            "/lib/x",
-        ),
-        ("\t  7f00 foo+0x2 (/memfd:x y (deleted))", "foo", "/memfd:x y (deleted)"),
-        ("\t  7f00 [unknown] ([unknown])", "[unknown]", "[unknown]"),
-        (
-            "\t  7f00 py::Foo.bar:/a/b c.py+0x1 (/tmp/perf-12.map)",
-            "py::Foo.bar:/a/b c.py",
-            "/tmp/perf-12.map",
-        ),
-        (
-            "\t  7f00 RegExp:[&<>\"'] /a (x).js (/tmp/perf-1.map)",
-            "RegExp:[&<>\"'] /a (x).js",
-            "/tmp/perf-1.map",
-        ),
-        ("\t  7f00 inlined_function (inlined)", "inlined_function", None),
-        ("\t  7f00 foo+0x2 (/lib/x+0x1234)", "foo", "/lib/x"),
-        ("\t  7f00 foo", "foo", None),
-        ("\t  7f00", "[unknown]", None),
-        ("\t  7f00 (/lib/x.so)", "[unknown]", "/lib/x.so"),
-        ("\t  7f00 (anonymous namespace)::f() (/lib/x.so)", "(anonymous namespace)::f()", "/lib/x.so"),
-        ("\t  7f00 f\x00\x1boo (/l)", "f\x00\x1boo", "/l"),
-        ("        ffffffff8103d0ca native_write ([kernel.kallsyms])", "native_write", "[kernel.kallsyms]"),
-        ("ffffffff8103d0ca native_write ([kernel.kallsyms])", "native_write", "[kernel.kallsyms]"),
-    ],
-)
-def test_call_chain_lines(load, line, symbol, library):
-    trace = load(f"x 7/8 [003] 5.000001: 12 cycles: \n{line}\n\n")
-    assert _chains(trace) == [[(symbol, library)]]
-    assert trace.sources["skipped_bytes"][0] == 0
-
-
-def test_a_branch_row_keeps_where_it_came_from(load):
-    trace = load(
-        "8/9  108652.292046895:  1   branches:uH:   return      c8631f Base.fun_48+0xf (foo.exe) =>  bcd5dc Time_now.f+0x2c (foo.exe)\n"
-        "8/9  108652.292046896:  1   branches:uH:   tr strt     0 [unknown] (foo.so) =>  404bf2 chan+0x372 (foo.so)\n"
-        "8/9  108652.292046897:  jmp   439421 execute+0x61 =>  43942c execute+0x6c\n"
-    )
-    assert _chains(trace) == [[("Base.fun_48", "foo.exe")], [("[unknown]", "foo.so")], [("execute", None)]]
-    assert trace.samples["event"].cast(pl.String).to_list() == ["branches:uH", "branches:uH", "jmp"]
-
-
-def test_an_address_on_the_head_is_a_chain_of_one(load):
-    trace = load(
-        "x 8 [000] 1.000001: cycles:  ffffffff96613abf foo+0x1 0xffffffff96612350/0xffffffff96613a9a/P/-/-/0/  0x0/0x0/P/-/-/0/\n"
-    )
-    assert _chains(trace) == [[("foo", None)]]
-
-
 def test_idle_and_departed_threads_are_no_threads(load):
     trace = load(
         f"swapper 0/0 [000] 1.000001: 1 cycles: \n{CHAIN}:-1 -1/-1 [000] 2.000001: 1 cycles: \n{CHAIN}"
     )
     assert trace.samples["thread"].to_list() == [-1, None]
     assert trace.threads.is_empty()
-
-
-def test_source_lines_and_other_programs_messages_leave_chains_whole(load):
-    head = "x 7/8 [003] 5.000001: 12 cycles: \n"
-    trace = load(
-        f"{head}\t    7f00 foo+0x1 (/lib/x.so)\n  foo.c:12\nbuild id event received for /a: abc\n\t    7f10 main+0x2 (/bin/app)\n  m.c:1\n\n"
-        f"{head}{CHAIN}"
-    )
-    assert _chains(trace) == [[("foo", "/lib/x.so"), ("main", "/bin/app")]] * 2
-    assert trace.sources["skipped_bytes"][0] == len("build id event received for /a: abc")
-    assert "build id event" in " ".join(trace.health["message"])
-
-
-def test_chains_without_empty_lines_between_events(load):
-    trace = load(
-        "".join(f"x 1/1 [000] {at}.000001: 100 cycles:u: \n\t 7f00 f{at} ([k])\n" for at in range(4))
-    )
-    assert _chains(trace) == [[(f"f{at}", "[k]")] for at in range(4)]
-
-
-def test_an_unreadable_head_takes_its_chain_along(load):
-    trace = load(f"x 1/1 [000] 1.000001: 1 cycles: \n{CHAIN}x 1/1 [000] 2.0000\x00\n{CHAIN}")
-    assert trace.samples.height == 1
-    assert len(_chains(trace)[0]) == 2
-    assert any("2 call-chain lines follow no readable event" in m for m in trace.health["message"])
 
 
 def test_records_are_no_samples(load):
@@ -289,11 +212,67 @@ def test_letters_of_misc(load, misc):
     assert trace.samples["cpu"].to_list() == [3, 3]
 
 
-def test_a_refused_head_keeps_its_chain_from_the_event_before(load):
+USUAL_HEAD = "x 7/8 [003] 5.000001:         12 cycles: "
+
+
+FRAMES = "\t    7f0012345678 foo+0x1 (/lib/x.so)\n\t    7f0012345690 main+0x2 (/bin/app)\n"
+
+
+BELOW = [("foo", "/lib/x.so"), ("main", "/bin/app")]
+
+
+def chains(trace):
+    made = {}
+    for stack, _, symbol, library in trace.stacks.iter_rows():
+        made.setdefault(stack, []).append((symbol, library))
+    return [made.get(stack) for stack in trace.samples["stack"]]
+
+
+def test_metrics_namespaces_and_rounds_are_no_samples(load):
     trace = load(
-        f"x 1/1 [000] 1.000001: 1 cycles: \n{CHAIN}torn 2.0000: 1 cycles: \n{CHAIN}x 1/1 [000] 3.000001: 1 cycles: \n{CHAIN}"
+        "swapper     0 [000]     0.000000: PERF_RECORD_NAMESPACES 1/1 - nr_namespaces: 7\n"
+        "\t\t[0/net: 0/0, 1/uts: 0/0, 2/ipc: 0/0, 3/pid: 0/0, \n\t\t 4/user: 0/0, 5/mnt: 0/0, 6/cgroup: 0/0]\n"
+        f"PERF_RECORD_FINISHED_ROUND\n{USUAL_HEAD}\n{FRAMES}\n"
+        "          python 14092 [001]   531.565349: \tmetric: 1000.000 M/sec\n"
     )
-    assert _chains(trace) == [[("foo", "/lib/x.so"), ("main", "/bin/app")]] * 2
-    said = " ".join(trace.health["message"])
-    assert "1 line (" in said
-    assert "2 call-chain lines follow no readable event" in said
+    assert chains(trace) == [BELOW]
+    assert trace.sources["skipped_bytes"].item() == 0
+
+
+@pytest.mark.parametrize("prefix", ["VM:  123 VCPU:000 ", "VCPU:001 ", "VM:    1 "])
+def test_a_guest_s_thread_has_its_name(load, prefix):
+    trace = load(f"{prefix}{USUAL_HEAD}\n{FRAMES}\n" * 2)
+    assert trace.threads.select("pid", "tid", "name").rows() == [(7, 8, "x")]
+
+
+@pytest.mark.parametrize(
+    ("head", "cpu"),
+    [
+        ("my thread [003]     5.000001:          1 page-faults: ", 3),
+        ("my thread-12 [003]     5.000001:          1 page-faults: ", 3),
+        ("[003]     5.000001: cpu-clock: ", 3),
+        ("  5.000001: cycles:u: ", None),
+        ("            perf   5.000001: cpu_core/cycles/P: ", None),
+    ],
+)
+def test_a_text_without_threads_is_recognised_by_its_events(load, head, cpu):
+    trace = load(f"{head}\n{FRAMES}\n" * 2)
+    assert trace.samples.select("ts_ns", "cpu", "thread").rows() == [(5_000_001_000, cpu, None)] * 2
+    assert chains(trace) == [BELOW, BELOW]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls-4734  [002] 106439.675571: bprint:  cycles\n", "bash-946 [003] 676.984916: cpu_idle: state=1\n"],
+)
+def test_ftrace_is_not_recognised_by_them(text):
+    from tracelib.sources.perf import sniff
+
+    assert not sniff(text.encode(), "trace.txt")
+
+
+@pytest.mark.parametrize("name", ["#", "# 1", "# a: b"])
+def test_a_name_may_begin_like_a_comment(load, name):
+    trace = load(f"{USUAL_HEAD}\n{FRAMES}\n{name} 9/9 [001] 6.000001:         12 cycles: \n{FRAMES}\n")
+    assert trace.samples.height == 2
+    assert trace.threads.filter(pl.col("tid") == 9)["name"].to_list() == [name]

@@ -1,4 +1,4 @@
-"""Call chains: each distinct line parsed once, each distinct chain stored once."""
+"""Call chains of `perf script` text: each distinct line parsed once, each distinct chain stored once."""
 
 from __future__ import annotations
 
@@ -8,23 +8,54 @@ import numpy as np
 import polars as pl
 
 from tracelib.schema import STACKS
-from tracelib.sources.perf.patterns import (
-    BARE_ADDRESS,
-    BEHIND_LIBRARY,
-    FRAME,
-    INLINE_EXTRAS,
-    INLINE_FRAMES,
-    MEMORY_ACCESS,
-    ONLY_LIBRARY,
-    SYNTHETIC,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["inline_frames", "intern", "parse"]
+_LIBRARY = r"\((?P<library>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
+_OFFSET = r"(?:\+0x[0-9a-f]+)?"
+#: All that stands behind the address is the library.
+ONLY_LIBRARY = rf"^{_LIBRARY}$"
+#: One line of a call chain; the library may hold blanks and one or two levels of brackets ("/memfd:x
+#: (deleted)").
+FRAME = rf"^\s*(?P<address>[0-9a-f]+)(?:\s+(?P<symbol>\S.*?)??{_OFFSET})?(?:\s+{_LIBRARY})?\s*$"
+#: The instruction pointer on the head's line (no call chain), maybe after flags, maybe before a branch's
+#: target. Tried in turn: behind an unknown symbol, or behind an offset, anything may follow that `-F` adds.
+_POINTER = r"^(?:.*?\s)??(?P<address>[0-9a-f]+)\s+(?:[0-9a-f]{6,16}\s+)?"
+INLINE_FRAMES = (
+    rf"{_POINTER}(?P<symbol>\[unknown\])(?:\s+{_LIBRARY})?(?:\s.*)?$",
+    rf"{_POINTER}(?P<symbol>\S.*?)\+0x[0-9a-f]+(?:\s+{_LIBRARY})?(?:\s.*)?$",
+    rf"{_POINTER}(?P<symbol>\S.*?)(?:\s+{_LIBRARY})?(?:\s+=>.*)?\s*$",
+)
+#: What `-F` adds behind it: registers, branches, length and bytes of the instruction, physical address, page
+#: sizes.
+_EXTRA = (
+    r"(?:ABI:\d+(?:\s+\w+:0x[0-9a-f]+)*|\S+/\S+/[MPN-]+/[X-]/[A-]/\d+\S*|0x[0-9a-f]+/0x[0-9a-f]+/\S*"
+    r"|ilen: \d+"
+    r"|insn:(?: [0-9a-f]{2})*|\d+[BKMGTPE]|N/A|IPC: \S+ \(\d+/\d+\))"
+)
+INLINE_EXTRAS = rf"(?:(?:^|\s+){_EXTRA})+\s*$"
+#: A physical address looks like any other: it is one behind a library.
+BEHIND_LIBRARY = rf"\)(?:\s+{_EXTRA}|\s{{3,}}[0-9a-f]{{1,13}})+\s*$"
+
+#: The same without a symbol (`-F ip` or `-F ip,dso`): to be read like a line of a chain.
+BARE_ADDRESS = rf"^\s*[0-9a-f]{{4,16}}(?:\s+{_LIBRARY.replace('?P<library>', '?:')})?\s*$"
+#: What Intel PT's own events say before it (util/intel-pt.c; `perf_sample__fprintf_synth`).
+SYNTHETIC = (
+    r"^\s*(?:IP: \d+ payload: \w+|IP: \d+|hints: \w+ extensions: \w+|hw: \d+ cstate: \d+ sub-cstate: \d+"
+    r"|deepest cstate: \d+ last cstate: \d+ wake reason: \w+"
+    r"|cbr:\s+\d+ freq:\s+\d+ MHz(?:\s+\(\s*\d+%\))?|psb offs: \w+)\s"
+)
+#: What `-F +data_src,+weight,+ins_lat` print before it: a number, its meaning in words, up to two short
+#: numbers.
+MEMORY_ACCESS = r"[0-9a-f]+ \|OP .*\|BLK +\S+(?: or \S+)*(?:\s+\d{1,9})?(?:\s+\d{1,9})?\s"
+
+#: An address of 16 columns below a chain (`-F +phys_addr`), where a frame has a tab before it; page sizes may
+#: follow.
+PAGE = r"(?: (?:\d+[BKMGTPE]|N/A))"
+PHYSICAL = rf"^(?:{'|'.join(f' {{{16 - n}}}[0-9a-f]{{{n}}}' for n in range(1, 17))}){PAGE}{{0,2}}\s*$"
 
 #: perf marks a function that the compiler inlined with this in place of the library.
 INLINED = "inlined"
@@ -35,9 +66,9 @@ INSTRUCTION = "insn:"
 def parse(lines: pl.Series, patterns: Sequence[str] = (FRAME,)) -> pl.DataFrame:
     """Return one row per line, read by the first of `patterns` that fits: `symbol` and `library` (String).
 
-    A line that is no frame gives two nulls; one without a symbol gives "[unknown]". The offset in the function is left
-    out, so that samples at two instructions of a function share a chain. An inlined function has no library of its own:
-    null.
+    A line that is no frame gives two nulls; one without a symbol gives "[unknown]". The offset in the
+    function is left out, so that samples at two instructions of a function share a chain. An inlined function
+    has no library of its own: null.
     """
     tried = [pl.col("line").str.extract_groups(pattern) for pattern in patterns]
     fits = [pl.when(groups.struct.field("address").is_not_null()).then(groups) for groups in tried]
@@ -74,11 +105,11 @@ def intern(
 ) -> tuple[NDArray[np.int32], pl.DataFrame]:
     """Return each event's stack (-1 = no chain) and the distinct stacks.
 
-    `event` (ascending) and `frame` hold one entry per frame, innermost first. The stacks come back as `stack` (Int32, in
-    the order of first use), `depth` (Int16) and `frame` (Int64), one row per frame.
+    `event` (ascending) and `frame` hold one entry per frame, innermost first. The stacks come back as `stack`
+    (Int32, in the order of first use), `depth` (Int16) and `frame` (Int64), one row per frame.
 
-    Chains are told apart by a 64-bit hash of their frames and places; the outcome is compared frame by frame, and made
-    again with another hash should two chains ever share one.
+    Chains are told apart by a 64-bit hash of their frames and places; the outcome is compared frame by frame,
+    and made again with another hash should two chains ever share one.
     """
     start = np.flatnonzero(np.diff(event, prepend=-1))
     length = np.diff(np.append(start, len(event)))

@@ -9,14 +9,34 @@ import polars as pl
 from tracelib.schema import IDLE
 from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.sched import gaps, handovers
-from tracelib.words import counted
+from tracelib.sources.perf.call_chains import PAGE, PHYSICAL
+from tracelib.words import counted, plain
 
 if TYPE_CHECKING:
-    from tracelib.sources.perf.ending import Ending
     from tracelib.sources.perf.header import Header
+    from tracelib.sources.perf.scan import Ending, Text
 
 RECORD = "perf record -k mono -a -g -e cpu-clock/freq=199/ -e sched:sched_switch -e sched:sched_wakeup"
-SHOWN = 3
+SHOWN, EXCERPT = 3, 80
+#: Lines that are neither heads nor frames, yet known: what `-F` adds below a chain (source positions as
+#: perf's get_srcline has them, source text, registers, branches, instructions, addresses, page sizes), the
+#: rest of a namespace record, rounds.
+EXTRA_LINE = "|".join(
+    [
+        r"^  (?:\S.*)?(?::\d+|\[[0-9a-f]+\]|\+(?:0x[0-9a-f]+|\d+))\s*$",
+        r"^\|\d+ ",
+        r"^ ABI:\d+(?: +\w+:0x[0-9a-f]+)*\s",
+        r"^ \S*.*/[PM-]/[X-]/[A-]/\d+",
+        r"^(?: ilen: \d+)?(?: insn:(?: [0-9a-f]{2})*)?\s*$",
+        r"^\t[0-9a-f]+\s+insn:",
+        rf"^{PAGE}{{1,2}}\s*$",
+        PHYSICAL,
+        r"^\t\t[ \[]\d+/\w+: ",
+        r"^PERF_RECORD_FINISHED_\w+\s*$",
+    ]
+)
+SHARE = r"\d%"
+LOSS = r"(?i)\blost\D{0,20}?(\d+)|\blost (?:trace|chunk|event|sample)|instruction trace error"
 
 
 class PerfRemarks(Remarks):
@@ -49,8 +69,8 @@ class PerfRemarks(Remarks):
             shown = ", ".join(tracepoints[:8]) + (", …" if len(tracepoints) > 8 else "")
             self.add(
                 "error",
-                f"tracepoints were recorded ({shown}), but this file has no fields of theirs: their events cannot be told "
-                "from samples, and are among them",
+                f"tracepoints were recorded ({shown}), but this file has no fields of theirs: "
+                "their events cannot be told from samples, and are among them",
                 "give the text of perf script --header --ns -F +pid instead",
             )
 
@@ -59,7 +79,8 @@ class PerfRemarks(Remarks):
         if header.subsampled:
             self.add(
                 "error",
-                f"only some events of {', '.join(header.subsampled)} were recorded (sampled by frequency or period)",
+                f"only some events of {', '.join(header.subsampled)} were recorded "
+                "(sampled by frequency or period)",
                 f"give the rate to the CPU samples alone, in place of -F: {RECORD}",
             )
 
@@ -87,14 +108,15 @@ class PerfRemarks(Remarks):
             f"at least {counted(missing, 'switch event')} missing: {missing:,} of {pairs.height:,} "
             f"times the next switch on that CPU leaves another thread than the one that came; "
             f"{to_idle:,} switches to idle, {from_idle:,} from idle",
-            "check the kernel's tracepoints, enlarge the buffer (-m 4096); intervals at the gaps are rebuilt or unknown",
+            "check the kernel's tracepoints, enlarge the buffer (-m 4096); "
+            "intervals at the gaps are rebuilt or unknown",
         )
         return missing
 
     def unread(self, count: int, size: int, examples: list[str]) -> None:
-        """Remark on lines that are none of perf's."""
+        """Remark on lines that are not perf's."""
         if count:
-            shown = "; ".join(repr(line[:80]) for line in examples[:SHOWN])
+            shown = "; ".join(f"'{plain(line, EXCERPT)}'" for line in examples[:SHOWN])
             self.add(
                 "warning",
                 f"{counted(count, 'line')} ({size:,} bytes) not understood, e.g. {shown}",
@@ -110,7 +132,7 @@ class PerfRemarks(Remarks):
         if ending.dropped_bytes:
             self.add(
                 "warning",
-                f"the text ends inside an event, which is left out: {ending.dropped[-80:]!r}",
+                f"the text ends inside an event, which is left out: '{plain(ending.dropped[-EXCERPT:])}'",
                 "let perf script finish before copying its output",
             )
         elif ending.open_chain:
@@ -121,7 +143,8 @@ class PerfRemarks(Remarks):
         if messages:
             self.add(
                 "error",
-                f"perf says that events were lost: {counted(events, 'event')} in {counted(messages, 'message')}",
+                f"perf says that events were lost: {counted(events, 'event')} "
+                f"in {counted(messages, 'message')}",
                 "enlarge the buffer (-m 4096), sample less often, record less long",
             )
 
@@ -130,3 +153,42 @@ class PerfRemarks(Remarks):
         if names.height:
             listed = ", ".join(f"{name} ({count:,})" for name, count in names.head(8).iter_rows())
             self.add("info", f"{what}: {listed}{', …' if names.height > 8 else ''}")
+
+
+def not_understood(other: pl.DataFrame) -> pl.DataFrame:
+    """Return those of the lines that are neither heads nor frames which are not known either."""
+    return other.filter(~pl.col("text").str.contains(EXTRA_LINE) & ~pl.col("text").str.contains(LOSS))
+
+
+def remark_on_text(remarks: PerfRemarks, text: Text) -> int:
+    """Add what can be said of the text itself, and return how many events perf says it lost."""
+    remarks.clock(text.header)
+    remarks.subsampled(text.header)
+    unknown = not_understood(text.other)
+    remarks.unread(unknown.height, int(unknown["bytes"].sum()), unknown["text"].head(SHOWN).to_list())
+    remarks.ending(text.ending, text.damage)
+    if text.orphans:
+        remarks.add("warning", f"{text.orphans:,} call-chain lines follow no readable event and are left out")
+    if text.damaged:
+        remarks.add("info", f"{text.damaged:,} places are not UTF-8 and shown as U+FFFD")
+    losses = _losses(text)
+    # not "lost 12.3%"
+    number = pl.when(~pl.col("text").str.contains(SHARE)).then(pl.col("text").str.extract(LOSS))
+    count = number.cast(pl.Int64, strict=False).fill_null(1) * pl.col("len")
+    lost = int(losses.select(count).to_series().sum())
+    remarks.lost(lost, int(losses["len"].sum()))
+    return lost
+
+
+def _losses(text: Text) -> pl.DataFrame:
+    """Return the messages that events were lost: text, len (how often)."""
+    records = text.events.filter(pl.col("kind") == "record").group_by("says").len()
+    spoken = text.says.with_row_index("says").join(records, on="says", how="inner")
+    lines = text.other.filter(pl.col("text").str.contains(LOSS))
+    lost = spoken.filter(pl.col("event").str.contains("LOST"))
+    return pl.concat(
+        [
+            lines.select("text", pl.lit(1, pl.UInt32).alias("len")),
+            lost.select(pl.concat_str(pl.lit("lost "), "rest").alias("text"), "len"),
+        ]
+    )

@@ -1,4 +1,4 @@
-"""Cut, split, scrambled: what is whole is read, what is not is counted, nothing is ever a traceback."""
+"""Texts that are cut, damaged, mixed with messages, or read in blocks of another size."""
 
 import functools
 import gzip
@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelib.errors import BadTrace
-from tracelib.sources.perf import joined, read
-from tracelib.sources.perf.blocks import blocks as cut_blocks
+from tracelib.sources.perf import read, scan
+from tracelib.sources.perf.scan import blocks as cut_blocks
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_size_of_blocks_changes_nothing(seed, text, tmp_path, plain, monkeyp
     path.write_text(text)
     expected = read(path)
     size = random.Random(seed).randrange(50, 20_000)
-    monkeypatch.setattr(joined, "blocks", functools.partial(cut_blocks, size=size))
+    monkeypatch.setattr(scan, "blocks", functools.partial(cut_blocks, size=size))
     found = read(path)
     assert plain(found) == plain(expected)
     assert found.threads.equals(expected.threads)
@@ -85,7 +85,7 @@ def test_the_size_of_blocks_changes_nothing(seed, text, tmp_path, plain, monkeyp
 def test_blocks_without_empty_lines_hold_whole_events(form, size, tmp_path, plain, monkeypatch):
     path = tmp_path / "perf.txt"
     path.write_bytes("".join(form.format(at, at) for at in range(100, 200)).encode())
-    monkeypatch.setattr(joined, "blocks", functools.partial(cut_blocks, size=size))
+    monkeypatch.setattr(scan, "blocks", functools.partial(cut_blocks, size=size))
     samples = plain(read(path))["samples"]
     assert [row[-1] for row in samples] == [((f"f{at}", "[k]"),) for at in range(100, 200)]
 
@@ -122,7 +122,7 @@ def test_bytes_that_are_no_text(load):
     trace = load(b"x\xff\xfe 12/12 [000] 6.000001: 1 cycles: \n\t 7f00 f\xffoo\x02 ([k])\n\n")
     assert trace.threads["name"][0] == "x\ufffd\ufffd"
     assert trace.stacks["symbol"].cast(pl.String).to_list() == ["f\ufffdoo\x02"]
-    assert "3 places are no UTF-8" in " ".join(trace.health["message"])
+    assert "3 places are not UTF-8" in " ".join(trace.health["message"])
 
 
 def test_a_cut_gzip_gives_what_came_out(captures, tmp_path):
@@ -140,15 +140,13 @@ def test_a_cut_gzip_gives_what_came_out(captures, tmp_path):
 
 
 def test_endless_lines_stay_bounded(tmp_path, monkeypatch):
-    from tracelib.sources.perf import blocks
-
-    monkeypatch.setattr(blocks, "LONGEST", 4096)
+    monkeypatch.setattr(scan, "LONGEST_BLOCK", 4096)
     path = tmp_path / "perf.txt"
     path.write_bytes(
         b"x 1/1 [000] 1.000001: 1 cycles: \n\n" + b"y" * 100_000 + b"\nx 1/1 [000] 2.000001: 1 cycles: \n\n"
     )
     with path.open("rb", buffering=0) as file:
-        assert max(map(len, blocks.blocks(file, 1024))) <= 4096 + 1024
+        assert max(map(len, scan.blocks(file, 1024))) <= 4096 + 1024
     assert read(path).samples.height == 2
 
 

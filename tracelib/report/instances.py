@@ -9,8 +9,6 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 
-__all__ = ["INSTANCES", "instances"]
-
 INSTANCES = pl.Schema(
     {
         "instance": pl.String(),
@@ -34,7 +32,7 @@ def instances(path: str | Path = "") -> pl.DataFrame:
     Raises
     ------
     BadTrace
-        The file is no TOML, or an instance lacks a column or holds another kind of value.
+        The file is not TOML, or an instance lacks a column or holds another kind of value.
 
     """
     file = Path(path) if path else _OURS

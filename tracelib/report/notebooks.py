@@ -14,8 +14,6 @@ from tracelib.errors import BadParameter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PAPERMILL", "NotebooksByName", "located", "notebook", "notebooks"]
-
 _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS = (_PACKAGE / "_notebooks", _PACKAGE.parent / "notebooks")
 SCHEME = "tracelib://"
@@ -24,9 +22,9 @@ SCHEME = "tracelib://"
 def notebooks() -> dict[str, Path]:
     """Return the notebooks that come with tracelib: name (without `.ipynb`) to path, sorted by name."""
     for folder in _FOLDERS:
-        found = sorted(folder.glob("*.ipynb"))
-        if found:
-            return {path.stem: path for path in found}
+        paths = sorted(folder.glob("*.ipynb"))
+        if paths:
+            return {path.stem: path for path in paths}
     return {}
 
 
@@ -36,14 +34,14 @@ def notebook(name: str) -> Path:
     Raises
     ------
     BadParameter
-        There is no such notebook; the message lists those there are.
+        No notebook has that name; the message lists their names.
 
     """
-    known = notebooks()
+    paths = notebooks()
     stem = name.removeprefix(SCHEME).removesuffix(".ipynb")
-    if stem not in known:
-        raise BadParameter("notebook", stem, known)
-    return known[stem]
+    if stem not in paths:
+        raise BadParameter("notebook", stem, paths)
+    return paths[stem]
 
 
 def located(traces: str | Sequence[str]) -> list[Path]:

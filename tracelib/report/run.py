@@ -94,9 +94,14 @@ def run_notebook(
     notebook = read_notebook(source)
     with _quiet(), _importable():
         failure = _execute(notebook, output, dict(parameters), working_directory, timeout_s)
-    if failure is not None and failure.error in errors.__all__:
+    if failure is not None and _is_ours(failure.error):
         raise errors.TraceError(failure.message)
     return NotebookRun(read_notebook(output), failure)
+
+
+def _is_ours(error: str) -> bool:
+    kind = getattr(errors, error, None)
+    return isinstance(kind, type) and issubclass(kind, errors.TraceError)
 
 
 def _execute(

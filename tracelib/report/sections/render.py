@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,18 +17,19 @@ from markupsafe import Markup
 
 from tracelib import words
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _FOLDER = Path(__file__).parents[1] / "templates"
-_FILTERS = (
+_FIGURES = (words.duration, words.moment, words.share)
+_WORDS = (
     words.cause_label,
     words.cause_name,
     words.count,
     words.counted,
-    words.duration,
-    words.moment,
     words.plain,
     words.role_name,
     words.sentence,
-    words.share,
     words.request_part_name,
     words.sub_cause_name,
     words.verdict_name,
@@ -65,6 +67,15 @@ def figure(value: object) -> str:
     return words.count(value) if isinstance(value, int) else str(value)
 
 
+def _unbroken(figure: Callable[..., str]) -> Callable[..., str]:
+    """Return `figure` with a space before the unit at which no line breaks."""
+
+    def unbroken(*arguments: object) -> str:
+        return figure(*arguments).replace(" ", "\N{NO-BREAK SPACE}")
+
+    return unbroken
+
+
 def _visible(value: object) -> object:
     """Return what an expression in a template shows, before it is escaped."""
     if value is None:
@@ -81,7 +92,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update({function.__name__: function for function in (*_FILTERS, figure)})
+    made.filters.update({function.__name__: function for function in (*_WORDS, figure)})
+    made.filters.update({function.__name__: _unbroken(function) for function in _FIGURES})
     made.filters["address"] = quote
     made.globals["words"] = words
     return made

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tracelib.cli import main
 from tracelib.errors import MissingEvents
 from tracelib.record.machine import Machine
-from tracelib.record.plan import lines, plan
+from tracelib.record.plan import STEPS, lines, plan, recipe_names
 
 NOTHING = Machine(
     kernel="6.1",
@@ -53,3 +54,10 @@ def test_tracefs_that_is_not_writable_is_left_out_and_named(tmp_path):
     made = plan(found, folder=tmp_path / "out", seconds=1, recipe_name="vllm", server="http://localhost:8000")
     assert not made.tracefs
     assert "needs root" in made.left_out["ftrace"]
+
+
+def test_the_help_names_every_recipe_and_everything_that_can_be_left_out(capsys):
+    with pytest.raises(SystemExit):
+        main(["record", "--help"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*recipe_names(), *STEPS))

@@ -10,7 +10,7 @@ from tracelib.errors import BadParameter
 from tracelib.options import OPTIONS, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     from tracelib.options import Option
 
@@ -94,7 +94,7 @@ def _pair(text: str, each: Option) -> tuple[str, str]:
     return name, value
 
 
-def listed(text: str, name: str, allowed: Sequence[str]) -> list[str]:
+def listed(text: str, name: str, allowed: Collection[str]) -> list[str]:
     """Return the comma-separated words of the flag `name`, all of which must be allowed."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:

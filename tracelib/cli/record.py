@@ -118,10 +118,10 @@ def _record(flags: argparse.Namespace) -> int:
     chosen = plan.recipe(flags.recipe)
     named = flags.pid or ([] if flags.command else plan.processes_of(chosen, threads().values()))
     pids = [*existing(named), *sorted(set(descendants(named)) - set(named))]
-    found = machine.machine(pids)
-    print("\n".join(["this machine", *map(plain, machine.lines(found))]))
+    here = machine.machine(pids)
+    print("\n".join(["this machine", *map(plain, machine.lines(here))]))
     made = plan.plan(
-        found,
+        here,
         folder=flags.out,
         seconds=flags.seconds,
         recipe_name=flags.recipe,

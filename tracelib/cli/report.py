@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from tracelib.cli.flags import PART_FAILED, add_options, listed, options_of
 from tracelib.errors import BadParameter
 from tracelib.options import name_of, seconds
-from tracelib.words import counted, plain
+from tracelib.words import VERDICTS, counted, plain
 
 if TYPE_CHECKING:
     import argparse
 
     from tracelib.cli.flags import Command
     from tracelib.report.batch import Entry
-
-VERDICTS = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
 
 _REPORT_HELP = """\
 Write the root-cause report of one run: report.html, summary.md, findings.json, overview.png and the executed

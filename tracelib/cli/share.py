@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracelib.cli.flags import add_options, options_of
 from tracelib.errors import BadParameter
+from tracelib.export import FORMATS
 from tracelib.options import name_of, seconds
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
 
     from tracelib.cli.flags import Command
 
-FORMATS = ("perfetto", "archive", "speedscope", "chrome")
-
 _EXPORT_HELP = """\
-Write a run for another viewer, all files on one timeline, what tracelib found as tracks of their own.
+Write a run for another viewer, all files on one timeline, with tracks of what tracelib found.
 
   perfetto     one .pftrace for https://ui.perfetto.dev (drag it there) or trace_processor
   archive      the recorded files themselves, not redacted, in a TAR that Perfetto 58 and later merge
@@ -64,7 +63,7 @@ def add_commands(command: Command) -> None:
 
 def _add_export(command: argparse.ArgumentParser) -> None:
     add_options(command, "export")
-    command.add_argument("--to", required=True, choices=FORMATS, help="which viewer")
+    command.add_argument("--to", required=True, choices=[*FORMATS], help="which viewer")
     command.add_argument(
         "-o",
         "--output",
@@ -90,7 +89,7 @@ def _export(flags: argparse.Namespace) -> int:
             "--window", options.window, ["nothing with --to archive: it holds the files as they are"]
         )
     name = name_of(options.traces[:1])
-    target = flags.output or Path(name + export.FORMATS[flags.to])
+    target = flags.output or Path(name + FORMATS[flags.to])
     files = [file.path for file in discover(options.traces).traces]
     _refuse_inputs(target, files)
     run = load(options.traces, **options.arguments_of(load))

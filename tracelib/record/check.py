@@ -188,7 +188,7 @@ def _quota_cpus(pids: list[int] | None) -> float | None:
     return min(limits, default=None)
 
 
-#: What `judged` can find, the first that holds; the thresholds stand beside it.
+#: What `judged` can find, the first that holds; then the thresholds.
 STATES = ("not_measured", "throttled", "cpu_shortage", "idle", "thread_saturated", "enough_cpu")
 THROTTLED_PERIODS = 0.05  # of the quota's periods: fewer are a burst at start-up
 WAITING = 0.1  # threads on average: a process that hardly runs may wait for most of what it wants
@@ -281,7 +281,8 @@ def _sentence(state: str, shown: Measured) -> str:
             return (
                 f"The CPU quota of {shown.quota_cpus or 0:g} CPUs stopped the processes in "
                 f"{share(shown.throttled_periods or 0)} of its periods "
-                f"({shown.throttled_seconds or 0:.1f} s of threads' time): raise the quota, or start fewer threads."
+                f"({shown.throttled_seconds or 0:.1f} s of threads' time): raise the quota, or start fewer "
+                "threads."
             )
         case "cpu_shortage":
             return (

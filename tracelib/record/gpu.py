@@ -82,7 +82,7 @@ class Gpu:
 
     def stop(self) -> None:
         if self.handle and not ended(self.handle, signal.SIGTERM, signal.SIGKILL):
-            raise OSError(f"nvidia-smi (process {self.handle['pid']}) does not end")
+            raise OSError(f"nvidia-smi (process {self.handle['pid']}) did not end")
 
     def save(self) -> str:
         return ""

@@ -4,7 +4,7 @@
 end closes, for whatever reason, the recording is ended and saved. If the keeper itself is killed, the kernel
 ends perf (a signal on its parent's death) and switches ftrace off (a trigger on its owner's exit), and
 `tracelib record` starts a second keeper that saves and clears away. Run as `python -m
-tracelib.record.keeper`, told what to do by one line of JSON.
+tracelib.record.keeper`, which gets its orders as one line of JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 COMPLETE, PARTLY = 0, 3
 POLL_S = 0.05
-#: Files of ours, which go if nothing was recorded beside them.
+#: Files of ours, which go if nothing was recorded.
 OWN_FILES = (
     "run.toml",
     "recording.toml",
@@ -96,13 +96,13 @@ def _kept(job: dict[str, Any], prefix: tuple[str, ...]) -> int:
         start_new_session=True,
     ) as keeper:
         assert keeper.stdin is not None
-        told = keeper.stdin
+        orders = keeper.stdin
 
         def stop(*_: object) -> None:
-            told.close()
+            orders.close()
 
-        told.write(json.dumps(job).encode() + b"\n")
-        told.flush()
+        orders.write(json.dumps(job).encode() + b"\n")
+        orders.flush()
         before = {number: signal.signal(number, stop) for number in SIGNALS}
         try:
             return keeper.wait()
@@ -117,7 +117,7 @@ def main() -> int:
     while not line.endswith(b"\n"):
         byte = os.read(STDIN, 65536)
         if not byte:
-            return COMPLETE  # whoever started us was killed before it said anything
+            return COMPLETE  # whoever started us was killed before it gave orders
         line += byte
     job = json.loads(line)
     saved = tomllib.loads((Path(job["finish"]) / "recording.toml").read_text()) if "finish" in job else None
@@ -172,13 +172,13 @@ class Keeper:
     def finish(self, saved: dict[str, Any]) -> int:
         """Save and clear away what a keeper that was killed has left."""
         self.stopped = "the recorder was killed"
-        known = {row["name"]: row for row in saved["steps"]}
+        rows = {row["name"]: row for row in saved["steps"]}
         for step in self.steps:
-            step.handle.update(known.get(step.name, {}).get("handle", {}))
+            step.handle.update(rows.get(step.name, {}).get("handle", {}))
         if self.workload:
-            self.workload.handle.update(known.get("command", {}).get("handle", {}))
-        self.states = {name: row["state"] for name, row in known.items()}
-        self.notes = {name: row["note"] for name, row in known.items()}
+            self.workload.handle.update(rows.get("command", {}).get("handle", {}))
+        self.states = {name: row["state"] for name, row in rows.items()}
+        self.notes = {name: row["note"] for name, row in rows.items()}
         self._end(None)
         return self._conclude(None)
 
@@ -299,7 +299,7 @@ class Step(Protocol):
         ...
 
     def save(self) -> str:
-        """Write what was recorded to the folder; return what should be known of it."""
+        """Write what was recorded to the folder; return a note on it, if any."""
         ...
 
     def close(self) -> None:

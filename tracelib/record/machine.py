@@ -27,7 +27,7 @@ CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocks
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found. `tools` maps a program to its version, or to None where it is not installed."""
+    """What it permits; `tools` maps a program to its version, or to None where it is not installed."""
 
     kernel: str
     host: str
@@ -71,30 +71,30 @@ def machine(pids: Sequence[int] = ()) -> Machine:
     )
 
 
-def lines(found: Machine) -> Iterator[str]:
+def lines(here: Machine) -> Iterator[str]:
     """Yield what a person reads of it."""
-    quota = found.group and found.group.quota_cpus()
-    user = "root" if found.root else f"user {os.geteuid()}"
-    version = f"cgroup v{found.group.version}" if found.group else "no cgroup in sight"
+    quota = here.group and here.group.quota_cpus()
+    user = "root" if here.root else f"user {os.geteuid()}"
+    version = f"cgroup v{here.group.version}" if here.group else "no cgroup in sight"
     limit = f"quota of {quota:g} CPUs" if quota else "no quota"
-    yield _row("kernel", f"{found.kernel}, clock source {found.clock_source}, {user}")
-    yield _row("CPUs", f"{found.cpus_allowed} may be used of {found.cpus_online}; {version}, {limit}")
-    yield _row("perf", f"{found.tools['perf'] or MISSING}, perf_event_paranoid {found.paranoid}")
-    yield _row("tracefs", _tracefs_text(found))
-    yield _row("pressure", "counted" if found.pressure else "not counted by this kernel")
+    yield _row("kernel", f"{here.kernel}, clock source {here.clock_source}, {user}")
+    yield _row("CPUs", f"{here.cpus_allowed} may be used of {here.cpus_online}; {version}, {limit}")
+    yield _row("perf", f"{here.tools['perf'] or MISSING}, perf_event_paranoid {here.paranoid}")
+    yield _row("tracefs", _tracefs_text(here))
+    yield _row("pressure", "counted" if here.pressure else "not counted by this kernel")
     for name in ("trace-cmd", "nsys", "nvidia-smi"):
-        yield _row(name, found.tools[name] or MISSING)
+        yield _row(name, here.tools[name] or MISSING)
 
 
 def _row(title: str, text: str) -> str:
     return f"  {title:<14}{text}"
 
 
-def _tracefs_text(found: Machine) -> str:
-    if found.tracefs is not None:
-        access = "writable" if found.tracefs_writable else "not writable by this user (needs root)"
-        return f"{found.tracefs}, {access}"
-    if found.mounts_tracefs:
+def _tracefs_text(here: Machine) -> str:
+    if here.tracefs is not None:
+        access = "writable" if here.tracefs_writable else "not writable by this user (needs root)"
+        return f"{here.tracefs}, {access}"
+    if here.mounts_tracefs:
         return "not mounted; will be mounted for the recorder alone"
     return "not mounted (as root: mount -t tracefs nodev /sys/kernel/tracing)"
 
@@ -112,18 +112,18 @@ def _version(program: str) -> str | None:
     if path is None:
         return None
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=10)
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"installed, but does not run ({error})"
-    words = [line.strip() for line in (said.stdout + said.stderr).splitlines() if line.strip()]
+    words = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
     return words[0] if words else "of unknown version"
 
 
 def _available_kb() -> int:
-    found = next(
+    line = next(
         line for line in (PROC / "meminfo").read_text().splitlines() if line.startswith("MemAvailable:")
     )
-    return int(found.split()[1])
+    return int(line.split()[1])
 
 
 def _number(path: Path) -> int | None:

@@ -122,20 +122,20 @@ def convert(data: Path, text: Path) -> str:
 
     """
     part = text.with_name(f".{text.name}.part")
-    messages = text.with_name(f".{text.name}.messages")
-    with gzip.open(part, "wb", compresslevel=1) as packed, messages.open("wb+") as said:
+    log = text.with_name(f".{text.name}.messages")
+    with gzip.open(part, "wb", compresslevel=1) as packed, log.open("wb+") as messages:
         with subprocess.Popen(
             script_command(str(data)),
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=messages,
             stdin=subprocess.DEVNULL,
             env=environment(),
         ) as script:
             assert script.stdout is not None
             shutil.copyfileobj(script.stdout, packed, 1 << 20)
-        said.seek(0)
-        words = said.read().decode(errors="replace")
-    messages.unlink()
+        messages.seek(0)
+        words = messages.read().decode(errors="replace")
+    log.unlink()
     if script.returncode:
         part.unlink()
         raise OSError(f"perf script: {last_words(words)}")
@@ -151,7 +151,7 @@ def environment() -> dict[str, str]:
 def last_words(text: str) -> str:
     """Return the first line of what a program said that is more than a heading."""
     lines = [line.strip() for line in text.splitlines()]
-    return next((line for line in lines if line and line not in {"Error:", "WARNING:"}), "it said nothing")
+    return next((line for line in lines if line and line not in {"Error:", "WARNING:"}), "no message")
 
 
 @dataclass
@@ -167,11 +167,11 @@ class Perf:
     pids: Sequence[int] = ()
 
     def start(self) -> None:
-        data, said = self.folder / "perf.data", self.folder / ".perf.messages"
+        data, log = self.folder / "perf.data", self.folder / ".perf.messages"
         command = record_command(
             rung_of(self.rung), cpus=self.cpus, pids=self.pids, seconds=self.seconds, output=str(data)
         )
-        with said.open("wb") as messages:
+        with log.open("wb") as messages:
             started = child(
                 command,
                 death=signal.SIGINT,
@@ -187,14 +187,14 @@ class Perf:
         while not _sleeps(started.pid) and started.poll() is None and time.monotonic() < limit:
             time.sleep(0.05)
         if started.poll() is not None:
-            raise OSError(f"perf record: {last_words(said.read_text(errors='replace'))}")
+            raise OSError(f"perf record: {last_words(log.read_text(errors='replace'))}")
 
     def stop(self) -> None:
         if not self.handle:  # whoever started it was killed before it could write that down
             self.handle.update(_perf_that_writes(self.folder / "perf.data"))
         # At its end perf looks up the build ids of all that it saw, which takes its time on a large machine.
         if self.handle and not ended(self.handle, signal.SIGINT, signal.SIGKILL, patience_s=END_S):
-            raise OSError(f"perf (process {self.handle['pid']}) does not end")
+            raise OSError(f"perf (process {self.handle['pid']}) did not end")
 
     def save(self) -> str:
         data, text = self.folder / "perf.data", self.folder / "perf.txt.gz"

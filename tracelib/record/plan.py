@@ -60,7 +60,7 @@ class Plan:
 
 
 def plan(
-    found: Machine,
+    here: Machine,
     *,
     folder: Path,
     seconds: float,
@@ -88,11 +88,11 @@ def plan(
     left_out = dict.fromkeys(without, "not wanted")
     rung, refused = None, ""
     if "perf" not in without:
-        rung, refused = _rung(found, pids, command)
+        rung, refused = _rung(here, pids, command)
         if rung is None:
             left_out["perf"] = refused
-    place = found.tracefs or (ftrace.PLACE if found.mounts_tracefs else None)
-    usable = found.mounts_tracefs or found.tracefs_writable
+    place = here.tracefs or (ftrace.PLACE if here.mounts_tracefs else None)
+    usable = here.mounts_tracefs or here.tracefs_writable
     if not usable:
         left_out.setdefault(
             "ftrace",
@@ -100,7 +100,7 @@ def plan(
             if place is None
             else f"{place} is not writable by this user (needs root)",
         )
-    if found.tools["nvidia-smi"] is None:
+    if here.tools["nvidia-smi"] is None:
         left_out.setdefault("gpu", "no nvidia-smi")
     switch = bool(server and chosen.start)
     if not switch:
@@ -117,21 +117,21 @@ def plan(
         folder=str(folder.absolute()),
         seconds=seconds,
         recipe=chosen.name,
-        cpus=found.cpus_online,
+        cpus=here.cpus_online,
         pids=tuple(pids),
         command=tuple(shlex.split(command)),
         rung=rung.name if rung else "",
         lacks={"perf": rung.lacks} if rung and rung.lacks else {},
         tracefs=str(place) if "ftrace" not in left_out else "",
-        mount_tracefs=found.mounts_tracefs,
-        buffer_kb=ftrace.buffer_kb(found.cpus_online, found.available_kb),
+        mount_tracefs=here.mounts_tracefs,
+        buffer_kb=ftrace.buffer_kb(here.cpus_online, here.available_kb),
         gpu="gpu" not in left_out,
         start_url=server.rstrip("/") + chosen.start if "profiler" not in left_out else "",
         stop_url=server.rstrip("/") + chosen.stop if "profiler" not in left_out else "",
         server_traces=server_traces,
         left_out=left_out,
         about=about or {},
-        prefix=tuple(found.prefix),
+        prefix=tuple(here.prefix),
         recorder=recorder,
     )
 
@@ -171,11 +171,11 @@ def lines(made: Plan) -> Iterator[str]:
         yield f"# without {name}: {why}"
 
 
-def _rung(found: Machine, pids: Sequence[int], command: str) -> tuple[perf.Rung | None, str]:
-    if found.tools["perf"] is None:
+def _rung(here: Machine, pids: Sequence[int], command: str) -> tuple[perf.Rung | None, str]:
+    if here.tools["perf"] is None:
         return None, "perf is not installed"
     watched = list(pids) or ([os.getpid()] if command else [])
-    return perf.permitted(cpus=found.cpus_online, pids=watched, prefix=found.prefix)
+    return perf.permitted(cpus=here.cpus_online, pids=watched, prefix=here.prefix)
 
 
 def _check(
@@ -193,9 +193,7 @@ def _check(
         if name not in STEPS:
             raise BadParameter("--without", name, STEPS)
     if command and (pids or server):
-        raise BadParameter(
-            "--command", command, ["--command alone", "--pid or --server of a server that runs already"]
-        )
+        raise BadParameter("--command", command, ["--command alone", "--pid or --server of a running server"])
     if command and not shlex.split(command):
         raise BadParameter("--command", command, ["a command line"])
 

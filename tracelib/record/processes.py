@@ -47,13 +47,13 @@ def threads(pids: Iterable[int] | None = None, proc: Path = PROC) -> dict[int, T
 
     Threads that end while this reads are left out: they have no counters any more.
     """
-    found: dict[int, Thread] = {}
+    by_id: dict[int, Thread] = {}
     for pid in _all_pids(proc) if pids is None else pids:
         for tid in _numbers(proc / str(pid) / "task"):
             thread = _thread(proc / str(pid) / "task" / str(tid), pid, tid)
             if thread is not None:
-                found[tid] = thread
-    return found
+                by_id[tid] = thread
+    return by_id
 
 
 def descendants(pids: Iterable[int], proc: Path = PROC) -> list[int]:
@@ -74,11 +74,11 @@ def existing(pids: Iterable[int], proc: Path = PROC) -> list[int]:
         One of them is no process, or has ended.
 
     """
-    found = list(pids)
-    for pid in found:
+    ids = list(pids)
+    for pid in ids:
         if start_time(pid, proc) is None:
             raise BadParameter("--pid", pid, ["ids of running processes"])
-    return found
+    return ids
 
 
 def allowed_cpus(tids: Iterable[int]) -> set[int]:

@@ -46,7 +46,7 @@ class Profiler:
 
     def save(self) -> str:
         if not self.traces:
-            return "the traces lie where the server writes them: give them to the report too"
+            return "the traces are where the server writes them: give them to the report, too"
         names = [self._copied(path) for path in _settled(Path(self.traces), self.handle["since"])]
         if not names:
             raise OSError(f"the server wrote nothing to {self.traces}")
@@ -72,13 +72,13 @@ def _settled(folder: Path, since: float) -> list[Path]:
     """Return the files written since then, once none grows any more: SGLang writes after it has answered."""
     limit, before = time.monotonic() + SWITCH_S, None
     while time.monotonic() < limit:
-        found = {
+        sizes = {
             path: path.stat().st_size
             for path in sorted(folder.glob("*"))
             if path.is_file() and path.stat().st_mtime >= since
         }
-        if found == before and (found or time.monotonic() > limit - SWITCH_S + EMPTY_S):
-            return list(found)
-        before = found
+        if sizes == before and (sizes or time.monotonic() > limit - SWITCH_S + EMPTY_S):
+            return list(sizes)
+        before = sizes
         time.sleep(SETTLED_S)
-    raise OSError(f"the files in {folder} do not come to rest")
+    raise OSError(f"the files in {folder} are still growing after {SWITCH_S / 60:.0f} minutes")

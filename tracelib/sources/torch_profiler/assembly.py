@@ -25,7 +25,7 @@ from tracelib.sources.torch_profiler.document import (
     repeated_calls,
     shared_correlations,
 )
-from tracelib.sources.torch_profiler.events import UNUSED_PHASES
+from tracelib.sources.torch_profiler.events import TIMED_PHASES, UNUSED_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,8 +39,6 @@ EPOCH_LIKE_NS = 10**18
 NOT_ADDED = "the times count from the epoch although a baseTimeNanoseconds is given: it was not added"
 #: So many of the first times tell whether a base is to be added to them.
 SAMPLED = 1000
-#: Phases of intervals, instants and counters: a list with none of them gives no row.
-USED_PHASES = (*"XiInRBEbeSFC",)
 FINISH = "Wait until the profiler has finished writing, then copy the file."
 NO_BASE = "the times have no base and do not count from the epoch: the clock is unknown"
 #: GPU ops that agree in these are one op that the file holds twice.
@@ -239,7 +237,7 @@ def _add_losses(remarks: Remarks, contents: Contents) -> None:
     for remark, count in sorted(batch.remarks.items()):
         level = "error" if remark.startswith(("lost", "cut short")) else "warning"
         remarks.add(level, remark if remark.startswith("cut short") else f"{count} events: {remark}")
-    if not any(ph in USED_PHASES for ph, _ in batch.tally if ph):
+    if not any(ph in TIMED_PHASES for ph, _ in batch.tally if ph):
         message = "none of its events is an interval, an instant or a counter: only flows, names and the like"
         remarks.add("warning", message)
     for note in contents.document.notes:

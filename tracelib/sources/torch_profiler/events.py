@@ -101,8 +101,13 @@ _GPU_KINDS = {
     "memset": "memset",
 }
 
+#: Categories whose correlation joins them to GPU ops.
+CALLS = ("runtime", "driver", "sync")
 #: Categories of what Kineto draws on a device though a device does not do it: the pid is the device's number.
 _ON_DEVICE = ("cuda_event", "cuda_profiler_range", "mtia_insight")
+#: Phases of instants, of begins and ends, and of all events that become rows: those, intervals and counters.
+INSTANTS, MARKERS = frozenset("iInR"), frozenset("BEbeSF")
+TIMED_PHASES = frozenset("XC") | INSTANTS | MARKERS
 #: Phases that are not used: flows (correlation ids are exact where flows are not), samples, objects, links.
 UNUSED_PHASES = frozenset("stfPpNODvVcT()=")
 #: The pid of what lies on no host thread, as Kineto writes it for its own overhead.

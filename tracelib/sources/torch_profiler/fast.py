@@ -21,6 +21,7 @@ from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.collectives import KEYS, canonical
 from tracelib.sources.torch_profiler.events import (
+    CALLS,
     NO_COUNTERS,
     NO_GPU,
     NO_MARKS,
@@ -54,6 +55,8 @@ INTERVAL = ord("X")
 IS_SPAN, IS_FLOW = (np.isin(np.arange(256), tuple(phases)) for phases in (b"XiI", b"stf"))
 #: Above this share of slow events the plain decoder alone is quicker.
 MOSTLY = 0.4
+#: What is larger is not taken for a number of ranks.
+LARGEST_GROUP = 2**31
 #: Of some events, all.
 ALL = np.True_
 #: Texts that have to be read as JSON: with escapes, or with characters that must be escaped.
@@ -135,27 +138,16 @@ class Scan:
         """Return which events have one of the `chosen` categories."""
         return np.array([chosen(name) for name in self.categories])[self.category]
 
-    def _needed(self, column: Column, rows: Integers) -> Integers:
+    def needed(self, column: Column, rows: Integers) -> Integers:
+        """Return the values of the events `rows` in `column`; those without a plain one become slow."""
         self.slow[rows[column.states[rows] != PLAIN]] = True
         return column.values[rows]
-
-    def ids(self, name: str, rows: Integers) -> Integers:
-        """Return the ids `name` of the events `rows`."""
-        return self._needed(self.event(name), rows)
-
-    def arguments(self, name: str, rows: Integers) -> Integers:
-        """Return the integers `name` in the args of the events `rows`."""
-        return self._needed(self.args(name), rows)
-
-    def starts(self, rows: Integers) -> Integers:
-        """Return when the events `rows` begin, in ns."""
-        return self._needed(self.event("ts"), rows)
 
     def durations(self, rows: Integers) -> Integers:
         """Return how long the events `rows` take, in ns; 0 for instants."""
         value = np.zeros(rows.size, np.int64)
         long = np.flatnonzero(self.phase[rows] == INTERVAL)
-        value[long] = self._needed(self.event("dur"), rows[long])
+        value[long] = self.needed(self.event("dur"), rows[long])
         return value
 
     def optional(self, name: str, rows: Integers, among: Flags | np.bool_ = ALL) -> tuple[Integers, Flags]:
@@ -192,12 +184,6 @@ class Scan:
         return names, which
 
 
-#: What is larger is not taken for a number of ranks.
-LARGEST_GROUP = 2**31
-#: Categories whose correlation joins them to GPU ops.
-CALLS = ("runtime", "driver", "sync")
-
-
 def _series(column: Values, kept: Integers | slice) -> pl.Series:
     if not isinstance(column, tuple):
         return pl.Series(column[kept])
@@ -230,13 +216,13 @@ def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     rows = scan.host
     meant = [slice_category(category) for category in scan.categories]
     calls = np.array([category in CALLS for category in meant])[scan.category[rows]]
-    pid, apart = scan.ids("pid", rows), scan.of_categories(on_device)[rows]
+    pid, apart = scan.needed(scan.event("pid"), rows), scan.of_categories(on_device)[rows]
     columns: dict[str, Values] = {
         "category": (pl.Series(meant, dtype=SLICE_CATEGORY), scan.category[rows]),
         "name": name,
         "pid": np.where(apart, NOWHERE, pid) if apart.any() else pid,
-        "tid": scan.ids("tid", rows),
-        "ts": scan.starts(rows),
+        "tid": scan.needed(scan.event("tid"), rows),
+        "ts": scan.needed(scan.event("ts"), rows),
         "dur": scan.durations(rows),
         "correlation": scan.correlations(rows, calls),
     }
@@ -271,10 +257,10 @@ def _gpu_ops(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
     columns: dict[str, Values] = {
         "kind": (pl.Series(meant, dtype=GPU_OP_KIND), scan.category[rows]),
         "name": name,
-        "pid": scan.ids("pid", rows),
-        "device": scan.arguments("device", rows),
-        "stream": scan.arguments("stream", rows),
-        "ts": scan.starts(rows),
+        "pid": scan.needed(scan.event("pid"), rows),
+        "device": scan.needed(scan.args("device"), rows),
+        "stream": scan.needed(scan.args("stream"), rows),
+        "ts": scan.needed(scan.event("ts"), rows),
         "dur": scan.durations(rows),
         "correlation": scan.correlations(rows),
         "graph": scan.optional("graph id", rows),

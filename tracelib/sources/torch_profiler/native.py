@@ -60,10 +60,8 @@ ARGS: dict[str, Kind] = {
     **dict.fromkeys(OLDER, "integer"),
 }
 PLACES = {
-    (level, name): at
-    for at, (level, name) in enumerate(
-        [*(("event", name) for name in EVENT), *(("args", name) for name in ARGS)]
-    )
+    place: at
+    for at, place in enumerate([*(("event", key) for key in EVENT), *(("args", key) for key in ARGS)])
 }
 #: Bytes of text per event and per distinct string for which there is room: with less, a piece is refused.
 EVENT_BYTES, STRING_BYTES = 48, 64
@@ -84,28 +82,14 @@ class _Field(ctypes.Structure):
 
 
 class _Result(ctypes.Structure):
-    _fields_ = tuple(
-        (
-            name,
-            ctypes.c_int64
-            if name in ("events", "strings", "slots", "found", "list_end", "beyond_ascii")
-            else ctypes.c_void_p,
-        )
-        for name in (
-            "events",
-            "begins",
-            "ends",
-            "values",
-            "states",
-            "strings",
-            "string_starts",
-            "string_lengths",
-            "slots",
-            "table",
-            "found",
-            "list_end",
-            "beyond_ascii",
-        )
+    _fields_ = (
+        ("events", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("begins", "ends", "values", "states")),
+        ("strings", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("string_starts", "string_lengths")),
+        ("slots", ctypes.c_int64),
+        ("table", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("found", "list_end", "beyond_ascii")),
     )
 
 
@@ -123,11 +107,9 @@ FIELDS = _fields()
 
 def library_in(folder: Path) -> Path:
     """Return where the library lies that is made for this platform from the sources in `folder`."""
-    made_of = [
-        sysconfig.get_platform().encode(),
-        *(path.read_bytes() for path in sorted(folder.glob("*.[ch]"))),
-    ]
-    return folder / f"_scan_{hashlib.sha256(b''.join(made_of)).hexdigest()[:12]}.so"
+    sources = [path.read_bytes() for path in sorted(folder.glob("*.[ch]"))]
+    made_of = b"".join([sysconfig.get_platform().encode(), *sources])
+    return folder / f"_scan_{hashlib.sha256(made_of).hexdigest()[:12]}.so"
 
 
 @functools.cache

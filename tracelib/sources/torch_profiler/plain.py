@@ -17,11 +17,15 @@ import polars as pl
 from tracelib.sources.torch_profiler.collectives import of_args
 from tracelib.sources.torch_profiler.document import unprefixed
 from tracelib.sources.torch_profiler.events import (
+    CALLS,
+    INSTANTS,
+    MARKERS,
     NO_COUNTERS,
     NO_GPU,
     NO_MARKS,
     NO_SPANS,
     NOWHERE,
+    TIMED_PHASES,
     UNUSED_PHASES,
     Batch,
     gpu_kind,
@@ -34,13 +38,10 @@ from tracelib.sources.torch_profiler.events import (
 
 _Raw = msgspec.Raw
 LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63
-#: Instants that describe the recording itself, not the program: their pids and how their names begin; and the
-#: pids of its spans.
+#: What describes the recording itself: instants' pids, beginnings of their names, intervals' pids.
 RECORDER_PIDS, RECORDER_NAMES = ("Spans", "Traces", ""), ("Iteration Start", "Record Window End")
 RECORDER_SPANS = ("Spans", "Traces")
-INSTANTS, MARKS = frozenset("iInR"), frozenset("BEbeSF")
-#: Texts that are ids of up to 64 bits; longer ones are names, and Python refuses to make numbers of very long
-#: ones.
+#: Texts that are ids of up to 64 bits; longer ones are names, and Python refuses to convert very long ones.
 _ID = re.compile(r"-?[0-9]{1,20}")
 
 
@@ -157,28 +158,33 @@ class _Rows:
         ph = event.ph if isinstance(event.ph, str) else ""
         category = event.cat if isinstance(event.cat, str) else None
         self.tally[ph, category or "None"] += 1
-        if ph == "X":
-            self.complete(event, category)
-        elif ph in INSTANTS:
-            self.instant(event, category)
-        elif ph in MARKS:
-            self.mark(event, ph, category)
+        if ph in TIMED_PHASES:
+            ts = self.time(event)
+            if ts is not None:
+                self.timed(event, ph, category, ts)
         elif ph == "M":
             self.metadata(event)
-        elif ph == "C":
-            self.counter(event)
         elif not ph and event != NOTHING:
             self.remarks["no phase (ph): left out"] += 1
         elif ph and ph not in UNUSED_PHASES:
             self.remarks["an unknown phase (ph): left out"] += 1
 
-    def complete(self, event: Event, category: str | None) -> None:
-        ts = self.time(event)
-        if ts is None:
-            return
-        dur = self.duration(event)
-        kind = gpu_kind(category)
-        if kind:
+    def timed(self, event: Event, ph: str, category: str | None, ts: int) -> None:
+        if ph == "X":
+            self.interval(event, category, ts, self.duration(event))
+        elif ph in INSTANTS:
+            own = unprefixed(event.pid) in RECORDER_PIDS and str(event.name).startswith(RECORDER_NAMES)
+            if not own:
+                self.span(event, category, ts, 0)
+        elif ph in MARKERS:
+            key = "" if ph in "BE" else pairing(event, ph, category)
+            pid, tid = self.ident(event.pid), self.ident(event.tid)
+            self.marks.append((ph, slice_category(category), _text(event.name), pid, tid, ts, key))
+        else:
+            self.counter(event, ts)
+
+    def interval(self, event: Event, category: str | None, ts: int, dur: int) -> None:
+        if kind := gpu_kind(category):
             self.gpu.append(self.gpu_row(event, kind, ts, dur))
         elif category == "Trace" and _of_recorder(event):
             self.recorded.append((ts, ts + dur))
@@ -187,7 +193,7 @@ class _Rows:
 
     def span(self, event: Event, category: str | None, ts: int, dur: int) -> None:
         meant = slice_category(category)
-        called = meant in ("runtime", "driver", "sync")
+        called = meant in CALLS
         correlation = _integer(self.args(event).get("correlation")) or None if called else None
         nowhere = on_device(category) or unprefixed(event.pid) == "-1"
         pid, tid = NOWHERE if nowhere else self.ident(event.pid), self.ident(event.tid)
@@ -199,10 +205,9 @@ class _Rows:
         stream = _integer(args.get("stream"))
         if stream is None:
             stream = _integer(event.tid.rpartition(" ")[2] if isinstance(event.tid, str) else event.tid)
-        name = _text(event.name)
         return (
             kind,
-            name,
+            _text(event.name),
             pid,
             pid if device is None else device,
             stream,
@@ -214,22 +219,6 @@ class _Rows:
             *of_args(args),
         )
 
-    def instant(self, event: Event, category: str | None) -> None:
-        ts = self.time(event)
-        if ts is None:
-            return
-        own = unprefixed(event.pid) in RECORDER_PIDS and str(event.name).startswith(RECORDER_NAMES)
-        if not own:
-            self.span(event, category, ts, 0)
-
-    def mark(self, event: Event, ph: str, category: str | None) -> None:
-        ts = self.time(event)
-        if ts is None:
-            return
-        key = "" if ph in "BE" else pairing(event, ph, category)
-        pid, tid = self.ident(event.pid), self.ident(event.tid)
-        self.marks.append((ph, slice_category(category), _text(event.name), pid, tid, ts, key))
-
     def metadata(self, event: Event) -> None:
         if event.name in ("thread_name", "process_name", "process_labels"):
             args = self.args(event)
@@ -238,10 +227,7 @@ class _Rows:
             if isinstance(label, str) and label:
                 self.labels[self.ident(event.pid), tid, event.name] = label
 
-    def counter(self, event: Event) -> None:
-        ts = self.time(event)
-        if ts is None:
-            return
+    def counter(self, event: Event, ts: int) -> None:
         args, name = self.args(event), _text(event.name) or ""
         if event.id is not None:  # counters of one name, told apart by their ids
             name = f"{name}[{event.id}]"

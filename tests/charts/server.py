@@ -234,15 +234,7 @@ def trace(names=("tokenizer", "engine_core", "worker_TP0", "worker_TP1"), **fram
 def make(**changed):
     """Return results with some frames replaced."""
     window = Window(START, START + 1000 * MS, "by hand")
-    made = {
-        "trace": trace(),
-        "window": window,
-        "rules": load_rules(),
-        "host_time": pl.DataFrame(),
-        **frames(),
-        **changed,
-    }
-    return Results(**made)
+    return Results(**{"trace": trace(), "window": window, "rules": load_rules(), **frames(), **changed})
 
 
 def full_server():

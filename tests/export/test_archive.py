@@ -8,14 +8,13 @@ import polars as pl
 import pytest
 
 from tests.cut import reference
-from tracelib import export
 from tracelib.errors import TraceError
-from tracelib.export.archive import MANIFEST
+from tracelib.export.archive import MANIFEST, write_archive
 
 
 def test_the_archive_holds_the_files_and_says_how_their_clocks_stand(results, folder, tmp_path):
     files = sorted(folder.iterdir())
-    assert export.write_archive(results.trace, files, tmp_path / "run.tar") == []
+    assert write_archive(results.trace, files, tmp_path / "run.tar") == []
     with tarfile.open(tmp_path / "run.tar") as archive:
         members = {m.name: archive.extractfile(m).read() for m in archive.getmembers()}
         assert all(m.uname == m.gname == "" and m.uid == m.gid == 0 for m in archive.getmembers())
@@ -39,5 +38,5 @@ def test_the_archive_holds_the_files_and_says_how_their_clocks_stand(results, fo
 def test_files_that_perfetto_does_not_open_are_named(results, tmp_path):
     foreign = results.trace.replace(sources=results.trace.sources.with_columns(format=pl.lit("nsys")))
     with pytest.raises(TraceError, match=r"Perfetto does not read nsys.*Use --to perfetto"):
-        export.write_archive(foreign, [], tmp_path / "run.tar")
+        write_archive(foreign, [], tmp_path / "run.tar")
     assert not (tmp_path / "run.tar").exists()

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import polars as pl
 
-from tracelib import export
+from tracelib.export.chrome import write_chrome
 
 
 def test_chrome_keeps_every_nanosecond(results, findings, tmp_path):
-    export.write_chrome(results, findings, tmp_path / "run.json")
+    write_chrome(results, findings, tmp_path / "run.json")
     document = json.loads((tmp_path / "run.json").read_text(), parse_float=Decimal)
     base = document["baseTimeNanoseconds"]
     names = {

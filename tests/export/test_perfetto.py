@@ -10,15 +10,15 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from tests.cut import ON_GPU
-from tracelib import export
 from tracelib.errors import TraceError
+from tracelib.export.perfetto import write_perfetto
 
 
 @pytest.fixture(scope="module")
 def decoded(results, findings, tmp_path_factory):
     """Return the descriptors by uuid, and per track its events (time, type, packet), names looked up."""
     target = tmp_path_factory.mktemp("out") / "run.pftrace"
-    export.write_perfetto(results, findings, target)
+    write_perfetto(results, findings, target)
     trace = Trace()
     trace.ParseFromString(target.read_bytes())
     described, events, names, kinds = {}, defaultdict(list), {}, {}
@@ -179,4 +179,4 @@ def test_counters_hold_the_demand(decoded, results):
 def test_a_time_before_its_clock_s_zero_is_refused(results, findings, tmp_path):
     early = results.lost.with_columns(ts_ns=pl.col("ts_ns") - 2 * results.window.start_ns)
     with pytest.raises(TraceError, match="Use --to chrome"):
-        export.write_perfetto(replace(results, lost=early), findings, tmp_path / "run.pftrace")
+        write_perfetto(replace(results, lost=early), findings, tmp_path / "run.pftrace")

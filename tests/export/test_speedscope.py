@@ -5,12 +5,12 @@ import json
 import polars as pl
 import pytest
 
-from tracelib import export
+from tracelib.export.speedscope import write_speedscope
 from tracelib.words import ROLES
 
 
 def test_speedscope_s_profiles_balance_and_weigh_what_was_sampled(results, findings, tmp_path):
-    export.write_speedscope(results, findings, tmp_path / "run.json")
+    write_speedscope(results, findings, tmp_path / "run.json")
     document = json.loads((tmp_path / "run.json").read_text())
     frames = document["shared"]["frames"]
     for profile in document["profiles"]:

@@ -10,9 +10,10 @@ import tracelib
 from tests.conftest import ROOT
 from tests.sources.accounting import account_for
 from tests.sources.samples import samples_of
-from tracelib import export, sources
+from tracelib import sources
 from tracelib.analyses.results import analyse
 from tracelib.errors import TraceError, UnknownFormat
+from tracelib.export.archive import write_archive
 from tracelib.findings import diagnose
 from tracelib.schema import FRAMES
 from tracelib.sources.format import Format, InPerfetto
@@ -93,7 +94,7 @@ def test_it_joins_the_others_from_reading_to_findings_and_exports(toy_file, tmp_
     findings = diagnose(analyse(run))
     assert [source["format"] for source in findings["sources"]] == ["toy", "torch_profiler", "perf"]
     files = [file.path for file in sources.discovery.discover([toy_file, SAMPLE / "perf.txt.gz"]).traces]
-    left = export.write_archive(run, files, tmp_path / "run.tar")
+    left = write_archive(run, files, tmp_path / "run.tar")
     assert not any("run.toy" in reason for reason in left)
 
 

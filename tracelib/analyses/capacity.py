@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.scheduling import SERVER, demand_at, tells_shortage
+from tracelib.analyses.scheduling import SERVER, WAITS_FOR_CPU, demand_at, tells_shortage
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -155,7 +155,7 @@ def options(results: Results, instances: pl.DataFrame) -> pl.DataFrame:
     gpus = results.gpu_time["gpu"].n_unique()
     time = results.window.duration_ns * gpus
     lost = int(results.lost["dur_ns"].sum()) / time if time else None
-    waited = results.lost.filter(pl.col("cpu_state").cast(pl.String).is_in(["runnable", "throttled"]))
+    waited = results.lost.filter(pl.col("cpu_state").cast(pl.String).is_in(WAITS_FOR_CPU))
     short = int(waited["dur_ns"].sum()) / time if time and tells_shortage(results.thread_states) else None
     p95 = demand_at(results.demand, 0.95)
     per_gpu, price = pl.col("vcpus") / 2 / pl.col("gpus"), pl.col("price_per_hour")

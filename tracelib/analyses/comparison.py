@@ -17,6 +17,7 @@ import polars as pl
 
 from tracelib.analyses.capacity import cpus_known
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +77,7 @@ def _shares(results: Results) -> list[dict[str, object]]:
     spent = {
         "useful": results.gpu_states.filter(state.is_in(USEFUL)),
         "busy": results.gpu_states.filter(state != "idle"),
-        "CPU shortage": results.lost.filter(cpu.is_in(["runnable", "throttled"])),
+        "CPU shortage": results.lost.filter(cpu.is_in(WAITS_FOR_CPU)),
         **{
             f"lost to {cause}": rows for (cause,), rows in results.lost.group_by("cause", maintain_order=True)
         },

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.scheduling import WAITS_FOR_CPU, tells_shortage
 from tracelib.charts.lanes import shown_devices
-from tracelib.charts.phrases import NO_WAKEUPS, SHORTAGE, charged_to, gpu_names, lacked_cpu
+from tracelib.charts.phrases import NO_WAKEUPS, charged_to, gpu_names, lacked_cpu
 from tracelib.charts.theme import (
     CLEAR,
     CPU_STATES,
@@ -133,7 +133,7 @@ def causes_sentence(results: Results) -> str:
 def _shortage(results: Results, total: int) -> str:
     state = pl.col("cpu_state").cast(pl.String)
     ready, stopped, unknown = (
-        int(results.causes.filter(state == name)["ns"].sum()) for name in (*SHORTAGE, "unknown")
+        int(results.causes.filter(state == name)["ns"].sum()) for name in (*WAITS_FOR_CPU, "unknown")
     )
     if unknown == total:
         return "whether the blamed thread had a CPU was not recorded"
@@ -217,7 +217,7 @@ def _exposed_shortage(results: Results, cause: str, exposed: int) -> str:
     if not tells_shortage(results.thread_states):
         return f"; whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
     own = results.lost.filter(pl.col("cause") == cause)
-    short = int(own.filter(pl.col("cpu_state").cast(pl.String).is_in(SHORTAGE))["dur_ns"].sum())
+    short = int(own.filter(pl.col("cpu_state").cast(pl.String).is_in(WAITS_FOR_CPU))["dur_ns"].sum())
     return f", and for {share(short / exposed)} of that the blamed thread wanted a CPU and had none"
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
-from tracelib.charts.phrases import SHORTAGE, gpu_names, launch_threads, thread_names
+from tracelib.analyses.scheduling import OFF_CPU, WAITS_FOR_CPU
+from tracelib.charts.phrases import gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES
 from tracelib.charts.time_bins import state_shares
 from tracelib.intervals import clip, union
@@ -88,7 +89,7 @@ def time_in(results: Results, pieces: pl.DataFrame, *states: str) -> float:
 
 def _busiest_thread_lanes(results: Results) -> Iterator[Lane]:
     states = clip(results.thread_states, results.window.start_ns, results.window.end_ns)
-    wanted = states.filter(pl.col("state").is_in(["running", *SHORTAGE]))
+    wanted = states.filter(pl.col("state").is_in(["running", *WAITS_FOR_CPU]))
     most = (
         wanted.group_by("thread")
         .agg(ns=pl.col("dur_ns").sum())
@@ -176,9 +177,9 @@ def _cpu_lane(results: Results, thread: int, label: str, group: str) -> Lane:
 
 def _cpu_headline(results: Results, states: pl.DataFrame) -> str:
     known = 1 - time_in(results, states, "unknown")
-    if states.filter(pl.col("state").is_in([*SHORTAGE, "blocked"])).is_empty():
+    if states.filter(pl.col("state").is_in(OFF_CPU)).is_empty():
         return f"runs {share(known)}, else unknown"
-    ready, stopped = (time_in(results, states, state) for state in SHORTAGE)
+    ready, stopped = (time_in(results, states, state) for state in WAITS_FOR_CPU)
     wants = f"wants a CPU {share(ready / known)}" if known else ""
     if not stopped:
         return wants

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
 NAME_CHARACTERS = 60
-#: Thread states in which a thread lacks a CPU.
-SHORTAGE = ("runnable", "throttled")
 AS_MONITORED = "busy, as monitoring shows it"
 NO_WAKEUPS = "was not recorded (that takes wake-up events)"
 

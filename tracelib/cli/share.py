@@ -75,8 +75,12 @@ def _add_export(command: argparse.ArgumentParser) -> None:
 
 
 def _export(flags: argparse.Namespace) -> int:
-    from tracelib import export
     from tracelib.analyses.results import analyse
+    from tracelib.export.archive import write_archive
+    from tracelib.export.chrome import write_chrome
+    from tracelib.export.perfetto import write_perfetto
+    from tracelib.export.speedscope import write_speedscope
+    from tracelib.export.tracks import in_window
     from tracelib.findings import diagnose
     from tracelib.loading import load
     from tracelib.report import redact
@@ -94,17 +98,13 @@ def _export(flags: argparse.Namespace) -> int:
     _refuse_inputs(target, files)
     run = load(options.traces, **options.arguments_of(load))
     if flags.to == "archive":
-        for left in export.write_archive(run, files, target):
+        for left in write_archive(run, files, target):
             print(f"left out: {left}", file=sys.stderr)
     else:
         run = redact.trace(run)[0] if options.redact else run
         results = analyse(run, window_seconds=window)
-        results = export.in_window(results) if window else results
-        write = {
-            "perfetto": export.write_perfetto,
-            "speedscope": export.write_speedscope,
-            "chrome": export.write_chrome,
-        }
+        results = in_window(results) if window else results
+        write = {"perfetto": write_perfetto, "speedscope": write_speedscope, "chrome": write_chrome}
         write[flags.to](results, diagnose(results, title=name), target)
     print(target)
     return 0

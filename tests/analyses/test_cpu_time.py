@@ -1,4 +1,4 @@
-"""CPU time by role and cause, threads over time, and states summed up, on rows worked by hand and on the captures."""
+"""CPU time by role and cause, on rows worked by hand and on the captures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 
 from tracelib import load, schema
 from tracelib.analyses.cpu_time import cpu_time
-from tracelib.analyses.scheduling import demand, scheduling
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
 from tracelib.rules import load_rules
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
-from scheduling_frames import IDLE, switch, trace, wakeup, window
+from scheduling_frames import switch, trace, wakeup, window
 
 A, B, C = 1, 2, 3
 SERVER = {A: "worker", B: "api_server", C: "system"}
@@ -114,51 +113,6 @@ def test_hardware_events_have_no_length() -> None:
     assert ledger(of, 0, 3000) == {}
 
 
-def test_demand_counts_running_and_ready_threads() -> None:
-    sched = [
-        wakeup(0, 1, C),
-        switch(0, 0, IDLE, "R", A),
-        wakeup(10, 0, B, A),
-        switch(30, 0, A, "R", B),
-        switch(50, 0, B, "S", A),
-        switch(60, 0, A, "S", IDLE),
-        switch(100, 1, C, "S", IDLE),
-    ]
-    of = trace(sched, roles=SERVER)
-    got = demand(of, window(0, 100), thread_states(of, window(0, 100)))
-    merged = got.select("ts_ns", "dur_ns", "running", "runnable").rows()
-    assert [r for r in merged if r[0] < 60] == [(0, 10, 1, 0), (10, 20, 1, 1), (30, 20, 1, 1), (50, 10, 1, 0)]
-    assert got["dur_ns"].sum() == 100
-    assert merged[-1][2:] == (0, 0)
-
-
-def test_scheduling_adds_up_and_counts_migrations() -> None:
-    sched = [
-        switch(0, 0, IDLE, "R", A),
-        switch(10, 0, A, "R", B),
-        switch(20, 1, C, "S", A),
-        switch(35, 1, A, "S", IDLE),
-        wakeup(40, 1, A, B),
-        switch(41, 1, IDLE, "R", A),
-        switch(50, 1, A, "S", IDLE),
-        switch(60, 0, B, "S", IDLE),
-    ]
-    of = trace(sched, roles=SERVER)
-    got = scheduling(of, thread_states(of, window(0, 60)))
-    row = got.filter(pl.col("thread") == A).row(0, named=True)
-    states = ("running", "runnable", "throttled", "blocked", "unknown")
-    assert {s: row[f"{s}_ns"] for s in states} == {
-        "running": 10 + 15 + 9,
-        "runnable": 10 + 1,
-        "throttled": 0,
-        "blocked": 5 + 10,
-        "unknown": 0,
-    }
-    assert row["migrations"] == 1
-    assert row["role"] == "worker"
-    assert got.select(pl.sum_horizontal(f"{s}_ns" for s in states)).to_series().unique().to_list() == [60]
-
-
 @pytest.mark.corpus
 @pytest.mark.parametrize("capture", ["starved", "healthy", "throttled"])
 def test_samples_and_switches_agree_on_the_servers_cpu_time(captures, capture: str) -> None:
@@ -176,20 +130,3 @@ def test_samples_and_switches_agree_on_the_servers_cpu_time(captures, capture: s
     assert running == pytest.approx(sampled_ns, rel=0.03)
     got = cpu_time(of, over, states, load_rules())
     assert got.filter(pl.col("role").is_not_null())["cpu_ns"].sum() == pytest.approx(running, rel=0.03)
-
-
-@pytest.mark.corpus
-def test_starved_server_fills_its_two_cpus(captures) -> None:
-    of = load(captures / "starved")
-    over = gpu_window(of)
-    states = thread_states(of, over)
-    steps = demand(of, over, states)
-    assert steps["dur_ns"].sum() == over.duration_ns
-    assert (
-        steps.filter(pl.col("running") > 2)["dur_ns"].sum() < 0.01 * over.duration_ns
-    )  # meta.json: CPUs 0 and 1
-    wanted = (steps["running"] + steps["runnable"]).to_list()
-    assert (
-        sum(d for w, d in zip(wanted, steps["dur_ns"].to_list(), strict=True) if w > 2)
-        > 0.3 * over.duration_ns
-    )

@@ -1,9 +1,22 @@
-"""Each tool's launch delay on four operations worked by hand."""
+"""Launch metrics by hand, and each tool's launch delay on the same operations."""
 
 import polars as pl
 
+from tests.analyses.server_by_hand import call, op, run
 from tracelib import schema
 from tracelib.analyses.launches import LAUNCH_DELAYS, launch_delays
+
+
+def test_launch_metrics_keep_negative_returns():
+    results = run([op(0, 10, 1), op(50, 60, 2)], [call(0, 1, 1), call(40, 55, 2)])
+    row = results.launches.row(1, named=True)
+    assert (row["api_ns"], row["launch_to_start_ns"], row["return_to_start_ns"], row["late"]) == (
+        15,
+        10,
+        -5,
+        True,
+    )
+
 
 COLUMNS = {
     "kind": schema.GPU_OP_KIND,
@@ -12,6 +25,8 @@ COLUMNS = {
     "ts_ns": pl.Int64,
     "dur_ns": pl.Int64,
 }
+
+
 #: Call's begin and length, operation's start and length, in microseconds.
 OPERATIONS = [
     ("kernel", 0, 10, 25, 5),  # 15 after the return

@@ -1,4 +1,4 @@
-"""What no input may change: sums, the order of rows, how files are split, when the clocks began, fewer sources."""
+"""All analyses together: what no input may change, and that each takes only what is there."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelib import schema
-from tracelib.analyses.results import Results, analyse
+from tracelib.analyses.results import ANALYSES, NEEDS, Results, analyse, computed
 from tracelib.findings import diagnose
 from tracelib.trace import Trace
 
@@ -202,3 +203,30 @@ def test_without_engine_and_api_server_waits_end_at_what_was_not_recorded(seed, 
         if row["sub_cause"] == "upstream not recorded"
     )
     assert shown == hidden
+
+
+def test_each_analysis_begins_when_what_it_takes_is_there():
+    def second(first, base):
+        return first + base
+
+    def third(second):
+        return 2 * second
+
+    makes = {"third": third, "second": second, "first": lambda: 1}
+    assert computed(makes, {"base": 10}) == {"third": 22, "second": 11, "first": 1}
+    with pytest.raises(TypeError, match="second, third"):
+        computed({"second": second, "third": third}, {"base": 10})
+
+
+def test_the_functions_and_frames_of_results_have_one_name():
+    assert {name: make.__name__ for name, make in ANALYSES.items()} == {name: name for name in ANALYSES}
+    assert set(NEEDS) - {"quota"} <= set(ANALYSES)
+    assert all(need.missing and need.record_with for need in NEEDS.values())
+
+
+def test_frames_have_the_columns_that_empty_ones_have():
+    """Whoever builds results of some frames only gets the others with the columns that an analysis gives."""
+    made = analyse(random_server(3, 60, 30, 40, 20))
+    empty = Results(made.trace, made.window, made.rules)
+    for name in ANALYSES:
+        assert getattr(made, name).schema == getattr(empty, name).schema, name

@@ -1,0 +1,152 @@
+"""Waits are followed upstream, as far as anything was recorded there; and until when a slice may have waited."""
+
+import polars as pl
+import pytest
+
+from tests.analyses.server_by_hand import API, ENGINE, OTHER, WORKER, call, op, piece, run, told
+from tests.analyses.test_second_ledgers import agree
+from tests.charts.server import API as API_THREAD
+from tests.charts.server import ENGINE as ENGINE_THREAD
+from tests.charts.server import trace
+from tracelib import schema
+from tracelib.analyses.upstream import waits_until
+from tracelib.findings.verdict import verdict
+
+
+def test_waits_are_followed_from_worker_to_engine_to_tokenizer():
+    slices = [
+        call(0, 1, 1),
+        piece(WORKER, 10, 90, "shm_broadcast.dequeue"),
+        call(90, 95, 2),
+        piece(ENGINE, 0, 20, "engine.update"),
+        piece(ENGINE, 20, 80, "wait_for_requests"),
+        piece(ENGINE, 80, 88, "shm_broadcast.enqueue"),
+        piece(API, 30, 70, "tokenize"),
+    ]
+    results = run([op(0, 10, 1), op(100, 200, 2)], slices)
+    assert (30, 70, "tokenization", "encode") in told(results)
+    assert (80, 88, "ipc", "copy") in told(results)
+    assert (70, 80, "no_work", None) in told(results)  # an API server that annotates its work had none
+
+
+def test_an_engine_that_waits_for_the_other_worker_blames_that_one():
+    slices = [
+        call(0, 1, 1),
+        piece(WORKER, 10, 90, "shm_broadcast.dequeue"),
+        call(90, 95, 2),
+        piece(ENGINE, 0, 100, "engine.wait_output"),
+        piece(OTHER, 20, 60, "aten::mm", "op"),
+    ]
+    results = run([op(0, 10, 1), op(100, 200, 2)], slices)
+    assert (20, 60, "kernel_launch", "dispatch") in told(results)
+
+
+def test_an_upstream_that_no_source_recorded_proves_nothing():
+    slices = [call(0, 1, 1), piece(WORKER, 10, 90, "shm_broadcast.dequeue"), call(90, 95, 2)]
+    results = run([op(0, 10, 1), op(100, 200, 2)], slices)
+    assert (10, 90, "ipc", "upstream not recorded") in told(results)
+    assert verdict(results).state == "insufficient"
+
+
+def test_an_idle_server_has_no_load():
+    slices = [
+        call(0, 1, 1),
+        call(990, 992, 2),
+        piece(WORKER, 10, 980, "shm_broadcast.dequeue"),
+        piece(ENGINE, 0, 985, "wait_for_requests"),
+        piece(API, 0, 5, "tokenize"),
+    ]
+    results = run([op(0, 10, 1), op(1000, 1010, 2)], slices)
+    assert verdict(results).state == "no_load"
+
+
+NOT_RECORDED = ("ipc", "upstream not recorded")
+
+
+def event(ts, kind, cpu, prev, state, after):
+    columns = ("source", "ts_ns", "cpu", "event", "prev", "prev_state", "next")
+    return dict(zip(columns, (0, ts, cpu, kind, prev, state, after), strict=True))
+
+
+def asleep(thread, cpu, until):
+    """Return the events of a thread that sleeps from 2 on, and is woken at `until`."""
+    return [
+        event(2, "switch", cpu, thread, "S", schema.IDLE),
+        event(until, "wakeup", cpu, schema.IDLE, None, thread),
+        event(until, "switch", cpu, schema.IDLE, None, thread),
+        event(until + 30, "switch", cpu, thread, "S", schema.IDLE),
+    ]
+
+
+def gap(slices, sched):
+    """The GPU idles from 10 to 100; its worker waits for the engine from 10 to 80 and launches at 90."""
+    own = [call(0, 1, 1), piece(WORKER, 5, 80, "shm_broadcast.dequeue"), call(90, 100, 2)]
+    sched = sorted(sched, key=lambda e: e["ts_ns"])
+    results = run([op(0, 10, 1), op(100, 200, 2)], [*own, *slices], sched)
+    agree(results)  # the second implementation says the same
+    return [row for row in told(results) if row[0] < 80]
+
+
+def test_a_sleeping_engine_may_wait_for_the_worker_that_works():
+    """Until 40 rank 1 works, for which the engine may wait; then nobody does anything."""
+    other = [
+        piece(OTHER, 0, 40, "cudaStreamSynchronize", "runtime"),
+        piece(OTHER, 40, 95, "shm_broadcast.dequeue"),
+    ]
+    rows = gap(other, [*asleep(ENGINE, 0, 90), *asleep(API, 1, 90)])
+    assert rows == [(10, 40, *NOT_RECORDED), (40, 80, "no_work", None)]
+
+
+def test_what_an_engine_does_that_no_range_tells_of_is_not_known():
+    rows = gap([], [*asleep(ENGINE, 0, 50), *asleep(API, 1, 90)])
+    assert rows == [(10, 50, "no_work", None), (50, 80, *NOT_RECORDED)]
+
+
+def test_an_engine_that_has_ranges_is_awake_beside_them_for_a_message_and_asleep_for_requests():
+    """It is awake until 60."""
+    rows = gap([piece(ENGINE, 0, 30, "shm_broadcast.enqueue")], [*asleep(ENGINE, 0, 30), *asleep(API, 1, 90)])
+    assert rows == [(10, 30, "ipc", "copy"), (30, 60, "ipc", "wait"), (60, 80, "no_work", None)]
+
+
+def _slices(*rows):
+    """Return slices of (thread, begin, end)."""
+    made = [(0, thread, begin, end - begin, "tokenize", "annotation", None) for thread, begin, end in rows]
+    return pl.DataFrame(made, schema=schema.SLICES, orient="row")
+
+
+def _maybe(*rows, waits_for="upstream"):
+    """Return slices that may wait, of (thread, begin, end)."""
+    return pl.DataFrame(
+        [(thread, waits_for, begin, end - begin) for thread, begin, end in rows],
+        schema={
+            "thread": pl.Int32,
+            "may_wait_for": pl.Categorical,
+            "whole_ts": pl.Int64,
+            "whole_ns": pl.Int64,
+        },
+        orient="row",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "until"),
+    [
+        (
+            [(API_THREAD, 20, 50), (API_THREAD, 300, 700), (API_THREAD, 800, 900), (API_THREAD, 1000, 1200)],
+            900,
+        ),  # the last that ended inside
+        ([(API_THREAD, 20, 50), (API_THREAD, 1000, 1200)], 100),  # nothing ended inside: it did not wait
+        ([(API_THREAD, 20, 100)], 100),
+        ([(API_THREAD, 200, 1100)], 1100),
+        ([(ENGINE_THREAD, 200, 500)], 1100),  # nothing of the API_THREAD server was recorded: nobody can say
+    ],
+)
+def test_an_engine_waits_until_the_api_server_was_done_with_something(ended, until):
+    """The engine's schedule lasts from 100 to 1100."""
+    assert waits_until(_maybe((ENGINE_THREAD, 100, 1100)), trace(slices=_slices(*ended))).to_list() == [until]
+
+
+def test_rows_keep_their_order_and_a_named_role_is_the_one_asked():
+    made = trace(slices=_slices((ENGINE_THREAD, 0, 150), (API_THREAD, 0, 950)))
+    asked = _maybe((API_THREAD, 900, 1000), (API_THREAD, 100, 200), waits_for="engine")
+    assert waits_until(asked, made).to_list() == [900, 150]

@@ -1,27 +1,14 @@
-"""Graphs of functions as tracefs draws them: what stands in their comments, and lines that cannot be placed."""
+"""Graphs of functions: with and without times, threads and durations, and what their comments hold."""
 
 import time
 
 import polars as pl
 import pytest
 
-from tracelib.sources.ftrace import read, sniff
+from tests.sources.ftrace.lines import line, messages
+from tracelib.sources.ftrace import graph, sniff
 
 DRAWN = "  100.{:06d} |   0)   bash-100     |               |  {}\n"
-
-
-@pytest.fixture
-def trace_of(tmp_path):
-    def make(text):
-        path = tmp_path / "trace.txt"
-        path.write_text("# tracer: function_graph\n#\n" + text)
-        return read(path)
-
-    return make
-
-
-def messages(trace, level="warning"):
-    return " | ".join(trace.health.filter(pl.col("level") == level)["message"])
 
 
 def test_text_in_comments_is_a_marker(trace_of):
@@ -106,3 +93,67 @@ def test_what_repeats_is_recognised_in_time(text):
 
     prose = b"a line of words\n" * 2048
     assert min(took(text.encode()) for _ in range(3)) < 100 * min(took(prose) for _ in range(3))
+
+
+def test_functions(trace_of):
+    text = (
+        line("1.000000", "schedule+0x14/0x1ac <-do_nanosleep+0xc0/0x41c")
+        + line("1.000000", "sys_read <-do_syscall_64")
+        + line("1.000001", "funcgraph_entry:                   |  do_sys_poll() {")
+        + line("1.000002", "funcgraph_entry:        0.123 us   |    kfree();")
+        + line("1.000009", "funcgraph_exit:         8.000 us   |  }")
+    )
+    trace = trace_of(text)
+    assert trace.slices.select(pl.col("ts_ns") - 10**9, "dur_ns", "name", "category").rows() == [
+        (1000, 8000, "do_sys_poll", "other"),
+        (2000, 123, "kfree", "other"),
+    ]
+    assert "function 1" in messages(trace, "info")
+
+
+def test_function_graph_without_times_is_counted_and_says_what_is_missing(trace_of):
+    trace = trace_of(
+        "# tracer: function_graph\n#\n 3)   0.081 us    |  pick_task_fair(rq=0xffff); /* <-x ret=0x0 */\n 3)               |  }\n"
+    )
+    assert trace.slices.height == 0
+    assert "2 lines of a function graph carry no time, no task or no duration" in messages(trace)
+
+
+@pytest.mark.parametrize(
+    ("mark", "us"), [("+", "10.500"), ("!", "100.500"), ("#", "1000.25"), ("*", "10001.1"), ("$", "1000001")]
+)
+def test_long_functions_have_a_mark_before_their_time(trace_of, mark, us):
+    drawn = f"  1.000010 |   0)    bash-100    | {mark} {us} us |  leaf();\n"
+    told = line("1.000010", f"funcgraph_entry:      {mark} {us} us |  leaf();", "bash-100")
+    for text in (drawn, told):
+        assert trace_of(text).slices.select("name", "dur_ns").rows() == [("leaf", round(float(us) * 1000))]
+
+
+def test_function_graphs_whose_lines_name_no_thread_and_arrows_at_interrupts(trace_of):
+    trace = trace_of(
+        "  1.000010 |   0)   ==========> |\n  1.000010 |   0)               |  irq() {\n  1.000015 |   0)   5.000 us    |  }\n"
+        "  1.000015 |   0)   <========== |\n  1.000020 |   0)    bash-100    |   1.000 us    |  leaf();\n"
+    )
+    assert trace.slices.select("name", "dur_ns").rows() == [("leaf", 1000)]
+    assert (
+        messages(trace)
+        == "2 lines of a function graph carry no time, no task or no duration and cannot be placed"
+    )
+
+
+def test_functions_by_address(trace_of):
+    """trace-cmd report -R."""
+    enter, leave = (
+        "funcgraph_entry:       func=0xffffffff81 depth=0",
+        "funcgraph_exit:        func=0xffffffff81 overrun=0x0",
+    )
+    trace = trace_of(line("1.000010", enter) + line("1.000016", leave))
+    assert trace.slices.select("name", "dur_ns").rows() == [("0xffffffff81", 6000)]
+
+
+def test_drawn_lines_need_a_bar():
+    lines = pl.DataFrame(
+        {"index": [1, 2], "line": [" 3)   0.081 us    |  f();", " 3)   ping-1922    =>   ksoft-21"]}
+    )
+    events, others, no_time = graph.graph_events(lines)
+    assert (events.height, others["index"].to_list(), no_time) == (0, [2], 1)

@@ -1,9 +1,12 @@
-"""Marks as Android's, Chromium's and OpenHarmony's programs write them: hand-worked texts and what they say."""
+"""Text that programs write: marks of atrace, Chromium and OpenHarmony, and anything else."""
 
 import polars as pl
 import pytest
 
+from tests.sources.ftrace.lines import line, messages
+from tracelib.sources.ftrace import read
 from tracelib.sources.ftrace.markers import read_marks
+from tracelib.sources.ftrace.reader import collect
 
 
 def marks_of(*texts):
@@ -87,3 +90,85 @@ def test_ranges_of_one_cookie_that_overlap():
     marks = marks_of("F|100|a|0", "S|100|a|0", "S|100|a|0", "S|100|b|0", "F|100|a|0", "F|100|a|0")
     assert ranges(marks) == [("a", 2000, 4000), ("a", 3000, 2000), ("b", 4000, 96_000)]
     assert (marks.open_at_end, marks.without_start) == (1, 1)
+
+
+def test_marks(trace_of):
+    texts = [
+        ("1.000000", "tracing_mark_write: B|5|outer|with bar"),
+        ("1.000001", "print: tracing_mark_write: B|5|inner"),
+        ("1.000002", "tracing_mark_write: C|5|queue|3"),
+        ("1.000003", "0: E"),
+        ("1.000004", "print: E|5"),
+        ("1.000005", "print:                 ip=tracing_mark_write buf=S|5|load|77"),
+        ("1.000006", "tracing_mark_write: hello: world"),
+        ("1.000007", "bprint:               some_function: count=3"),
+        ("1.000009", "tracing_mark_write: F|5|load|77"),
+        ("1.000010", "tracing_mark_write: E|5"),
+        ("1.000011", "tracing_mark_write: B|5|open"),
+    ]
+    trace = trace_of("".join(line(ts, rest) for ts, rest in texts) + line("1.000020", "cpu_idle: state=1"))
+    assert trace.slices.select(pl.col("ts_ns") - 10**9, "dur_ns", "name").rows() == [
+        (0, 4000, "outer|with bar"),
+        (1000, 2000, "inner"),
+        (5000, 4000, "load"),
+        (6000, 0, "hello: world"),
+        (7000, 0, "count=3"),
+        (11000, 9000, "open"),
+    ]
+    assert trace.slices["category"].unique().to_list() == ["annotation"]
+    assert trace.counters.rows() == [(0, 10**9 + 2000, "queue", "process 5", 3.0)]
+    assert trace.threads.select("pid", "tid").row(0) == (5, 7)  # the marks name their process
+    assert "1 marked range did not end" in messages(trace, "info")
+
+
+def test_a_text_with_line_ends_and_a_kernel_stack(trace_of):
+    text = (
+        line("1.000000", "bprint: fn: first\nsecond\n third").rstrip("\n")
+        + "\n"
+        + line("1.000001", "<stack trace>")
+        + " => schedule\n => do_nanosleep\n"
+        + line("1.000002", "cpu_idle: state=1")
+    )
+    trace = trace_of(text)
+    assert trace.slices["name"].to_list() == ["first"]
+    assert "2 lines continue the text" in messages(trace, "info")
+    assert messages(trace) == ""
+
+
+@pytest.mark.parametrize("size", [60, 10_000])
+def test_a_text_goes_on_in_the_next_piece(tmp_path, size):
+    path = tmp_path / "t.txt"
+    path.write_text(
+        line("1.000000", "tracing_mark_write: first")
+        + "second\n" * 30
+        + line("1.000002", "cpu_idle: state=1")
+        + "odd\n"
+    )
+    events = collect(path, size).events
+    assert (events.continued, events.unread) == (30, 1)
+
+
+def test_a_mark_by_address(trace_of):
+    """Option sym-offset."""
+    trace = trace_of(line("1.000000", "tracing_mark_write+0x8a/0x170: hello: you"))
+    assert trace.slices["name"].to_list() == ["hello: you"]
+
+
+def test_markers_of_one_layout_behind_events_of_another(tmp_path):
+    """Found by fuzzing: Polars panicked on columns in unequal pieces when two recordings stand in one text."""
+    text = (
+        "cpus=6\n"
+        "           a-4734  [002] 10.675591: sched_switch:          prev_comm=a prev_pid=4734 prev_prio=120 prev_state=1024 next_comm=b next_pid=5 next_prio=120\n"
+        "           <...>-18926 (-----) [005] ...1 683202.179559: tracing_mark_write: B|18926|doFrame\n"
+        "           <...>-18926 (-----) [005] ...1 683202.179643: tracing_mark_write: E\n"
+        "           <...>-18964 (-----) [005] ...1 683202.181975: tracing_mark_write: C|18926|texture|1906008\n"
+        "           <...>-18964 (-----) [005] ...1 683202.181986: tracing_mark_write: C|18926|count|160\n"
+    )
+    path = tmp_path / "two.txt"
+    path.write_text(text)
+    trace = read(path)
+    assert trace.counters.select("track", "name", "value").sort("value").rows() == [
+        ("process 18926", "count", 160.0),
+        ("process 18926", "texture", 1906008.0),
+    ]
+    assert trace.slices.select("ts_ns", "dur_ns").rows() == [(683_202_179_559_000, 84_000)]

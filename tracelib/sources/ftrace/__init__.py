@@ -1,14 +1,54 @@
-"""ftrace: the text of tracefs, `trace-cmd report`, atrace and systrace, and trace.dat through an installed trace-cmd.
+"""ftrace: the text of tracefs, `trace-cmd report`, atrace and systrace; trace.dat by an installed trace-cmd.
 
 README.md beside this file says what the format holds, how to record it, and what is lost at worst.
 """
 
 from __future__ import annotations
 
+import re
+
 from tracelib.sources.format import Format, InPerfetto
-from tracelib.sources.ftrace.containers import converter
+from tracelib.sources.ftrace.containers import (
+    atrace_offset,
+    converter,
+    in_page,
+    is_ring_buffers,
+    is_trace_dat,
+)
+from tracelib.sources.ftrace.graph import BEFORE_CALL
+from tracelib.sources.ftrace.heads import HEAD, LATENCY
 from tracelib.sources.ftrace.reader import read
-from tracelib.sources.ftrace.recognise import sniff
+
+#: What systrace's pages have in their first part, where the data may not be yet.
+PAGE_MARKS = (
+    b"trace-data",
+    b"linuxPerfData",
+    b"Android System Trace",
+    b"# tracer:",
+    b"BEGIN TRACE",
+    b"normalizeException",
+)
+HEADERS = re.compile(
+    r"^# tracer: \S|^#[ \t]+entries-in-buffer/entries-written:|^# \w+ latency trace v\d", re.MULTILINE
+)
+EVENT = re.compile(
+    "|".join(re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in (HEAD, LATENCY)), re.MULTILINE
+)
+GRAPH = re.compile(re.sub(r"\(\?P<\w+>", "(?:", BEFORE_CALL) + r"\S", re.MULTILINE)
+LOOKED_AT = 1 << 15
+
+
+def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides)
+    """Say whether a file that starts with `head` is an ftrace text, or a trace.dat."""
+    if is_trace_dat(head) or is_ring_buffers(head) or atrace_offset(head) is not None:
+        return True
+    if in_page(head):
+        return any(mark in head for mark in PAGE_MARKS)
+    if b"\0" in head[:LOOKED_AT] or head.lstrip()[:1] in (b"{", b"["):
+        return False
+    text = head[:LOOKED_AT].decode(errors="replace").replace("\r\n", "\n")
+    return any(pattern.search(text) for pattern in (HEADERS, EVENT, GRAPH))
+
 
 FORMAT = Format(
     name="ftrace",

@@ -1,4 +1,4 @@
-"""What an ftrace text comes in: plain, compressed, in a web page, from `atrace -z`, or as a trace.dat to be unpacked."""
+"""What an ftrace text comes in: plain, compressed, in a web page, from `atrace -z`, or as a trace.dat."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Atrace", "atrace_offset", "converter", "in_page", "is_ring_buffers", "is_trace_dat", "open_text"]
-
 TRACE_DAT = b"\x17\x08\x44tracing"
 #: `trace-cmd report` writes about 1 GB in this time; one that hangs ends.
 SECONDS = 1800
@@ -34,7 +32,7 @@ DUMP_SECONDS, DUMPED = 60, 1 << 20
 
 
 def is_trace_dat(start: bytes) -> bool:
-    """Say whether a file begins as trace-cmd's binary does (Documentation/trace-cmd/trace-cmd.dat.v7.5.txt)."""
+    """Say whether a file begins as trace-cmd's binary does (its Documentation/trace-cmd/trace-cmd.dat.v7)."""
     return start.startswith(TRACE_DAT)
 
 
@@ -158,7 +156,7 @@ def _reported(path: Path) -> Iterator[Path]:
 
 
 def _clock(tool: str, data: Path, folder: Path) -> bytes:
-    """Return a line that names the clock of a trace.dat, which `report` does not print; nothing where it is not certain."""
+    """Return a line that names the clock of a trace.dat, which `report` does not print, if it is certain."""
     options = folder / "options.txt"
     with options.open("wb") as out, (folder / "dump.txt").open("wb") as err:
         programs.run([tool, "dump", "--options", "-i", str(data)], out, err, DUMP_SECONDS)

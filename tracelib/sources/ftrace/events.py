@@ -1,4 +1,4 @@
-"""What stands after the head of an event line, by kind of event; chunk by chunk, so that only what is used is kept.
+"""What stands after the head of an event line, by kind of event, chunk by chunk: only what is used is kept.
 
 The first word says which event it is. Texts repeat (a pair of threads switches many times), and each distinct
 one is looked at once in a chunk; those of scheduler events are kept interned and their fields read once, at
@@ -40,7 +40,10 @@ UNPRINTED = "unknown type"
 BARE = {"<stack": "stack trace", "UNKNOWN": UNPRINTED}
 #: tracefs and trace-cmd; the number is absent where the kernel does not know it. Of a buffer or one of
 #: several files, trace-cmd writes the name before it.
-LOST = r"^(?:\s*\S+:\s+)?CPU:(?P<cpu>\d{1,6}) \[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
+LOST = (
+    r"^(?:\s*\S+:\s+)?CPU:(?P<cpu>\d{1,6}) "
+    r"\[(?:LOST (?:(?P<lost>\d+) )?EVENTS|(?:(?P<dropped>\d+) )?EVENTS DROPPED)\]"
+)
 WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d{1,17})/(\d{1,17})\b")
 CPUS = re.compile(r"^(?:(?:\s*\S+:\s+)?cpus=(\d{1,6})|#.*#P:(\d{1,6}))\b")
 CLOCK = re.compile(r"^#\s*(?:trace_)?clock:\s*(?:.*\[)?(\w[\w-]*)")
@@ -62,7 +65,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(word: str) -> Kind:
-    """Return what the first word of a rest says; one without the colon of an event's name is a traced function."""
+    """Return what the first word of a rest says; without the colon of an event's name it is a function."""
     if edge := syscalls.edge_of(word):
         return Kind("syscall", edge.call, edge.ends)
     for pattern, group, ends in WORDS:
@@ -169,7 +172,7 @@ class Events:
         return of["marker"]["index"]
 
     def _kinds(self, texts: pl.Series, places: pl.Series) -> pl.DataFrame:
-        """Return what the distinct texts say: word and text Categorical, args, number, group (an index into GROUPS)."""
+        """Return what the distinct texts say: word, text, args, number, group (index in GROUPS)."""
         split = pl.col("text").str.splitn(" ", 2).struct.rename_fields(["word", "args"]).struct.unnest()
         table = (
             texts.to_frame()
@@ -225,7 +228,7 @@ class Events:
             self.unread_example = self.unread_example or others.row(0)
 
     def _place_losses(self, found: pl.DataFrame) -> None:
-        """Give each loss mark the time of the next event on its CPU: both tools print it just before that one."""
+        """Give each loss mark the time of the next event on its CPU: both tools print it just before."""
         if not self.waiting.height:
             return
         ahead = found.select("index", "cpu", pl.col("ts_ns").alias("cut_ns"))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import COUNTERS, IDLE, SCHED, SLICES
-from tracelib.sources.ftrace import markers, nesting
+from tracelib.sources.ftrace import markers, ranges
 from tracelib.sources.ftrace.graph import calls
-from tracelib.sources.ftrace.remarks import BIGGER
 from tracelib.sources.kernel import sched, syscalls
 from tracelib.sources.kernel.interning import codes_of
 from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
     from tracelib.sources.ftrace.heads import Heads
     from tracelib.sources.health import Remarks
 
+BIGGER = (
+    "Record with a bigger buffer: trace-cmd record -b 65536 (KiB per CPU), or echo 65536 > buffer_size_kb; "
+    "or fewer events."
+)
 #: The head's task: a name, which may hold anything, the thread's id, and its process where the option
 #: `record-tgid` is on.
 TASK = r"^\s*(?P<name>.*)-(?P<tid>\d+)\s*(?:\(\s*(?P<pid>[\d-]+)\s*\))?\s*$"
@@ -157,9 +160,11 @@ class Frames:
         if recorded := sched.threads_recorded(scheduled, gaps):
             self.remarks.add(
                 "info",
-                f"recorded for some threads only (at least {recorded:,}): switches of others are not in the file, "
+                f"recorded for some threads only (at least {recorded:,}): "
+                "switches of others are not in the file, "
                 f"what came in between is unknown at {counted(gaps.height, 'place')}",
-                "To see who else ran, record all threads: without set_event_pid, or trace-cmd record without -P and -F.",
+                "To see who else ran, record all threads: without set_event_pid, or trace-cmd record "
+                "without -P and -F.",
             )
             return
         self.lost_detected = gaps.height
@@ -167,9 +172,11 @@ class Frames:
         from_idle = int((gaps["came"] == IDLE).sum())
         self.remarks.add(
             "warning",
-            f"at least {gaps.height:,} switches are missing beside {switches:,} recorded ({from_idle:,} of them from idle to a thread), "
+            f"at least {gaps.height:,} switches are missing beside {switches:,} recorded "
+            f"({from_idle:,} of them from idle to a thread), "
             "although no loss is declared for them",
-            "Running time is known only where a thread's arrival was recorded; record sched_waking and sched_wakeup as well.",
+            "Running time is known only where a thread's arrival was recorded; "
+            "record sched_waking and sched_wakeup as well.",
         )
 
     def _syscalls(self, scheduled: pl.DataFrame) -> pl.DataFrame:
@@ -194,8 +201,8 @@ class Frames:
         if marks.open_at_end or marks.without_start:
             self.remarks.add(
                 "info",
-                f"{counted(marks.open_at_end, 'marked range')} did not end in the trace (cut at its last event), "
-                f"{marks.without_start:,} ended that began before it (left out)",
+                f"{counted(marks.open_at_end, 'marked range')} did not end in the trace "
+                f"(cut at its last event), {marks.without_start:,} ended that began before it (left out)",
             )
         homeless = rows.filter(~(pl.col("thread") >= 0).fill_null(value=False)).height
         if homeless:
@@ -211,16 +218,16 @@ class Frames:
     def _graph(self) -> pl.DataFrame:
         rows = self.events.table("graph")
         if rows is None:
-            return nesting.NO_RANGES
+            return ranges.NO_RANGES
         rows = rows.hstack([self._threads_of(rows), *self._kinds_of(rows)])
-        ranges, open_at_end, without_start = calls(rows.filter(pl.col("thread") >= 0), self.last_ns)
+        made, open_at_end, without_start = calls(rows.filter(pl.col("thread") >= 0), self.last_ns)
         if open_at_end or without_start:
             self.remarks.add(
                 "info",
-                f"{counted(open_at_end, 'traced function')} did not return in the trace (cut at its last event), "
-                f"{without_start:,} returned that were called before it (left out)",
+                f"{counted(open_at_end, 'traced function')} did not return in the trace "
+                f"(cut at its last event), {without_start:,} returned that were called before it (left out)",
             )
-        return ranges
+        return made
 
     def _named(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return what the lines show of names and of processes, as `threads` takes them."""
@@ -240,7 +247,7 @@ class Frames:
 
 
 def _tasks(texts: pl.Series) -> pl.DataFrame:
-    """Return one row per text of the task column, in their order: name, tid Int64, pid Int64 (null = no TGID)."""
+    """Return one row per text of the task column, in their order: name, tid, pid (null = no TGID)."""
     parts = texts.to_frame("text").select(pl.col("text").str.extract_groups(TASK).struct.unnest())
     name = pl.col("name").str.strip_chars(" \t")
     ids = pl.col("tid", "pid").cast(pl.Int64, strict=False)

@@ -1,4 +1,4 @@
-"""Lines of the function_graph tracer as tracefs prints them, turned into the form in which trace-cmd prints the same.
+"""Lines of the function_graph tracer as tracefs prints them, turned into the form in which trace-cmd does.
 
 Source of the format: kernel/trace/trace_functions_graph.c; the time needs the option `funcgraph-abstime`, the
 task `funcgraph-proc`::
@@ -17,9 +17,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracelib.sources.ftrace.heads import GAP
-from tracelib.sources.ftrace.nesting import matched
-
-__all__ = ["BEFORE_CALL", "calls", "graph_events"]
+from tracelib.sources.ftrace.ranges import matched
 
 #: In irqsoff's and wakeup's graphs the time counts from the start of the trace, in µs: it places nothing.
 TIME = rf"(?:(?:(?P<seconds>\d{{1,9}})\.(?P<fraction>\d{{1,9}})|\d+(?:\.\d+)? us){GAP}+\|{GAP}+)?"
@@ -39,7 +37,7 @@ NAMED = r"^(?:\w+:(?: |$)|sys_\w+(?:\(| ->)|\S+ <-|<stack trace|UNKNOWN TYPE \d)
 
 
 def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Return events as :meth:`Heads.split` does, the lines that are none, and how many lines cannot be placed.
+    """Return events as :meth:`Heads.split` does, the other lines, and how many lines cannot be placed.
 
     Those have no time, no task, or no column of durations. The rest of an event is `funcgraph_entry: 1.747 us
     | name();`, `funcgraph_exit: …`, the event in comment marks, or `tracing_mark_write: …` for the text in
@@ -62,7 +60,7 @@ def graph_events(others: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]
 
 
 def _columns(others: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of each line in their order, null where it is none of a graph's, and `by_bar`: it has durations."""
+    """Return the columns of each line, null where it is not a graph's, and `by_bar`: it has durations."""
     lines = others.with_columns(
         pl.col("line").str.extract_groups(DRAWN).struct.unnest(), by_bar=pl.lit(value=True)
     )
@@ -91,11 +89,14 @@ def _rest() -> pl.Expr:
 
 
 #: A mark of a long call ("! 100.500 us") may stand before its time.
-CALL = r"^[^\w\s|]?\s*(?:(?P<us>\d{1,12})\.?(?P<part>\d*) us)?\s*\|\s*(?P<leaf>.*?)(?:\(.*\))?\s*(?P<mark>[;{}])?\s*(?:/\*.*\*/)?\s*$"
+CALL = (
+    r"^[^\w\s|]?\s*(?:(?P<us>\d{1,12})\.?(?P<part>\d*) us)?\s*\|\s*"
+    r"(?P<leaf>.*?)(?:\(.*\))?\s*(?P<mark>[;{}])?\s*(?:/\*.*\*/)?\s*$"
+)
 
 
 def calls(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
-    """Return one row per call (thread, ts_ns, dur_ns, name), how many did not return, and how many returns had no call.
+    """Return the calls (thread, ts_ns, dur_ns, name), how many did not return, how many returns had no call.
 
     Parameters
     ----------

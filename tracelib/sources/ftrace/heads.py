@@ -8,7 +8,7 @@ tracecmd/trace-read.c)::
     bash-557     [027]    99.408277013: sched_switch:         …          trace-cmd report -t, no flags column
     <idle>-0     [000]178922114556024: cpu_idle:              …          a clock that counts
     <idle>-0       2d..1.  2084.021443: cpu_idle:             …          latency format
-    bash-20445    0d..2. 20618us!: sched_switch: …                       latency format of tracefs, µs since the start
+    bash-20445    0d..2. 20618us!: sched_switch: …                       latency format, from the start
 
 One regular expression says what a head is. Running it on every line costs more than everything else together,
 and nearly all lines of a file have their columns at the same places. So the expression is run on one line,
@@ -31,7 +31,8 @@ from tracelib.sources.kernel.interning import Listed, Texts, per_distinct
 #: from each anew.
 GAP = r"[^\S\n]"
 NUMBER = rf"-\d+(?:{GAP}+\({GAP}*[\d-]+\))?"
-TASK = rf"(?P<task>.*?{NUMBER})"  # a name may be empty; blanks before it are taken along, as by the columns of a layout
+#: A name may be empty; blanks before it are taken along, as by the columns of a layout.
+TASK = rf"(?P<task>.*?{NUMBER})"
 TASK_ENDS = rf"{NUMBER} +$"
 STARTS = r"^: [^\s(]"
 FLAGS = r"[^\s\d\[\](]\S{3,5}"
@@ -84,7 +85,7 @@ class Layout:
         )
 
     def columns(self) -> list[pl.Expr]:
-        """Return the parts of a head as slices: task, between (bracket to point), fraction, and rest from the colon on."""
+        """Return slices of a head: task, between (bracket to point), fraction, rest from the colon."""
 
         def part(start: int, end: int) -> pl.Expr:
             return pl.col("line").str.slice(start, end - start)
@@ -102,7 +103,7 @@ class Layout:
         return min(self.point + 1, self.colon)
 
     def between(self) -> list[pl.Expr]:
-        """Return cpu and seconds of `text`, from the bracket to the point; null where its columns are others."""
+        """Return cpu and seconds of `text`, bracket to point; null where its columns are others."""
         start, end = self.flags
         flags = rf" {{{start - self.close - 1}}}[^\s\d\[\](]\S{{{end - start - 1}}}" if end else ""
         blanks, digits = self.seconds - (end or self.close + 1), self.point - self.seconds
@@ -115,7 +116,7 @@ class Layout:
         ]
 
     def ts_ns(self) -> pl.Expr:
-        """Return the time from `seconds` and `fraction`, null if it is none; a clock that counts is taken to count ns."""
+        """Return the time of `seconds` and `fraction`, null if it is none; a clock that counts is in ns."""
         seconds = pl.col("seconds")
         if self.point == self.colon:
             return seconds

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from tracelib.sources.ftrace.nesting import NO_RANGES, matched
+from tracelib.sources.ftrace.ranges import NO_RANGES, matched
 from tracelib.sources.kernel.threads import PROCESSES
 
 FIRST = r"^([BECSFGHIN])(?:\|(\d+))?(?:\|(.*))?$"
@@ -52,7 +52,7 @@ def nothing() -> Marks:
 
 
 def texts(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return marker rows with `text`: the fields without the address or function that trace_printk writes before it."""
+    """Return marker rows with `text`: the fields without what trace_printk writes before it."""
     args = pl.col("args")
     # by trace-cmd: plain, and with -R
     own = (
@@ -67,7 +67,7 @@ def texts(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def clock_tie(rows: pl.DataFrame) -> int | None:
-    """Return what to add to the times to get wall time, in ns, as atrace's clock_sync mark declares it (to 1 ms), None if there is none."""
+    """Return wall time minus the times in ns, to 1 ms, by atrace's clock_sync mark, None without one."""
     for ts_ns, text in (
         rows.filter(pl.col("text").str.starts_with("trace_event_clock_sync: re"))
         .select("ts_ns", "text")
@@ -150,7 +150,7 @@ def _own_name() -> pl.Expr:
 
 
 def _apart(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return begins and ends of async ranges, keyed by process, name and cookie (or track and cookie), and depth.
+    """Return begins and ends of async ranges, keyed by process, name (or track) and cookie, and depth.
 
     Ranges of one key may overlap, as where every cookie is 0: the one that began last is taken to end first.
     """

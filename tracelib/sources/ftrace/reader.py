@@ -1,4 +1,4 @@
-"""An ftrace text to a trace: lines into events, events into frames, and what is wrong with them into `health`."""
+"""An ftrace text to a trace: lines to events, events to frames, and what is wrong with them to `health`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from tracelib.errors import BadTrace
 from tracelib.schema import SOURCES
 from tracelib.sources.files import head, sha256
 from tracelib.sources.ftrace.containers import in_page, is_trace_dat, open_text
-from tracelib.sources.ftrace.events import Events
+from tracelib.sources.ftrace.events import UNPRINTED, Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
-from tracelib.sources.ftrace.remarks import of_lines, shown
 from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.clocks import clock_named
 from tracelib.sources.text import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
-from tracelib.words import counted
+from tracelib.words import counted, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +33,11 @@ if TYPE_CHECKING:
 IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.
 SURELY_WHOLE = re.compile(r"(next_prio=\d+|target_cpu=\d{3}|\[-?\d+\]|-> 0x[0-9a-f]+|\))$")
-NO_EVENT = "If ftrace wrote it: echo 1 > options/context-info; echo 0 > options/{raw,hex,bin,verbose}; and record again."
+EXCERPT = 80
+NO_EVENT = (
+    "If ftrace wrote it: echo 1 > options/context-info; echo 0 > options/{raw,hex,bin,verbose}; "
+    "and record again."
+)
 
 
 @dataclass
@@ -80,7 +83,7 @@ def _pieces(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[Pi
 
 
 def _lines(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[tuple[pl.Series, int]]:
-    """Yield the lines of the stream, and how many places in them were no UTF-8; the last without a line that is cut."""
+    """Yield the lines of the stream, the last without one that is cut, and how many places are not UTF-8."""
     page = text.events.markup
     for block in chunks(stream, chunk_size):
         chunk = block.replace(IN_SCRIPT, b"\n") if page else block
@@ -123,7 +126,7 @@ def read(path: Path) -> Trace:
         raise BadTrace(path, "ftrace", f"line {at}", "no line is an event", example, NO_EVENT)
     remarks = Remarks()
     _of_file(text, remarks)
-    of_lines(events, text.heads, remarks)
+    _of_lines(events, text.heads, remarks)
     frames = Frames(events, text.heads, remarks)
     made = frames.made()
     source = {
@@ -162,7 +165,7 @@ def _of_file(text: Text, remarks: Remarks) -> None:
     if text.cut_line is not None:
         remarks.add(
             "warning",
-            f"the last line is cut and was left out: {shown(text.cut_line)!r}",
+            f"the last line is cut and was left out: '{plain(text.cut_line, EXCERPT)}'",
             "Copy the whole file.",
         )
     if text.not_utf8:
@@ -172,4 +175,54 @@ def _of_file(text: Text, remarks: Remarks) -> None:
             "error",
             "no event with a time and a task",
             "Switch events on before recording: trace-cmd record -e sched",
+        )
+
+
+def _of_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
+    """Add what the lines themselves show: which events there are, what could not be read, and the clock."""
+    by_name = sorted(events.counts.items(), key=lambda item: (-item[1], item[0]))
+    if by_name:
+        listed = ", ".join(f"{plain(name, EXCERPT)} {count:,}" for name, count in by_name[:40])
+        more = f", and {len(by_name) - 40} more" if len(by_name) > 40 else ""
+        remarks.add("info", f"{counted(sum(events.counts.values()), 'event')}: {listed}{more}")
+    if events.unread:
+        at, text = events.unread_example or (0, "")
+        remarks.add(
+            "warning",
+            f"{counted(events.unread, 'line')} not understood, first at line {at}: '{plain(text, EXCERPT)}'",
+        )
+    if events.continued:
+        remarks.add(
+            "info",
+            f"{counted(events.continued, 'line')} continue the text of a marker; only its first line is kept",
+        )
+    if events.no_time:
+        remarks.add(
+            "warning",
+            f"{counted(events.no_time, 'line')} of a function graph carry no time, "
+            "no task or no duration and cannot be placed",
+            "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc; "
+            "echo 1 > options/funcgraph-duration. "
+            "Graphs of irqsoff and wakeup tracers count time from their start: "
+            "echo 0 > options/display-graph",
+        )
+    if unprinted := events.counts.get(UNPRINTED):
+        remarks.add(
+            "warning",
+            f"{counted(unprinted, 'event')} that the kernel did not print (UNKNOWN TYPE): "
+            "text that programs wrote is missing",
+            "Record with: echo 0 > options/fields",
+        )
+    if heads.counting:
+        remarks.add(
+            "warning",
+            "times are bare numbers, taken as ns: right for raw mono or boot clocks, "
+            "wrong for x86-tsc, counter or uptime",
+            "Record with: echo mono > trace_clock, or trace-cmd record -C mono",
+        )
+    if heads.since_start:
+        remarks.add(
+            "warning",
+            "latency format: times count from the start of the trace",
+            "Record with: echo 0 > options/latency-format",
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-__all__ = ["NO_RANGES", "matched"]
-
 NO_RANGES = pl.DataFrame(
     schema={"thread": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String}
 )

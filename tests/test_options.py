@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tracelib.analyses.results import analyse
 from tracelib.companions import companions
 from tracelib.errors import BadParameter
 from tracelib.loading import load
@@ -13,7 +14,17 @@ from tracelib.options import ALL_NOTEBOOKS, OPTIONS, Options, compared, name_of,
 from tracelib.report.notebooks import notebooks
 
 #: Parameters that are about the loading or the loaded, not about the run.
-OWN = {load: {"paths", "host", "progress", "cache"}, companions: {"run"}}
+OWN = {
+    load: {"paths", "host", "progress", "cache"},
+    companions: {"run"},
+    analyse: {
+        "trace",
+        "window_seconds",
+        "rules_path",
+        "requests_log",
+        "supply",
+    },  # files and texts are read by then
+}
 
 
 @pytest.mark.parametrize("function", OWN, ids=lambda function: function.__name__)

@@ -155,7 +155,7 @@ class Options(Parameters):
     window_of: Annotated[
         str,
         Option(
-            "from the first to the last annotation of this name or pattern, such as step[DECODE*",
+            "or from the first to the last annotation of this name or pattern, such as step[DECODE*",
             metavar="PATTERN",
         ),
     ] = ""

@@ -39,7 +39,7 @@ def add_options(command: argparse.ArgumentParser, name: str, note: str = "") -> 
 
 def _add(command: argparse.ArgumentParser, each: Option, note: str) -> None:
     default = f" (default {each.default:g})" if each.kind in (int, float) and each.default else ""
-    again = "can be repeated" if each.kind in (list, dict) else ""
+    again = "can be repeated" if each.kind in (list, dict) and each.name != "traces" else ""
     text = "; ".join(filter(None, [each.help, each.more, again, note])) + default
     how: dict[str, Any] = {
         "dest": each.name,

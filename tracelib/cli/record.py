@@ -65,7 +65,7 @@ def _add_record(command: argparse.ArgumentParser) -> None:
         type=int,
         action="append",
         default=[],
-        help="of the server; can be repeated (default: found by the recipe)",
+        help="process id of the server; can be repeated (default: found by the recipe)",
     )
     command.add_argument(
         "--command", default="", metavar="COMMAND", help="start and record this instead of a running server"
@@ -75,13 +75,13 @@ def _add_record(command: argparse.ArgumentParser) -> None:
         type=float,
         default=10.0,
         metavar="S",
-        help="at most (default 10); a command can end sooner",
+        help="how long at most (default 10); a command can end sooner",
     )
     command.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="a folder that does not exist yet, or is empty"
     )
     command.add_argument(
-        "--server", default="", metavar="URL", help="of the server, to switch its own profiler"
+        "--server", default="", metavar="URL", help="the server's URL, to switch its own profiler"
     )
     command.add_argument(
         "--server-traces",
@@ -96,10 +96,16 @@ def _add_record(command: argparse.ArgumentParser) -> None:
         help="leave out: perf, ftrace, gpu, profiler (comma-separated)",
     )
     command.add_argument(
-        "--requests", default="", metavar="FILE", help="request log in --out, named in run.toml"
+        "--requests",
+        default="",
+        metavar="FILE",
+        help="a request log that will lie in --out; kept in run.toml",
     )
     command.add_argument(
-        "--requests-clock", default="realtime", metavar="CLOCK", help="of that log (default realtime)"
+        "--requests-clock",
+        default="realtime",
+        metavar="CLOCK",
+        help="the clock of that log (default realtime); kept in run.toml",
     )
     add_options(command, "record", "kept in run.toml")
     command.add_argument("--go", action="store_true", help="record (otherwise: say what would be done)")

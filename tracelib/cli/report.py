@@ -140,7 +140,7 @@ def _add_batch(command: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("reports"),
         metavar="DIR",
-        help="for the reports and the index (default: reports)",
+        help="folder of the reports and the index (default: reports)",
     )
     command.add_argument(
         "-j", "--jobs", type=int, default=1, metavar="N", help="reports made at a time (default 1)"
@@ -197,7 +197,7 @@ def _inspect(flags: argparse.Namespace) -> int:
 
 def _add_notebooks(command: argparse.ArgumentParser) -> None:
     command.add_argument("action", choices=["list", "copy"])
-    command.add_argument("name", nargs="?", default="", help="of a notebook, for copy")
+    command.add_argument("name", nargs="?", default="", help="which notebook to copy")
     command.add_argument("target", nargs="?", type=Path, help="file to write (default: NAME.ipynb here)")
     command.set_defaults(run=_notebooks)
 

@@ -10,8 +10,7 @@ from tracelib.analyses.results import analyse
 from tracelib.companions import companions
 from tracelib.errors import BadParameter
 from tracelib.loading import load
-from tracelib.options import ALL_NOTEBOOKS, OPTIONS, Options, compared, name_of, seconds
-from tracelib.report.notebooks import notebooks
+from tracelib.options import OPTIONS, Options, compared, name_of, seconds
 
 #: Parameters that are about the loading or the loaded, not about the run.
 OWN = {
@@ -44,10 +43,6 @@ def test_each_option_of_a_report_reaches_the_run():
     assert set(Options().taken_by("report")) == taken
 
 
-def test_notebooks_of_an_option_exist():
-    assert set(ALL_NOTEBOOKS) == set(notebooks())
-
-
 def test_values_are_of_the_option_s_type():
     options = Options.of(
         {"traces": "run1", "cpu_stat": (Path("a"), "b"), "roles": None, "x": 1, "cpu_bound": 1}
@@ -72,7 +67,7 @@ def test_a_report_names_files_and_not_paths_and_only_what_was_said():
 
 def test_runs_are_compared_each_with_its_own_log():
     values = {"runs": {"2": "a", "16": ["b", "c"]}, "requests": {"2": "log"}, "requests_offsets": {"2": 5}}
-    runs = compared({**values, "window": "1:2", "cores": {}, "title": "no option of compare"})
+    runs = compared({**values, "window": "1:2", "cores": {}})
     assert runs["2"] == Options(traces=["a"], requests="log", requests_offset=5, window="1:2")
     assert runs["16"] == Options(traces=["b", "c"], window="1:2")
     with pytest.raises(BadParameter, match=r"3.*2, 16"):

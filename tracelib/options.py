@@ -20,19 +20,6 @@ from tracelib.errors import BadParameter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-RUN_NOTEBOOKS = (
-    "root_cause",
-    "explore",
-    "tokenization",
-    "kernel_launch",
-    "ipc",
-    "collectives",
-    "cpu_scheduling",
-    "requests",
-    "capacity",
-)
-ALL_NOTEBOOKS = (*RUN_NOTEBOOKS, "compare")
-WITH_REQUESTS = ("root_cause", "tokenization", "requests")
 #: The commands that read traces themselves.
 READING = ("report", "inspect", "export")
 KINDS = {
@@ -56,7 +43,7 @@ class Option:
     names_files: bool = False
     keys: tuple[str, ...] = ()  # of run.toml, which say the same
     commands: tuple[str, ...] = ("report",)  # that take it
-    notebooks: tuple[str, ...] = RUN_NOTEBOOKS
+    common: bool = False  # every notebook takes it, not only the report's
     name: str = ""
     kind: type = str
     items: type | None = None  # of a list, or of a dict's values
@@ -94,25 +81,8 @@ class Option:
         return self.kind is not bool and not value
 
 
-class Parameters:
-    """What :class:`Options` and :class:`ComparedRuns` have in common."""
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the parameters among `values`, such as a notebook's `globals()`; others keep their default.
-
-        Raises
-        ------
-        BadParameter
-            A value has the wrong type.
-
-        """
-        taken = options(cls)
-        return cls(**{name: each.checked(values[name]) for name, each in taken.items() if name in values})
-
-
 @dataclass(frozen=True)
-class Options(Parameters):
+class Options:
     """The parameters of one run; "" and empty collections stand for "not said"."""
 
     traces: Annotated[
@@ -122,6 +92,7 @@ class Options(Parameters):
             metavar="TRACE",
             names_files=True,
             commands=READING,
+            common=True,
         ),
     ] = field(default_factory=lambda: ["sample_traces/starved"])
     title: Annotated[
@@ -130,7 +101,6 @@ class Options(Parameters):
             "the report's title (default: the names of the traces)",
             keys=("title",),
             commands=("report", "record"),
-            notebooks=("root_cause",),
         ),
     ] = ""
     ticket: Annotated[
@@ -140,7 +110,6 @@ class Options(Parameters):
             metavar="ID",
             keys=("ticket",),
             commands=("report", "record"),
-            notebooks=("root_cause",),
         ),
     ] = ""
     window: Annotated[
@@ -149,7 +118,7 @@ class Options(Parameters):
             "FROM:TO in seconds after the first common GPU operation (default: everything)",
             metavar="FROM:TO",
             commands=("report", "export", "batch"),
-            notebooks=ALL_NOTEBOOKS,
+            common=True,
         ),
     ] = ""
     window_of: Annotated[
@@ -157,6 +126,7 @@ class Options(Parameters):
         Option(
             "or from the first to the last annotation of this name or pattern, such as step[DECODE*",
             metavar="PATTERN",
+            common=True,
         ),
     ] = ""
     offsets: Annotated[
@@ -166,6 +136,7 @@ class Options(Parameters):
             metavar="FILE=NS",
             keys=("offsets",),
             commands=READING,
+            common=True,
         ),
     ] = field(default_factory=dict)
     roles: Annotated[
@@ -175,7 +146,7 @@ class Options(Parameters):
             metavar="PATTERN=ROLE",
             keys=("roles",),
             commands=(*READING, "batch", "record"),
-            notebooks=ALL_NOTEBOOKS,
+            common=True,
         ),
     ] = field(default_factory=dict)
     ftrace_clock: Annotated[
@@ -185,7 +156,7 @@ class Options(Parameters):
             metavar="CLOCK",
             keys=("clocks.ftrace",),
             commands=READING,
-            notebooks=ALL_NOTEBOOKS,
+            common=True,
         ),
     ] = ""
     pid_map: Annotated[
@@ -196,6 +167,7 @@ class Options(Parameters):
             metavar="FILE",
             names_files=True,
             commands=READING,
+            common=True,
         ),
     ] = ""
     requests: Annotated[
@@ -205,7 +177,6 @@ class Options(Parameters):
             metavar="FILE",
             names_files=True,
             keys=("requests.file",),
-            notebooks=WITH_REQUESTS,
         ),
     ] = ""
     requests_offset: Annotated[
@@ -214,7 +185,6 @@ class Options(Parameters):
             "ns to add to the request log's times to get wall time",
             metavar="NS",
             keys=("requests.offset_ns",),
-            notebooks=WITH_REQUESTS,
         ),
     ] = 0
     requests_clock: Annotated[
@@ -224,7 +194,6 @@ class Options(Parameters):
             more="any clock that a trace or run.toml ties to wall time",
             metavar="CLOCK",
             keys=("requests.clock",),
-            notebooks=(*WITH_REQUESTS, "compare"),
         ),
     ] = ""
     cpu_stat: Annotated[
@@ -234,7 +203,6 @@ class Options(Parameters):
             metavar="FILE",
             names_files=True,
             keys=("quota.cpu_stat_before", "quota.cpu_stat_after"),
-            notebooks=("root_cause", "cpu_scheduling", "capacity"),
         ),
     ] = field(default_factory=list)
     mean_input_tokens: Annotated[
@@ -243,25 +211,15 @@ class Options(Parameters):
             "mean length of a request's input, where no request log counts it",
             metavar="N",
             keys=("requests.mean_input_tokens",),
-            notebooks=("root_cause", "capacity"),
         ),
     ] = 0.0
-    prices: Annotated[
-        str,
-        Option(
-            "a TOML file of instances with price, date and source (default: tracelib's own)",
-            names_files=True,
-            commands=(),
-            notebooks=("capacity",),
-        ),
-    ] = ""
     rules: Annotated[
         str,
         Option(
             "a TOML file with rules of your own, which come before tracelib's",
             metavar="FILE",
             names_files=True,
-            notebooks=ALL_NOTEBOOKS,
+            common=True,
         ),
     ] = ""
     redact: Annotated[
@@ -270,17 +228,27 @@ class Options(Parameters):
             "remove home directories, host and user names, addresses, keys and prompts",
             off="keep names, paths, addresses and keys as recorded",
             commands=("report", "export", "batch"),
-            notebooks=ALL_NOTEBOOKS,
+            common=True,
         ),
     ] = True
     cpu_bound: Annotated[
         float,
         Option(
-            "the share of the window that host causes must exceed for the verdict cpu_bound",
-            metavar="SHARE",
-            notebooks=("root_cause",),
+            "the share of the window that host causes must exceed for the verdict cpu_bound", metavar="SHARE"
         ),
     ] = 0.15
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the options among `values`, such as a notebook's `globals()`; others keep their default.
+
+        Raises
+        ------
+        BadParameter
+            A value has the wrong type.
+
+        """
+        return cls(**{name: OPTIONS[name].checked(values[name]) for name in OPTIONS if name in values})
 
     def arguments_of(self, function: Callable[..., Any]) -> dict[str, Any]:
         """Return the parameters that `function` takes by these names."""
@@ -302,14 +270,13 @@ class Options(Parameters):
                 changed[name] = [named(path) for path in value] if each.kind is list else named(value)
         return replace(self, **changed)
 
-    def taken_by(self, who: str) -> dict[str, Any]:
-        """Return the parameters that a command or a notebook of this name takes."""
-        taken = {name: each for name, each in OPTIONS.items() if who in each.commands + each.notebooks}
-        return {name: getattr(self, name) for name in taken}
+    def taken_by(self, command: str) -> dict[str, Any]:
+        """Return the parameters that the command takes."""
+        return {name: getattr(self, name) for name, each in OPTIONS.items() if command in each.commands}
 
     def shown(self) -> dict[str, Any]:
         """Return the parameters as a report names them: files without their folders."""
-        values = self.with_files(lambda path: Path(path).name).taken_by("root_cause")
+        values = self.with_files(lambda path: Path(path).name).taken_by("report")
         return {
             name: value
             for name, value in values.items()
@@ -317,75 +284,9 @@ class Options(Parameters):
         }
 
 
-@dataclass(frozen=True)
-class ComparedRuns(Parameters):
-    """The parameters of compare.ipynb with a value for each run; its others are those of :class:`Options`."""
-
-    runs: Annotated[dict[str, Any], Option("label -> a run's files", commands=(), notebooks=("compare",))] = (
-        field(default_factory=lambda: {"2 CPUs": "sample_traces/starved", "16 CPUs": "sample_traces/healthy"})
-    )
-    cores: Annotated[
-        dict[str, int],
-        Option(
-            "label -> how many cores it had, where no scheduler events tell",
-            commands=(),
-            notebooks=("compare",),
-        ),
-    ] = field(default_factory=dict)
-    requests: Annotated[
-        dict[str, str],
-        Option(
-            "label -> its request log (JSON lines, as the other notebooks take it)",
-            commands=(),
-            notebooks=("compare",),
-        ),
-    ] = field(default_factory=dict)
-    requests_offsets: Annotated[
-        dict[str, int],
-        Option(
-            "label -> ns to add to its request log's times to get wall time",
-            commands=(),
-            notebooks=("compare",),
-        ),
-    ] = field(default_factory=dict)
-
-    def by_run(self, shared: Options) -> dict[str, Options]:
-        """Return the parameters of each run by label; `shared` has what is the same for all.
-
-        Raises
-        ------
-        BadParameter
-            A request log or its offset is given for a run that there is not.
-
-        """
-        for label in (*self.requests, *self.requests_offsets):
-            if label not in self.runs:
-                raise BadParameter("run", label, self.runs)
-        return {
-            label: replace(
-                shared,
-                traces=OPTIONS["traces"].checked(traces),
-                requests=self.requests.get(label, ""),
-                requests_offset=self.requests_offsets.get(label, 0),
-            )
-            for label, traces in self.runs.items()
-        }
-
-
-def compared(values: Mapping[str, Any]) -> dict[str, Options]:
-    """Return the parameters of each run by label, from the `globals()` of compare.ipynb."""
-    shared = {
-        name: value
-        for name, value in values.items()
-        if "compare" in getattr(OPTIONS.get(name), "notebooks", ())
-    }
-    return ComparedRuns.of(values).by_run(Options.of(shared))
-
-
-def options(of: type) -> dict[str, Option]:
-    """Return the options of a dataclass by name."""
-    hints, defaults = get_type_hints(of, include_extras=True), of()
-    types = {each.name: get_args(hints[each.name]) for each in fields(of)}
+def _options() -> dict[str, Option]:
+    hints, defaults = get_type_hints(Options, include_extras=True), Options()
+    types = {each.name: get_args(hints[each.name]) for each in fields(Options)}
     return {
         name: replace(
             each,
@@ -398,14 +299,31 @@ def options(of: type) -> dict[str, Option]:
     }
 
 
-#: The parameters of one run by name.
-OPTIONS = options(Options)
+#: Every option by name.
+OPTIONS = _options()
 
 
-def cell_of(notebook: str) -> list[str]:
-    """Return the lines of a notebook's first cell."""
-    every = (*options(ComparedRuns).values(), *OPTIONS.values())
-    return [each.cell_line() for each in every if notebook in each.notebooks]
+def compared(values: Mapping[str, Any]) -> dict[str, Options]:
+    """Return the parameters of each run by label, from the `globals()` of compare.ipynb.
+
+    `runs`, `requests` and `requests_offsets` have a value for each label; the others hold for all runs.
+
+    Raises
+    ------
+    BadParameter
+        A request log or its offset is given for a run that there is not.
+
+    """
+    runs, logs, offsets = (values.get(name) or {} for name in ("runs", "requests", "requests_offsets"))
+    for label in (*logs, *offsets):
+        if label not in runs:
+            raise BadParameter("run", label, runs)
+    shared = {name: value for name, value in values.items() if name != "requests"}
+    each = {
+        label: {"traces": traces, "requests": logs.get(label), "requests_offset": offsets.get(label)}
+        for label, traces in runs.items()
+    }
+    return {label: Options.of({**shared, **own}) for label, own in each.items()}
 
 
 def seconds(window: str) -> tuple[float, float] | None:

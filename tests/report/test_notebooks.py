@@ -10,7 +10,7 @@ from papermill import inspect_notebook
 
 from tests.conftest import ROOT
 from tracelib.errors import BadParameter
-from tracelib.options import OPTIONS, ComparedRuns, cell_of, options
+from tracelib.options import OPTIONS
 from tracelib.report.notebooks import PAPERMILL, located, notebook, notebooks
 from tracelib.report.run import parameter_names
 
@@ -43,32 +43,46 @@ def test_entry_points_name_what_exists():
     assert not isinstance(PAPERMILL, type)  # papermill calls it as it is
 
 
+COMMON = {name for name, each in OPTIONS.items() if each.common}
+#: What differs between the runs that are compared.
+OF_A_RUN = {"traces", "window_of", "offsets", "pid_map"}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_cell_is_what_the_options_say(name):
+def test_the_first_cell_writes_the_options_as_they_stand_in_options(name):
+    """Each line is `name: type = default  # help`: an option's own, or a parameter that this notebook alone has."""
     first = cells(name)[0]
     assert first["metadata"]["tags"] == ["parameters"]
-    assert "".join(first["source"]).splitlines() == cell_of(name)
-    assert max(map(len, cell_of(name))) <= 110
+    lines = {line.split(":")[0]: line for line in "".join(first["source"]).splitlines()}
+    own = {"requests"} if name == "compare" else set()
+    assert {n: line for n, line in lines.items() if n in OPTIONS.keys() - own} == {
+        n: OPTIONS[n].cell_line() for n in lines if n in OPTIONS.keys() - own
+    }
+    assert (COMMON - OF_A_RUN if name == "compare" else COMMON) <= lines.keys()
+    assert name != "root_cause" or lines.keys() == OPTIONS.keys()
+    assert max(map(len, lines.values())) <= 110
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_papermill_s_help_shows_each_parameter_with_its_type_default_and_help(name):
-    told = inspect_notebook(str(notebook(name)))
-    assert list(told) == parameter_names(notebook(name))
-    for parameter, row in told.items():
-        line = f"{parameter}: {row['inferred_type_name']} = {row['default']}  # {row['help']}"
-        assert line in cell_of(name)
+    rows = inspect_notebook(str(notebook(name)))
+    shown = [
+        f"{n}: {row['inferred_type_name']} = {row['default']}  # {row['help']}" for n, row in rows.items()
+    ]
+    assert shown == "".join(cells(name)[0]["source"]).splitlines()
+    assert all(row["help"] and row["inferred_type_name"] for row in rows.values())
+    assert list(rows) == parameter_names(notebook(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_parameter_says_reaches_what_opens_the_run(name):
-    """The options are taken from the notebook's globals; a parameter that is not one is used by its name."""
+    """Options are taken from the notebook's globals; a parameter that it alone has is used by its name."""
     calls = "\n".join("".join(cell["source"]) for cell in cells(name)[1:])
     used = {node.id for node in ast.walk(ast.parse(calls)) if isinstance(node, ast.Name)}
     assert calls.count("globals()") == 1
     assert ("report.asked(globals())" if name != "compare" else "compared(globals())") in calls
-    read = {*OPTIONS, *options(ComparedRuns)} - {"prices", "cores", "cpu_bound"}
-    assert set(parameter_names(notebook(name))) - read <= used
+    by_label = {"runs", "requests_offsets"} if name == "compare" else set()
+    assert set(parameter_names(notebook(name))) - OPTIONS.keys() - by_label <= used
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -57,7 +57,7 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
             ran = run_notebook(
                 notebook("root_cause"),
                 made / "root_cause.ipynb",
-                moved.taken_by("root_cause"),
+                moved.taken_by("report"),
                 working_directory=made,
                 timeout_s=timeout_s,
             )

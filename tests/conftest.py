@@ -19,7 +19,7 @@ SHARED = Path(os.environ.get("TRACELIB_SHARED", ROOT.parent / "shared"))
 #: More of the same, left to `make test-all`: the further sizes of a defect, the further captures of a recovery, the
 #: further notebooks in JupyterLab, every notebook on every capture, one more moment of a kill. Each kind is in every run of the tests once.
 MORE_OF_THE_SAME = re.compile(
-    r"test_blame\.py::.*-(?:0\.05|0\.6)\]|test_recovery\.py::.*(?:healthy|throttled|graph)|test_second_ledgers\.py::.*\[0\.(?:65|3-(?:graph|nsys_healthy|throttled))"
+    r"test_blame\.py::.*-(?:0\.05|0\.6)\]|align/test_clocks\.py::.*(?:healthy|throttled|graph)|test_second_ledgers\.py::.*\[0\.(?:65|3-(?:graph|nsys_healthy|throttled))"
     r"|test_two_files_alone\[pair[1-3].*-(?:-20|0)\]|test_containers\.py::.*(?:healthy|throttled)|test_keeper\.py::.*killed\[3|test_removed_sources\.py::.*(?:gil|module_load|alloc)"
     r"|test_each_notebook_runs_on_each_capture"
     r"|test_jupyterlab\.py::.*\[(?!tokenization\])"

@@ -1,8 +1,9 @@
-"""How long the interval algebra takes, by size: `python benchmarks/intervals.py [millions ...]` (default 1 2 4 8).
+"""How long the interval algebra takes: `python benchmarks/intervals.py [millions ...]` (default 1 2 4 8).
 
-Nested slices on 8 threads (random walks of opens and closes, depth up to 60, with ties), and a fifth as many gaps laid over
-what was innermost. Prints each function's CPU seconds per million slices: the same number in every row means that it
-grows linearly. Shuffled: rows in any order; crossing: every thousandth slice ends after its parent, as in damaged files.
+Nested slices on 8 threads (random walks of opens and closes, depth up to 60, with ties), and a fifth as many
+gaps laid over what was innermost. Prints each function's CPU seconds per million slices: the same number in
+every row means that it grows linearly. Shuffled: rows in any order; crossing: every thousandth slice ends
+after its parent, as in damaged files.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python benchmarks/torch_profiler.py [CAPTURE] [--megabytes 100 500] [--rounds 3]
 
-CAPTURE is a Kineto trace (gzip or not; the committed sample by default). Its events are repeated up to each size, with
-times and ids shifted so that neither collides. All ways must find the same number of GPU kernels. HTA
-(HolisticTraceAnalysis), TraceLens (github.com/AMD-AGI/TraceLens, not on the index) and orjson take part where the
-interpreter that HTA_PYTHON names, else this one, has them. At the smallest size the same is read from gzip, too.
+CAPTURE is a Kineto trace (gzip or not; the committed sample by default). Its events are repeated up to each
+size, with times and ids shifted so that neither collides. All ways must find the same number of GPU kernels.
+HTA (HolisticTraceAnalysis), TraceLens (github.com/AMD-AGI/TraceLens, not on the index) and orjson take part
+where the interpreter that HTA_PYTHON names, else this one, has them. At the smallest size the same is read
+from gzip, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NUMBER = re.compile(r'("(?:ts|id|correlation|External id|Python id|Python parent
 
 
 def make(capture: Path, size: int, out: Path) -> None:
-    """Write the events of `capture`, repeated up to `size` bytes, each repetition later and with ids of its own."""
+    """Write the events of `capture`, repeated up to `size` bytes, each time later and with ids of its own."""
     data = capture.read_bytes()
     text = (gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data).decode()
     start, end = LIST.search(text).end(), END.search(text).start() + 1

@@ -62,7 +62,8 @@ def innermost_by_definition(values) -> dict:
     return out
 
 
-# ----------------------------------------------------------------------------------------------- union, innermost
+# ----------------------------------------------------------------------------------------------- union,
+# innermost
 @given(rows)
 def test_begin_and_end_are_those_of_the_rows(values):
     if values:
@@ -119,7 +120,8 @@ def test_rows_without_a_key_belong_to_no_timeline():
     assert intervals.innermost(values, "thread").rows() == [(0, 2, 2, 1)]
 
 
-# --------------------------------------------------------------------------------- overlay and what is made of it
+# --------------------------------------------------------------------------------- overlay and what is made
+# of it
 def overlay_by_definition(pieces, state) -> list:
     """Return, per piece, the runs of moments in which the timeline's row is the same."""
     out = []
@@ -221,7 +223,8 @@ def test_merging_joins_what_touches_and_agrees(values, told):
         assert (key, at + length, kind) != (then, follows, other)
 
 
-# --------------------------------------------------------------------------- times that lie too far apart for one line
+# --------------------------------------------------------------------------- times that lie too far apart for
+# one line
 FAR = 1_700_000_000_000_000_000  # wall time beside a clock that began at boot
 
 
@@ -243,7 +246,8 @@ def test_keys_whose_clocks_are_decades_apart_do_not_mix(values, pieces, moved):
     assert back(cut).equals(intervals.overlay(frame(pieces), line, "thread"))
 
 
-# ---------------------------------------------------------------------------------- how rows are worked on in parts
+# ---------------------------------------------------------------------------------- how rows are worked on in
+# parts
 @given(rows, st.sampled_from([1, 3, 10_000]))
 def test_rows_are_put_in_order_and_equal_ones_keep_theirs(values, runs):
     numbered = frame(values).with_row_index("row")

@@ -18,7 +18,7 @@ def read(path, name=None):
 
 
 def shifted(trace, shift_ns, ppm=0):
-    """Return `trace` as recorded by a clock that is off by `shift_ns` and runs `ppm` fast, and that says nothing of itself."""
+    """Return `trace` as recorded by a clock off by `shift_ns`, `ppm` fast, that says nothing of itself."""
     frames = {name: getattr(trace, name) for name in TIMED if getattr(trace, name).height}
     start = min(frame["ts_ns"].min() for frame in frames.values())
 

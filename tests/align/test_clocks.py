@@ -1,4 +1,4 @@
-"""A hidden offset of up to 3 s and a drift of 20 ppm: recovered within 50 us by what two files both saw, or refused.
+"""A hidden offset up to 3 s and a drift of 20 ppm: recovered within 50 us by what two files saw, or refused.
 
 The truth is where the file's own declared clock puts its events; it is taken away before the file is shifted.
 """
@@ -34,7 +34,7 @@ def hidden(*seed):
 
 
 def recovered(straight, traces, index, shift, ppm):
-    """Return by what anchors a shifted source was tied, "" if it was refused; it must be right, and as good as it says."""
+    """Return what tied a shifted source, "" if it was refused; it must be right, and as good as it says."""
     bent = align([shifted(t, shift, ppm) if i == index else t for i, t in enumerate(traces)])
     row = bent.sources.row(index, named=True)
     if row["tied_by"] == "untied":
@@ -67,7 +67,7 @@ def test_every_file_of_a_capture(captures, capture, file):
     "pair", [("perf", "ftrace"), ("perf", "worker_TP0"), ("worker_TP0", "worker_TP1"), ("worker_TP0", "perf")]
 )
 def test_two_files_alone(captures, pair, ppm, shift):
-    """Switches in perf and ftrace; a thread's slices against its absences; the ends of collectives across ranks."""
+    """Switches in perf and ftrace; threads' slices against absences; ends of collectives across ranks."""
     paths = [file.path for file in discover([captures / "starved"]).traces]
     traces = [next(read(path) for path in paths if path.name.startswith(name)) for name in pair]
     assert recovered(align(traces), traces, 1, shift, ppm)
@@ -94,7 +94,7 @@ def _seen_again(trace, frame):
     ],
 )
 def test_an_nsys_session(nsys, frame, format_, kind):
-    """No capture holds nsys beside another recorder: its own switches, NVTX ranges, collectives stand for that one's."""
+    """No capture has nsys beside another recorder: its own switches, ranges, collectives stand for those."""
     other = only(_seen_again(nsys, frame), "other", format_, frame)
     if frame == "gpu_ops":  # ends of collectives alone, as another host's recorder shares them
         nsys = only(nsys, "nsys", "nsys", "gpu_ops", "slices")

@@ -1,4 +1,7 @@
-"""A container's ids: matched by proof or by a map, never by guess. The captures' ids are renumbered as a pid namespace does."""
+"""A container's ids are matched by proof or by a map, never by guess.
+
+The captures' ids are renumbered as a pid namespace does.
+"""
 
 import random
 
@@ -16,7 +19,7 @@ KINETO = ("api_server", "engine_core", "worker_TP0", "worker_TP1")
 
 
 def inside(trace, seed, first=2):
-    """Return the trace as recorded in a container of its own, and the map back: small ids, main threads' equal their process's."""
+    """Return the trace as a container has it (small ids, main threads' are the process's), and the map back."""
     ids = sorted(
         {i for i in (*trace.threads["pid"].drop_nulls(), *trace.threads["tid"].drop_nulls()) if i > 0}
     )

@@ -1,4 +1,4 @@
-"""Process ids repeat on every node: two nsys sessions that name no host stay apart unless something proves one machine."""
+"""Process ids repeat on every node: two nsys sessions without a host stay apart unless proven to be one."""
 
 import polars as pl
 import pytest

@@ -6,7 +6,7 @@ from tracelib.align.timeline import stretches
 
 
 def test_stretches_by_hand():
-    """0 and 1 meet by way of 2; 3 only touches 1's end, and 4, a single moment, lies in 3. Times may be negative."""
+    """0 and 1 meet by way of 2; 3 only touches 1's end; 4, one moment, lies in 3. Times may be negative."""
     spans = {0: (-9, -5), 1: (-4, 8), 2: (-6, -3), 3: (8, 12), 4: (10, 10)}
     assert stretches(spans) == [[0, 2, 1], [3, 4]]
     assert stretches({}) == []

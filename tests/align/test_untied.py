@@ -1,4 +1,4 @@
-"""No common anchors: the source stays apart, its joins are off, no figure holds it, and the report says so."""
+"""Without common anchors a source stays apart, its joins are off, no figure holds it; the report says so."""
 
 import polars as pl
 import pytest

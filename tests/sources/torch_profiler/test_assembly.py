@@ -1,4 +1,4 @@
-"""Files of several ranks in one, and what Kineto draws where it does not belong: hand-worked rows."""
+"""Hand-worked rows: several ranks in one file, what Kineto draws where it does not belong, names, bases."""
 
 import json
 
@@ -134,7 +134,7 @@ def test_what_is_drawn_on_a_device_lies_on_no_host_thread(trace_of, category):
 
 
 def test_a_wait_lies_on_the_thread_that_called_though_its_process_has_the_number_of_a_device(trace_of):
-    """Python is process 1 in a container, and stream 7 of GPU 1 is waited for; the second wait's call is not in the file."""
+    """Python is process 1 in a container, waits for stream 7 of GPU 1; the second wait's call is missing."""
     call = interval("cudaStreamSynchronize", 10, 5, 1, 1, "cuda_runtime", correlation=9)
     waits = [interval("Stream Sync", 11 + n, 3, 1, 7, "cuda_sync", correlation=9 - n) for n in range(2)]
     trace = trace_of([call, *waits])
@@ -189,7 +189,7 @@ def test_counters_that_count_from_the_epoch_get_no_base(trace_of):
 
 
 def test_phases_that_are_none_are_lost_and_told(trace_of):
-    """Letters that no phase is, several at once (also those of which each is one); links are known, and not used."""
+    """Letters that are not phases, several at once (also of those that are); links are not used."""
     odd = [{"ph": ph, "name": "l", "pid": 1, "tid": 1, "ts": 3} for ph in ("Q", "In", "BE", "st", "PX")]
     links = [{"ph": "=", "cat": cat, "name": "l", "pid": 1, "ts": 3} for cat in "ab"]
     trace = trace_of([interval("op", 1, 5), *odd, *links])

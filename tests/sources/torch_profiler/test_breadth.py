@@ -204,7 +204,7 @@ def test_a_base_that_is_none_is_told(trace_of, base):
 
 
 def test_ids_of_every_type_keep_threads_apart(trace_of):
-    """Integers and texts of them are one thread; what is no integer is a thread of its own, called what the file calls it."""
+    """Integers and texts of them are one thread; any other text is a thread of its own, of that name."""
     ids = [7, "7", 7.0, "-7", -7, 7.5, "9" * 5000, True, [7], None]
     events = [
         {"ph": "X", "cat": "cpu_op", "name": f"op{n}", "pid": 1, "tid": tid, "ts": n, "dur": 1}
@@ -321,7 +321,7 @@ def test_ids_of_asynchronous_intervals_are_valid_where_they_say(trace_of):
 
 
 def test_many_open_begins_cost_no_more_than_as_many_ended_ones(trace_of):
-    """50,000 begins of one thread left open, and 50,000 ends by other names: each end closes the innermost."""
+    """50,000 begins of a thread left open, 50,000 ends by other names: each end closes the innermost."""
     count = 50_000
     events = [{"ph": "B", "name": f"b{n}", "pid": 1, "tid": 2, "ts": n} for n in range(2 * count)]
     events += [{"ph": "E", "name": f"e{n}", "pid": 1, "tid": 2, "ts": 2 * count + n} for n in range(count)]
@@ -475,7 +475,8 @@ def test_an_engine_s_own_all_reduce_in_a_graph(trace_of, groups, by_name, size):
     assert trace.gpu_ops.select("collective", "group_size").rows() == [("all_reduce", size), (None, None)]
 
 
-#: A kernel's arguments as Kineto wrote them from October 2023 on, and group, size and elements that they tell.
+#: A kernel's arguments as Kineto wrote them from October 2023 on, and group, size and elements that they
+#: tell.
 KERNEL_ARGS = {
     "2023-10": ({"In msg size": 64, "Out msg size": 128, "Group size": 2, "dtype": "Float"}, (None, 2, 128)),
     "2023-12": (
@@ -574,7 +575,8 @@ def test_ids_that_several_processes_count_name_no_launch(trace_of):
 
 
 ANNOTATIONS = [
-    "execute_8192_context_9(sq8155sk8155sqsq66504025sqsk66504025)_generation_37(sq37sk44551sqsq37sqsk44551)",  # vLLM
+    # vLLM
+    "execute_8192_context_9(sq8155sk8155sqsq66504025sqsk66504025)_generation_37(sq37sk44551sqsq37sqsk44551)",
     "step[DECODE bs=32]",  # SGLang
     "ProfilerStep#5",
     "Optimizer.step#Adam.step",

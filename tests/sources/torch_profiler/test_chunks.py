@@ -1,4 +1,4 @@
-"""Lists of objects in the args of events, and empty objects among the events: neither is taken for a piece of the list."""
+"""Lists of objects in args and empty objects among the events: neither is taken for a piece of the list."""
 
 import json
 

@@ -193,7 +193,8 @@ def test_any_cut_gives_exactly_the_whole_events_before_it(captures, tmp_path):
         path = tmp_path / "cut.json"
         path.write_bytes(text[:cut])
         trace = recognised(path).read()
-        # Whole events before the cut: an independent count by the closing braces at depth 1 that json accepts.
+        # Whole events before the cut: an independent count by the closing braces at depth 1 that json
+        # accepts.
         events, at = 0, text.index(b"[", first) + 1
         decoder = json.JSONDecoder()
         body = text[:cut].decode()

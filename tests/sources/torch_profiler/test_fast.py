@@ -462,8 +462,8 @@ def test_names_with_faults_mean_the_same_to_both(written, meant):
 
 def test_repairing_an_event_leaves_its_good_escapes_alone():
     name = r"a\\q\u00e9\ud83d\ude00\""
-    event = '{"ph": "X", "cat": "cpu_op", "name": "@", "pid": 7, "tid": 8, "ts": 5.5, "dur": 3, "args": {"x": NaN}}'
-    event = event.replace("@", name)
+    event = '{"ph": "X", "cat": "cpu_op", "name": "@", "pid": 7, "tid": 8, "ts": 5.5, "dur": 3, @}'
+    event = event.replace("@", name, 1).replace("@", '"args": {"x": NaN}')
     pieces = chunks_of(f'{{"traceEvents": [{event}, {event}]}}'.encode())
     assert compared(pieces) == 1
     assert plain_whole(pieces).spans["name"].cast(pl.String).to_list() == ['a\\qé😀"'] * 2
@@ -471,8 +471,13 @@ def test_repairing_an_event_leaves_its_good_escapes_alone():
 
 @pytest.mark.parametrize("number", ["1e400", "-1e999", "1" * 400, "1e-400", "5e99", "1.5E+08"])
 def test_numbers_out_of_range_in_args_make_no_difference(number):
-    event = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 3, "args": {"device": 0, "stream": 7, "x": %s}}'
-    calls = '{"ph": "X", "cat": "cuda_runtime", "name": "c", "pid": 1, "tid": 7, "ts": 5, "dur": 3, "args": {"correlation": 7, "x": %s}}'
+    rest = '"tid": 7, "ts": 5, "dur": 3, "args": {'
+    event = (
+        '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, ' + rest + '"device": 0, "stream": 7, "x": %s}}'
+    )
+    calls = (
+        '{"ph": "X", "cat": "cuda_runtime", "name": "c", "pid": 1, ' + rest + '"correlation": 7, "x": %s}}'
+    )
     text = ", ".join([event % 1, event % number, calls % number, calls % 1, calls % 1])
     assert compared(chunks_of(f'{{"traceEvents": [{text}]}}'.encode())) == 1
 

@@ -13,7 +13,7 @@
     responsive: true, displaylogo: false, showTips: false, scrollZoom: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
-  // What plotly does not break by itself: a title or a legend's entry that is wider than a phone.
+  // What plotly does not break by itself: a title, a row's name or a legend's entry that is wider than a phone.
   const broken = (text, length) => text.split(" ").reduce((lines, word) => {
     const last = lines[lines.length - 1];
     return last && (last + " " + word).length <= length ? [...lines.slice(0, -1), last + " " + word] : [...lines, word];
@@ -22,6 +22,10 @@
     const characters = Math.floor(room.clientWidth / 17);
     for (const [name, axis] of Object.entries(layout)) {
       if (/^xaxis/.test(name) && axis.title && axis.title.text) axis.title.text = broken(axis.title.text, characters);
+      if (/^yaxis/.test(name) && axis.ticktext) {
+        axis.ticktext = axis.ticktext.map((text) => broken(text, characters + 6));
+        axis.tickfont = { ...axis.tickfont, size: 10 };
+      }
     }
     for (const trace of data) if (trace.name) trace.name = broken(trace.name, characters + 16);
     for (const note of layout.annotations || []) note.xanchor = "auto";

@@ -2,13 +2,16 @@
 
     python benchmarks/nsys.py [--rows 10e6] [--rounds 3]
 
-Writes an export of the given size, half kernels and half CUDA calls, with names, several threads and streams, in the
-layout of nsys 2025. Each way runs in processes of its own, in turn (`compared.py`); all must find the same last time.
+Writes an export of the given size, half kernels and half CUDA calls, with names, several threads and streams,
+in the layout of nsys 2025. Each way runs in processes of its own, in turn (`compared.py`); all must find the
+same last time.
 
-- *sqlite3, a bare scan* sums the columns that the reader needs; no row leaves SQLite. The limit for anything built on it.
+- *sqlite3, a bare scan* sums the columns that the reader needs; no row leaves SQLite. The limit for anything
+  built on it.
 - *tracelib* goes from the path to checked and sorted frames.
-- *sqlite3, fetchall* puts the same columns into Polars, names joined in SQL: the way without a library. On a fifth of the
-  rows, since it holds every value as a Python object; beside it a scan of the same rows, for the ratio.
+- *sqlite3, fetchall* puts the same columns into Polars, names joined in SQL: the way without a library. On a
+  fifth of the rows, since it holds every value as a Python object; beside it a scan of the same rows, for the
+  ratio.
 """
 
 from __future__ import annotations
@@ -37,15 +40,18 @@ NAMES = {"CUPTI_ACTIVITY_KIND_KERNEL": "demangledName", "CUPTI_ACTIVITY_KIND_RUN
 DEFINITIONS = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-  contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-  demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER, launchType INTEGER, cacheConfig INTEGER,
-  registersPerThread INTEGER NOT NULL, gridX INTEGER NOT NULL, gridY INTEGER NOT NULL, gridZ INTEGER NOT NULL,
-  blockX INTEGER NOT NULL, blockY INTEGER NOT NULL, blockZ INTEGER NOT NULL, staticSharedMemory INTEGER NOT NULL,
-  dynamicSharedMemory INTEGER NOT NULL, localMemoryPerThread INTEGER NOT NULL, localMemoryTotal INTEGER NOT NULL,
-  gridId INTEGER NOT NULL, sharedMemoryExecuted INTEGER, graphNodeId INTEGER, sharedMemoryLimitConfig INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
-  globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (
+  start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
+  greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+  demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER, launchType INTEGER,
+  cacheConfig INTEGER, registersPerThread INTEGER NOT NULL, gridX INTEGER NOT NULL, gridY INTEGER NOT
+  NULL, gridZ INTEGER NOT NULL, blockX INTEGER NOT NULL, blockY INTEGER NOT NULL, blockZ INTEGER NOT
+  NULL, staticSharedMemory INTEGER NOT NULL, dynamicSharedMemory INTEGER NOT NULL,
+  localMemoryPerThread INTEGER NOT NULL, localMemoryTotal INTEGER NOT NULL, gridId INTEGER NOT NULL,
+  sharedMemoryExecuted INTEGER, graphNodeId INTEGER, sharedMemoryLimitConfig INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
+  start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
+  correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER);
 """
 STRINGS, BATCH, PROCESS = 6000, 250_000, 1 << 48 | 4242 << 24
 
@@ -56,7 +62,10 @@ def write(path, rows):
 
     connection = sqlite3.connect(path)
     connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + DEFINITIONS)
-    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>, std::array<char*, {0}ul> >(int, T{0})"
+    kernel = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>, "
+        "std::array<char*, {0}ul> >(int, T{0})"
+    )
     names = ((n, kernel.format(n) if n > 100 else f"cudaLaunchKernel_v{n + 1000}") for n in range(STRINGS))
     connection.executemany("INSERT INTO StringIds VALUES (?, ?)", names)
     random, now = np.random.default_rng(0), 10**9
@@ -74,8 +83,8 @@ def write(path, rows):
             correlation,
         )
         connection.executemany(
-            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 1, NULL, ?, ?, {PROCESS}, ?, ?, NULL, 0, 0, 32, ?, 1, 1, "
-            "256, 1, 1, 0, 1024, 0, 60817408, ?, 32768, NULL, 0)",
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL "
+            f"VALUES (?, ?, 0, 1, NULL, ?, ?, {PROCESS}, ?, ?, NULL, 0, 0, 32, ?, 1, 1, 256, 1, 1, 0, 1024, 0, 60817408, ?, 32768, NULL, 0)",
             zip(*(column.tolist() for column in kernels), strict=True),
         )
         calls = (
@@ -118,7 +127,8 @@ def fetchall(path: Path) -> list[int]:
     for table_name, columns in TABLES.items():
         chosen = ", ".join(f"t.{c}" for c in columns)
         rows = connection.execute(
-            f"SELECT {chosen}, s.value AS name FROM {table_name} t JOIN StringIds s ON s.id = t.{NAMES[table_name]}"
+            f"SELECT {chosen}, s.value AS name FROM {table_name} t "
+            f"JOIN StringIds s ON s.id = t.{NAMES[table_name]}"
         )
         frame = pl.DataFrame(
             rows.fetchall(), schema=[*columns, "name"], orient="row", infer_schema_length=100

@@ -119,7 +119,7 @@ def test_paths_that_cannot_be_used(tmp_path):
     (tmp_path / "prose.txt").write_text("Dear diary,\nno trace here.\n")
     for path, said in (
         (tmp_path / "missing", "no such file"),
-        (tmp_path / "empty", "there is no file in it"),
+        (tmp_path / "empty", "it holds no files"),
         (tmp_path / "zero.json", "empty"),
         (tmp_path / "prose.txt", "none of"),
     ):
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_in_health(closed):
     with pytest.raises(UnknownFormat, match=r"worker_TP0.*: cannot be opened \(Permission denied\)"):
         tracelib.load(closed / "worker_TP0.pt.trace.json.gz")
     (closed / "perf.txt.gz").unlink()
-    with pytest.raises(UnknownFormat, match=r"none of its 1 files is a trace; worker_TP0.* cannot be opened"):
+    with pytest.raises(UnknownFormat, match=r"its only file is not a trace; worker_TP0.* cannot be opened"):
         tracelib.load(closed)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracelib.sources.discovery import Discovery
+    from tracelib.sources.format import TraceFile
     from tracelib.trace import Trace
 
 #: Frames that hold what happened, and each one's column of lengths.
@@ -64,7 +65,7 @@ def load(
     Raises
     ------
     UnknownFormat
-        A path does not exist, is no trace, or a directory holds none.
+        A path does not exist, or is neither a trace nor a directory that holds one.
     BadTrace
         No file could be read; where some could, the others are errors in `health`.
     BadParameter
@@ -72,32 +73,27 @@ def load(
 
     """
     several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
-    said = manifest_of(several)
-    pids = read_pid_map(Path(pid_map)) if pid_map else said.pids
+    manifest = manifest_of(several)
     discovery = discover(several)
     with progress_bar(len(discovery.traces), progress) as begin:
         read, failures = read_files(discovery.traces, begin, user_cache(cache))
     if not read:
         raise failures[0]
     copies = copies_among([trace for _, trace in read])
-    named = {row["host"] for _, trace in read for row in trace.sources.iter_rows(named=True)} - {None}
-    # A manifest of one machine and files that call theirs otherwise: which is which the threads prove, not
-    # the name.
-    stranger = said.host is not None and bool(named) and said.host not in named
-    complete = [
-        _completed(trace, file.path, host or (None if stranger else said.host), said.cpus)
-        for index, (file, trace) in enumerate(read)
-        if index not in copies
-    ]
+    strangers = _hosts_unlike(manifest.host, read)
     trace = align(
-        complete,
-        offsets=_over(offsets, said.offsets),
-        roles=_over(roles, said.roles),
-        ftrace_clock=ftrace_clock or said.ftrace_clock,
-        wall_offsets=said.wall_offsets(),
-        pids=pids,
+        [
+            _completed(trace, file.path, host or (None if strangers else manifest.host), manifest.cpus)
+            for index, (file, trace) in enumerate(read)
+            if index not in copies
+        ],
+        offsets=_over(offsets, manifest.offsets),
+        roles=_over(roles, manifest.roles),
+        ftrace_clock=ftrace_clock or manifest.ftrace_clock,
+        wall_offsets=manifest.wall_offsets(),
+        pids=read_pid_map(Path(pid_map)) if pid_map else manifest.pids,
     )
-    rows = [_host_row(named)] if stranger and not host else []
+    rows = [_host_row(strangers)] if strangers and not host else []
     rows += [_copy_row(read[copy][0].path, read[original][0].path) for copy, original in copies.items()]
     rows += [_row("error", f"not read: {error}", "Record or copy this file again.") for error in failures]
     rows += _rows_of_others(discovery)
@@ -105,10 +101,16 @@ def load(
     return trace.replace(health=health.sort("source", maintain_order=True))
 
 
-def _over(given: Mapping[str, Any] | None, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given, then what the manifest says beside it: the first pattern that fits counts."""
+def _hosts_unlike(host: str | None, read: Sequence[tuple[TraceFile, Trace]]) -> set[str]:
+    """Return the hosts that the files name if the manifest's `host` is another: activity decides."""
+    named = {row["host"] for _, trace in read for row in trace.sources.iter_rows(named=True)} - {None}
+    return named if host is not None and host not in named else set()
+
+
+def _over(given: Mapping[str, Any] | None, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given, then what the manifest adds: the first pattern that fits counts."""
     first = dict(given or {})
-    return {**first, **{key: value for key, value in said.items() if key not in first}}
+    return {**first, **{key: value for key, value in manifest.items() if key not in first}}
 
 
 def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None, cpus: int | None) -> Trace:
@@ -173,10 +175,10 @@ def _row(level: str, message: str, fix: str = "") -> dict[str, Any]:
     return {"source": None, "level": level, "message": message, "fix": fix}
 
 
-def _host_row(named: set[str]) -> dict[str, Any]:
+def _host_row(names: set[str]) -> dict[str, Any]:
     # The name itself is not repeated: no frame holds it, so nothing would redact it.
     message = (
-        f"run.toml gives the host another name than the files do ({', '.join(sorted(named))}): "
+        f"run.toml gives the host another name than the files do ({', '.join(sorted(names))}): "
         "its name is not used"
     )
     return _row("warning", message, "correct [host] name in run.toml")
@@ -205,6 +207,6 @@ def _rows_of_others(discovery: Discovery) -> list[dict[str, Any]]:
     if foreign:
         more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
         names = ", ".join(path.name for path in foreign[:5]) + more
-        number = "1 other file is" if len(foreign) == 1 else f"{len(foreign)} other files are"
-        rows.append(_row("info", f"{number} not traces and were left out: {names}"))
+        which = "file that is not a trace was" if len(foreign) == 1 else "files that are not traces were"
+        rows.append(_row("info", f"{len(foreign)} {which} left out: {names}"))
     return rows

@@ -1,4 +1,4 @@
-"""Collectives by the names that NCCL, RCCL and serving engines give their kernels, as seen in traces of each."""
+"""Collectives by the names that NCCL, RCCL and serving engines give their kernels, from traces of each."""
 
 import polars as pl
 import pytest

@@ -1,13 +1,14 @@
-"""Which GPU kernels are collectives, told by their names, and over how many ranks each runs where the name says so.
+"""Which GPU kernels are collectives, by their names, and over how many ranks where the name says so.
 
-NCCL and RCCL name a kernel after its collective: ``ncclDevKernel_AllReduce_Sum_bf16_RING_LL`` since NCCL 2.19,
-``ncclKernel_AllReduce_RING_LL_Sum_float`` before, ``ncclAllReduceRingLLKernel_sum_f16`` before 2.11 (nccl,
-src/device/generate.py). Serving engines replace small ones by kernels of their own, which wait for their peers in just
-the same way. Names as of late 2026, from the sources of: vLLM, SGLang and AITER (``cross_device_reduce_1stage``,
-``quickreduce::allreduce_prototype_twoshot``), TensorRT-LLM and FlashInfer (``oneShotAllReduceKernel``,
-``allreduce_fusion_kernel_oneshot_lamport``, ``trtllm_mnnvl_allreduce::rmsNormLamport``, ``moeA2ADispatchKernel``),
-PyTorch's symmetric memory (``multimem_one_shot_all_reduce_kernel``), MSCCL++ (``mscclpp::…::allreduceAllPairs``),
-NVSHMEM, DeepEP and Transformer Engine's userbuffers.
+NCCL and RCCL name a kernel after its collective: ``ncclDevKernel_AllReduce_Sum_bf16_RING_LL`` since NCCL
+2.19, ``ncclKernel_AllReduce_RING_LL_Sum_float`` before, ``ncclAllReduceRingLLKernel_sum_f16`` before 2.11
+(nccl, src/device/generate.py). Serving engines replace small ones by kernels of their own, which wait for
+their peers in just the same way. Names as of late 2026, from the sources of: vLLM, SGLang and AITER
+(``cross_device_reduce_1stage``, ``quickreduce::allreduce_prototype_twoshot``), TensorRT-LLM and FlashInfer
+(``oneShotAllReduceKernel``, ``allreduce_fusion_kernel_oneshot_lamport``,
+``trtllm_mnnvl_allreduce::rmsNormLamport``, ``moeA2ADispatchKernel``), PyTorch's symmetric memory
+(``multimem_one_shot_all_reduce_kernel``), MSCCL++ (``mscclpp::…::allreduceAllPairs``), NVSHMEM, DeepEP and
+Transformer Engine's userbuffers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import re
 
 import polars as pl
 
-#: A collective's name in small letters without separators -> as :data:`tracelib.schema.GPU_OPS` has it. The longer first.
+#: A collective's name in small letters without separators -> as :data:`tracelib.schema.GPU_OPS` has it. The
+#: longer first.
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -37,7 +39,8 @@ OTHER = "other"
 #: NCCL and what was made after it: rccl, msccl, pccl, hccl, …
 _NCCL = re.compile(r"\b[a-z]{1,3}ccl(?:Symk?)?(?:Dev)?(?:Kernel)?_?(?P<what>[A-Za-z]+)")
 _NCCL_KERNEL = re.compile(r"\b[a-z]{1,3}ccl(?:Symk?)?(?:Dev)?Kernel")
-#: Kernels that Inductor made of several operators: their names list the operators, an all-reduce's output among them.
+#: Kernels that Inductor made of several operators: their names list the operators, an all-reduce's output
+#: among them.
 _INDUCTOR = re.compile(r"^triton_(?:poi|red|per|tem|for|spl|mm|bmm|unk)_")
 #: What makes ready or cleans up on one rank alone.
 _LOCAL = re.compile(
@@ -59,7 +62,8 @@ _OTHERS = (
     (re.compile(r"\bnvshmem[ix]*_\w*(?:put|get|rma|signal|wait)", re.IGNORECASE), "send_recv"),
     (re.compile(r"\bmscclpp::\w*executionKernel|\bmscclpp::", re.IGNORECASE), OTHER),
 )
-#: Words that make any kernel a collective, whoever wrote it: no kernel of one GPU alone has them in its own name.
+#: Words that make any kernel a collective, whoever wrote it: no kernel of one GPU alone has them in its own
+#: name.
 _GENERIC = ("allreduce", "allgather", "reducescatter", "alltoall")
 #: How many ranks take part, as a template's argument.
 _RANKS = (
@@ -72,7 +76,7 @@ _RANKS = (
 
 @functools.cache
 def collective_of(kernel: str) -> str | None:
-    """Return the collective that the kernel called `kernel` runs: all_reduce, send_recv, …; None if it runs none.
+    """Return the collective that the kernel called `kernel` runs (all_reduce, send_recv, …), None if none.
 
     A kernel of NCCL whose collective its name does not tell (RCCL's ``ncclDevKernel_Generic``) gives "other".
 
@@ -101,8 +105,10 @@ def collective_of(kernel: str) -> str | None:
 def _own_name(kernel: str) -> str:
     """Return a kernel's name without return type, template arguments and parameters.
 
-    >>> _own_name("void flashinfer::oneShot<(a::B)1, c>(d::E<f>)"), _own_name("_ZN5aiter26cross_device_reduceEv")
-    ('flashinfer::oneShot', '_ZN5aiter26cross_device_reduceEv')
+    >>> _own_name("void flashinfer::oneShot<(a::B)1, c>(d::E<f>)")
+    'flashinfer::oneShot'
+    >>> _own_name("_ZN5aiter26cross_device_reduceEv")
+    '_ZN5aiter26cross_device_reduceEv'
     """
     plain = kernel.replace("(anonymous namespace)::", "")
     return re.split(r"[<(]", plain, maxsplit=1)[0].strip().rpartition(" ")[2]
@@ -119,20 +125,21 @@ def group_size_of(kernel: str) -> int | None:
 
     >>> group_size_of("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*)")
     2
-    >>> group_size_of("void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)4, float>(x)")
+    >>> group_size_of("void trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)4, float>(x)")
     4
     >>> group_size_of("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)") is None
     True
     """
-    size = next((int(told[1]) for pattern in _RANKS if (told := pattern.search(kernel))), None)
+    match = next(filter(None, (pattern.search(kernel) for pattern in _RANKS)), None)
+    size = int(match[1]) if match else None
     return size if size is not None and size > 1 else None
 
 
 def collectives_by_name(names: pl.Series) -> pl.DataFrame:
-    """Return the collective of each kernel in `names` (Categorical or String), one row per kernel in their order.
+    """Return the collective of each kernel in `names` (Categorical or String), one row per kernel in order.
 
-    `collective` (Categorical, null = none), `group_size` (Int32, null = the name does not tell). Each distinct name is
-    looked at once.
+    `collective` (Categorical, null = none), `group_size` (Int32, null = the name does not tell). Each
+    distinct name is looked at once.
     """
     schema = {"name": pl.Categorical(), "collective": pl.Categorical(), "group_size": pl.Int32()}
     distinct = names.drop_nulls().unique().cast(pl.String)

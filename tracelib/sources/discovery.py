@@ -97,7 +97,7 @@ def _is_perfetto(path: Path, start: bytes) -> bool:
 
 def _instead(path: Path, start: bytes) -> str:
     """Return what to give in place of a file that is only a part of a recording, "" of any other."""
-    return next(filter(None, (each.instead(path, start) for each in sources.FORMATS)), "")
+    return next(filter(None, (each.advice_for_part(path, start) for each in sources.FORMATS)), "")
 
 
 def not_read(path: Path) -> str:
@@ -171,9 +171,9 @@ def _hidden(file: Path, folder: Path) -> bool:
 def _why_none(files: Sequence[Path]) -> str:
     """Return why none of the files of a folder is a trace, as far as one of them tells."""
     if not files:
-        return "there is no file in it"
+        return "it holds no files"
     closed = [file for file in files if not_opened(file)]
-    reasons = [f"none of its {len(files)} files is a trace"]
+    reasons = [_none_is_a_trace("its", len(files))]
     reasons += [f"{file.name} cannot be opened ({not_opened(file)})" for file in closed[:1]]
     opened = [file for file in files if file not in closed]
     parts = (f"{file.name}: {advice}" for file in opened if (advice := _instead(file, head(file))))
@@ -184,7 +184,7 @@ def _why_none(files: Sequence[Path]) -> str:
 def _traces_in(path: Path) -> tuple[list[TraceFile], list[Path]]:
     """Return the file at `path` if it is a trace, else the traces in this archive and what else is there.
 
-    What is damaged is among the traces, so that it is told of when they are read.
+    What is damaged is among the traces: reading it says why.
     """
     try:
         start = head(path)
@@ -193,12 +193,12 @@ def _traces_in(path: Path) -> tuple[list[TraceFile], list[Path]]:
         members = unpacked(path)
     except OSError as error:
         raise _unopened(path, error) from error
-    known = {member: _recognised_or_none(member) for member in members}
-    if any(known.values()):
-        damaged = [place for place in (*members, path) if not known.get(place) and damage_of(place)]
-        known |= {place: TraceFile(place, None) for place in damaged}
-        traces = [trace for trace in known.values() if trace]
-        return traces, [member for member in members if not known[member]]
+    files = {member: _recognised_or_none(member) for member in members}
+    if any(files.values()):
+        damaged = [place for place in (*members, path) if not files.get(place) and damage_of(place)]
+        files |= {place: TraceFile(place, None) for place in damaged}
+        traces = [file for file in files.values() if file]
+        return traces, [member for member in members if not files[member]]
     # a tar of a tracer's own files (raw ring buffers) is one recording: its reader says what it needs
     if whole := _recognised_or_none(path):
         return [whole], []
@@ -207,8 +207,13 @@ def _traces_in(path: Path) -> tuple[list[TraceFile], list[Path]]:
 
 def _why_none_packed(path: Path, members: Sequence[Path]) -> str:
     wrong = [damage for place in (*members, path) if (damage := damage_of(place))]
-    reason = f"none of the {len(members)} files in the archive is a trace"
-    return "; ".join([reason, *(f"{what}: {why}" for what, why in wrong[:3])])
+    return "; ".join(
+        [_none_is_a_trace("the archive's", len(members)), *(f"{what}: {why}" for what, why in wrong[:3])]
+    )
+
+
+def _none_is_a_trace(whose: str, count: int) -> str:
+    return f"{whose} only file is not a trace" if count == 1 else f"none of {whose} {count} files is a trace"
 
 
 def _recognised_or_none(path: Path) -> TraceFile | None:

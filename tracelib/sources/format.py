@@ -66,7 +66,7 @@ class Format:
     #: All files that are read with the one at a path; the cache's key holds the content of each.
     files: Callable[[Path, bytes], list[Path]] = _only_the_file
     #: Says of a file that is only a part of a recording what to give in its place, "" of any other.
-    instead: Callable[[Path, bytes], str] = _no_advice
+    advice_for_part: Callable[[Path, bytes], str] = _no_advice
 
 
 @dataclass(frozen=True)

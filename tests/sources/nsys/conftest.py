@@ -15,32 +15,42 @@ TABLES = {
     "ProcessStreams": "globalPid INTEGER, filenameId INTEGER, contentId INTEGER",
     "PROCESSES": "globalPid INTEGER, pid INTEGER, name TEXT",
     "ThreadNames": "nameId INTEGER, priority INTEGER, globalTid INTEGER",
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, streamId INTEGER, "
-    "correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER, graphNodeId INTEGER, graphId INTEGER",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, "
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER, end INTEGER, deviceId INTEGER, "
+    "contextId INTEGER, streamId INTEGER, "
+    "correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, "
+    "shortName INTEGER, graphNodeId INTEGER, graphId INTEGER",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER, end INTEGER, deviceId INTEGER, "
+    "streamId INTEGER, correlationId INTEGER, "
     "globalPid INTEGER, bytes INTEGER, copyKind INTEGER, srcKind INTEGER, dstKind INTEGER",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, "
     "correlationId INTEGER, globalPid INTEGER, graphId INTEGER, graphExecId INTEGER",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, "
     "correlationId INTEGER, nameId INTEGER",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start INTEGER, end INTEGER, globalPid INTEGER, correlationId INTEGER, syncType INTEGER",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start INTEGER, end INTEGER, "
+    "globalPid INTEGER, correlationId INTEGER, syncType INTEGER",
     "OSRT_API": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
-    "MPI_P2P_EVENTS": "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER, commHandle INTEGER, tag INTEGER",
+    "MPI_P2P_EVENTS": "start INTEGER, end INTEGER, globalTid INTEGER, "
+    "textId INTEGER, commHandle INTEGER, tag INTEGER",
     "PROFILER_OVERHEAD": "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
     "MPI_RANKS": "globalTid INTEGER, rank INTEGER",
     "CUDNN_EVENTS": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER",
     "VULKAN_API": "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",
-    "VULKAN_WORKLOAD": "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER, gpu INTEGER",
+    "VULKAN_WORKLOAD": "start INTEGER, end INTEGER, globalTid INTEGER, "
+    "correlationId INTEGER, nameId INTEGER, gpu INTEGER",
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": "start INTEGER, end INTEGER, globalPid INTEGER, deviceId INTEGER",
-    "NVTX_EVENTS": "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER, "
+    "NVTX_EVENTS": "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, "
+    "globalTid INTEGER, textId INTEGER, domainId INTEGER, "
     "binaryData TEXT",
     "NVTX_PAYLOAD_SCHEMAS": "domainId INTEGER, schemaId INTEGER, payloadSize INTEGER",
-    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId INTEGER, schemaId INTEGER, idx INTEGER, type INTEGER, name TEXT, offset INTEGER",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId INTEGER, schemaId INTEGER, idx INTEGER, "
+    "type INTEGER, name TEXT, offset INTEGER",
     "GENERIC_EVENTS": "timestamp INTEGER, typeId INTEGER, data TEXT",
     "SCHED_EVENTS": "start INTEGER, cpu INTEGER, isSchedIn INTEGER, globalTid INTEGER, threadState INTEGER",
     "ENUM_SAMPLING_THREAD_STATE": "id INTEGER, name TEXT, label TEXT",
-    "COMPOSITE_EVENTS": "id INTEGER, start INTEGER, cpu INTEGER, threadState INTEGER, globalTid INTEGER, cpuCycles INTEGER",
-    "SAMPLING_CALLCHAINS": "id INTEGER, symbol INTEGER, module INTEGER, unresolved INTEGER, stackDepth INTEGER",
+    "COMPOSITE_EVENTS": "id INTEGER, start INTEGER, cpu INTEGER, "
+    "threadState INTEGER, globalTid INTEGER, cpuCycles INTEGER",
+    "SAMPLING_CALLCHAINS": "id INTEGER, symbol INTEGER, "
+    "module INTEGER, unresolved INTEGER, stackDepth INTEGER",
     "DIAGNOSTIC_EVENT": "timestamp INTEGER, severity INTEGER, text TEXT",
     "GPU_METRICS": "timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER",
     "TARGET_INFO_GPU_METRICS": "typeId INTEGER, metricId INTEGER, metricName TEXT",

@@ -52,7 +52,8 @@ def test_rows_and_durations(capture, frame, table, where, chosen):
 def test_waits_are_the_synchronizing_calls_without_queries_and_stream_waits(capture):
     trace, connection = capture
     sql = """select count(*) from CUPTI_ACTIVITY_KIND_SYNCHRONIZATION s
-        join CUPTI_ACTIVITY_KIND_RUNTIME r on r.correlationId = s.correlationId and r.globalTid >> 24 = s.globalPid >> 24
+        join CUPTI_ACTIVITY_KIND_RUNTIME r
+          on r.correlationId = s.correlationId and r.globalTid >> 24 = s.globalPid >> 24
         join StringIds n on n.id = r.nameId where s.syncType <> 2 and n.value not like '%Query%'"""
     assert trace.slices.filter(pl.col("category") == "sync").height == connection.execute(sql).fetchone()[0]
 
@@ -60,7 +61,8 @@ def test_waits_are_the_synchronizing_calls_without_queries_and_stream_waits(capt
 def test_kernels_join_their_launches_as_in_sql(capture):
     trace, connection = capture
     sql = """select count(*), sum(k.start - r.start) from CUPTI_ACTIVITY_KIND_KERNEL k
-        join CUPTI_ACTIVITY_KIND_RUNTIME r on k.correlationId = r.correlationId and k.globalPid >> 24 = r.globalTid >> 24"""
+        join CUPTI_ACTIVITY_KIND_RUNTIME r
+          on k.correlationId = r.correlationId and k.globalPid >> 24 = r.globalTid >> 24"""
     calls = trace.slices.filter(pl.col("category").is_in(["runtime", "driver"])).join(
         trace.threads, on="thread"
     )
@@ -73,7 +75,8 @@ def test_kernels_join_their_launches_as_in_sql(capture):
 @pytest.mark.parametrize("column", ["demangledName"])
 def test_names_are_those_of_the_string_table(capture, column):
     trace, connection = capture
-    sql = f"""select s.value, count(*), sum(end - start) from CUPTI_ACTIVITY_KIND_KERNEL k join StringIds s on s.id = k.{column}
+    sql = f"""select s.value, count(*), sum(end - start)
+        from CUPTI_ACTIVITY_KIND_KERNEL k join StringIds s on s.id = k.{column}
         group by 1 order by 1"""
     kernels = trace.gpu_ops.filter(pl.col("kind") == "kernel").with_columns(pl.col("name").cast(pl.String))
     mine = kernels.group_by("name").agg(pl.len(), pl.col("dur_ns").sum()).sort("name")
@@ -82,7 +85,8 @@ def test_names_are_those_of_the_string_table(capture, column):
 
 def test_all_reduces_on_both_gpus(capture):
     trace, connection = capture
-    sql = """select k.deviceId, count(*) from CUPTI_ACTIVITY_KIND_KERNEL k join StringIds s on s.id = k.shortName
+    sql = """select k.deviceId, count(*)
+        from CUPTI_ACTIVITY_KIND_KERNEL k join StringIds s on s.id = k.shortName
         where s.value like 'ncclDevKernel_AllReduce%' group by 1 order by 1"""
     collectives = trace.gpu_ops.filter(pl.col("collective") == "all_reduce").join(trace.gpus, on="gpu")
     assert collectives.group_by("device").len().sort("device").rows() == connection.execute(sql).fetchall()

@@ -1,4 +1,4 @@
-"""Other people's files: every one loads with the counts that simple code found in it, or is refused for a reason."""
+"""Other people's files: each loads with the counts that simple code found in it, or is refused."""
 
 import json
 
@@ -11,6 +11,7 @@ from tracelib.sources.nsys import read
 
 pytestmark = pytest.mark.corpus
 
+NEITHER = "neither an export nor a report"
 LOADED = (
     "0x822a5b87__test-cuda__report1.sqlite",
     "D-W-Chiang__JACC.jl__4e6_async_1_trace.sqlite",
@@ -32,13 +33,15 @@ REFUSED = {
     "NVIDIA__JAX-Toolbox__cuda-examples__pdl_2p2c.nsys-rep": "nsys export",
     "amir-ghz__DynamicViT__nsys_profile.qdrep": "nsys export",
     "bwyogatama__Mordred-Deprecated__report1.qdrep": "nsys export",
-    "CodeGandee__llm-perf-opt__reports__20251107-dsocr__nsys__all-stage__nsys__summary_cuda_gpu_kern_sum.csv": "nsys stats",
-    "NVIDIA__JAX-Toolbox__.github__workflows__nsys-jax__maxtext_fsdp4_test_data__nvtx_gpu_proj_trace__trace.parquet": "recipes",
-    "KOKOSde__nsys-llm-explainer__examples__a100_vllm__tables__nvtx_ranges.csv": "neither an export nor a report",
-    "hpcgroup__pipit__pipit__tests__data__cloverleaf-nsys__cloverleaf-cuda_api_trace.csv": "neither an export nor a report",
+    "CodeGandee__llm-perf-opt__reports__20251107-dsocr__"
+    "nsys__all-stage__nsys__summary_cuda_gpu_kern_sum.csv": "nsys stats",
+    "NVIDIA__JAX-Toolbox__.github__workflows__"
+    "nsys-jax__maxtext_fsdp4_test_data__nvtx_gpu_proj_trace__trace.parquet": "recipes",
+    "KOKOSde__nsys-llm-explainer__examples__a100_vllm__tables__nvtx_ranges.csv": NEITHER,
+    "hpcgroup__pipit__pipit__tests__data__cloverleaf-nsys__cloverleaf-cuda_api_trace.csv": NEITHER,
     "handmade/rebuilt__truncated_100000.sqlite": "malformed",
-    "not_nsys/hpcgroup__pipit__docs__examples__test.sqlite": "none of its 1 tables",
-    "not_nsys/ingero-io__ingero__investigations__sample-gpu-node-01.db": "none of its 13 tables",
+    "not_nsys/hpcgroup__pipit__docs__examples__test.sqlite": "it holds 1 table, none of Nsight",
+    "not_nsys/ingero-io__ingero__investigations__sample-gpu-node-01.db": "it holds 13 tables, none of Nsight",
 }
 #: Files that no reader takes for a trace.
 UNKNOWN = [
@@ -92,7 +95,7 @@ def test_counts_and_sums_equal_the_truth(corpus, truth, name, became):
 
 @pytest.mark.parametrize("name", LOADED)
 def test_kernels_find_the_call_that_launched_them(corpus, truth, name):
-    """The truth joins by correlation alone; of a file with two processes two kernels then find the other's call."""
+    """The truth joins by correlation alone: with two processes, two kernels find the other's call."""
     trace = read(corpus / "nsys" / name)
     kernels = trace.gpu_ops.filter(pl.col("kind") == "kernel")
     calls = trace.slices.filter(pl.col("category").is_in(["runtime", "driver"])).join(

@@ -124,10 +124,16 @@ def test_less_than_a_page(tmp_path, large, size):
 @pytest.mark.parametrize(
     "statement",
     [
-        f"CREATE VIEW {KERNELS} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS start FROM n",
+        (
+            f"CREATE VIEW {KERNELS} AS "
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS start FROM n"
+        ),
         f"CREATE VIEW {KERNELS} AS SELECT * FROM {RUNTIME}",
         f"CREATE TABLE {KERNELS} (start INTEGER, end INTEGER AS (length(zeroblob(900000000))))",
-        f"CREATE TABLE {KERNELS} (start TEXT, end BLOB, deviceId REAL, streamId, correlationId, globalPid, demangledName)",
+        (
+            f"CREATE TABLE {KERNELS} "
+            "(start TEXT, end BLOB, deviceId REAL, streamId, correlationId, globalPid, demangledName)"
+        ),
         f"CREATE TABLE {KERNELS} (irrelevant)",
         'CREATE TABLE "CUPTI_ACTIVITY_KIND_""; DROP TABLE x; --" (start, "e""nd")',
     ],
@@ -159,7 +165,8 @@ def test_virtual_tables_are_not_touched(export):
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute(
-            "INSERT INTO sqlite_master VALUES ('table', 'OSRT_API', 'OSRT_API', 0, 'CREATE VIRTUAL TABLE OSRT_API USING absent(x)')"
+            "INSERT INTO sqlite_master VALUES ('table', 'OSRT_API', 'OSRT_API', 0, "
+            "'CREATE VIRTUAL TABLE OSRT_API USING absent(x)')"
         )
     assert read(path).slices.is_empty()
 
@@ -220,14 +227,16 @@ def sample(tmp_path_factory):
         connection.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
         connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, f"name {n}") for n in range(60)])
         connection.execute(
-            f"CREATE TABLE {RUNTIME} (start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER)"
+            f"CREATE TABLE {RUNTIME} "
+            "(start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER)"
         )
         connection.executemany(
             f"INSERT INTO {RUNTIME} VALUES (?, ?, ?, ?, ?)",
             [(n, n + 1, 1 << 24 | n, n, n) for n in range(60)],
         )
         connection.execute(
-            "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER)"
+            "CREATE TABLE NVTX_EVENTS "
+            "(start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER)"
         )
         connection.executemany(
             "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, ?)", [(n, n + 1, "t", 1 << 24) for n in range(60)]
@@ -254,7 +263,7 @@ def test_any_damage_gives_a_trace_or_a_typed_refusal(sample, data):
 
 
 def test_a_value_that_sqlite_cannot_hold_in_memory_is_damage(export, process, monkeypatch):
-    """Found by fuzzing: of some damaged lengths SQLite runs out of memory, which Python raises as MemoryError."""
+    """Found by fuzzing: of some damaged lengths SQLite runs out of memory (MemoryError)."""
 
     class OutOfMemory:
         def execute(self, *_):

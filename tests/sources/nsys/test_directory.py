@@ -14,7 +14,7 @@ from tracelib.sources.nsys import read
 
 
 def converted(path, folder, kind):
-    """Write each table of the SQLite export at `path` as `nsys export -t parquetdir` or `-t arrowdir` lays them out."""
+    """Write each table of the SQLite export at `path` as `nsys export -t parquetdir` or `arrowdir` does."""
     folder.mkdir()
     connection = sqlite3.connect(path)
     for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():

@@ -31,12 +31,10 @@ WIDTHS = [
 ]
 
 
-def write(
-    path,
-    rows,
-    definition="a INTEGER, b INTEGER, c INTEGER, d INTEGER, e INTEGER, f INTEGER, g INTEGER, h INTEGER, i INTEGER",
-    page_size=4096,
-):
+NINE_INTEGERS = ", ".join(f"{letter} INTEGER" for letter in "abcdefghi")
+
+
+def write(path, rows, definition=NINE_INTEGERS, page_size=4096):
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA page_size = {page_size}")

@@ -113,7 +113,7 @@ def test_collectives_and_copies(export, process):
 
 
 def test_nvtx(export, process):
-    """Text in either column; marks have no length; an open range lasts to the last event; domains are no ranges."""
+    """Text in either column; marks have no length; an open range lasts to the last event; no domains."""
     thread = process + 3
     rows = {
         "NVTX_EVENTS": [
@@ -191,7 +191,7 @@ def test_calls_of_other_libraries(export, process):
 
 
 def test_context_switches(export, process):
-    """Joined only at the same nanosecond on the same CPU; thread 0 of process 0 is idle, others are kept as they came."""
+    """Joined only at the same nanosecond on the same CPU; thread 0 of process 0 is idle."""
     one, two = process + 1, process + 2
     rows = {
         "SCHED_EVENTS": [
@@ -356,7 +356,7 @@ def test_an_sqlite_file_of_others_is_refused(tmp_path):
     path = tmp_path / "other.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE events (id)")
-    with pytest.raises(BadTrace, match="none of its 1 tables is one of Nsight Systems: 'events'"):
+    with pytest.raises(BadTrace, match="it holds 1 table, none of Nsight Systems: 'events'"):
         read(path)
 
 

@@ -39,7 +39,8 @@ def test_through_nsys_export(report, export, process, tmp_path):
     path, install = report
     export({"CUPTI_ACTIVITY_KIND_RUNTIME": [(10, 15, 0, process + 7, 1, 1)]}, name="exported.sqlite")
     install(
-        f'for a; do case "$a" in --output=*) cp {tmp_path}/exported.sqlite "${{a#--output=}}";; esac; done; echo "$@" > {tmp_path}/said'
+        f'for a; do case "$a" in --output=*) cp {tmp_path}/exported.sqlite "${{a#--output=}}";; esac; done; '
+        f'echo "$@" > {tmp_path}/said'
     )
     trace = read(path)
     assert trace.slices["name"].to_list() == ["cudaLaunchKernel"]
@@ -84,7 +85,7 @@ def test_an_nsys_that_writes_something_else_is_refused(report):
 
 
 def test_a_report_beside_its_own_export_is_not_read(one_kernel):
-    """`nsys stats` leaves run.sqlite beside run.nsys-rep: no nsys is needed then, and nothing is counted twice."""
+    """`nsys stats` leaves run.sqlite beside run.nsys-rep: it alone is read, without nsys."""
     report = one_kernel.with_suffix(".nsys-rep")
     report.write_bytes(MAGIC + bytes(100))
     os.utime(report, (1, 1))

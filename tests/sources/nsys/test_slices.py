@@ -30,7 +30,7 @@ def blob(schema, payload):
 
 @pytest.fixture
 def rows(process):
-    """One all-reduce in its own range, one launched outside of any, and a plain kernel in a range of NCCL's."""
+    """An all-reduce in its range, one launched outside of any, a plain kernel in a range of NCCL's."""
     thread = process + 100
     ranges = [
         (

@@ -18,6 +18,7 @@ from tracelib.sources.nsys.directory import (
 )
 from tracelib.sources.nsys.reader import trace_of
 from tracelib.sources.nsys.report import MAGIC, exported_report
+from tracelib.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ def _checked(tables: Tables, path: Path) -> Tables:
     """Return `tables` if they are those of nsys: any SQLite file can be opened."""
     own = [name for name in tables.tables if any(name.startswith(table.decode()) for table in _TABLES)]
     if not own:
-        reason = f"none of its {len(tables.tables)} tables is one of Nsight Systems"
+        reason = f"it holds {counted(len(tables.tables), 'table')}, none of Nsight Systems"
         raise BadTrace(path, "nsys", "the schema", reason, excerpt=", ".join(tables.tables))
     return tables
 
@@ -107,5 +108,5 @@ FORMAT = Format(
     thread_name_rank=2,
     program=_program,
     files=_files,
-    instead=part_of_directory,
+    advice_for_part=part_of_directory,
 )

@@ -114,12 +114,12 @@ def only_process(column: pl.Series) -> int | None:
     return int(processes[0]) * FIELD if len(processes) == 1 else None
 
 
-def numbered(column: pl.Series, known: pl.DataFrame) -> pl.Series:
+def numbered(column: pl.Series, thread_ids: pl.DataFrame) -> pl.Series:
     """Return the number in `threads` of each globalTid in `column`."""
     rows = column.alias("globalTid").to_frame()
-    return rows.join(known.select("globalTid", "thread"), on="globalTid", how="left", maintain_order="left")[
-        "thread"
-    ]
+    return rows.join(
+        thread_ids.select("globalTid", "thread"), on="globalTid", how="left", maintain_order="left"
+    )["thread"]
 
 
 SCHED_TABLE = "SCHED_EVENTS"
@@ -195,9 +195,9 @@ _ADDRESS = r"^0x[0-9a-fA-F]+$"
 def trigger(diagnostics: Iterable[str]) -> tuple[str, int | None]:
     """Return the event that triggered the samples and its period, which nsys tells among its diagnostics."""
     for text in diagnostics:
-        if found := _TRIGGER.search(text):
-            event = _REMARK.sub("", found["event"].lower())  # "CPU Clock (sw)"
-            return {"cpu cycles": "cycles"}.get(event, event.replace(" ", "-")), int(found["period"])
+        if match := _TRIGGER.search(text):
+            event = _REMARK.sub("", match["event"].lower())  # "CPU Clock (sw)"
+            return {"cpu cycles": "cycles"}.get(event, event.replace(" ", "-")), int(match["period"])
     return "cpu-sample", None
 
 
@@ -242,7 +242,7 @@ def call_chains(database: Tables, texts: pl.DataFrame) -> tuple[pl.DataFrame, pl
 def _named(places: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     symbol = looked_up(places["symbol"], texts).cast(pl.String).rename("name").to_frame()
     resolved = ~pl.col("name").str.contains(_ADDRESS)
-    known = symbol.select(pl.when(resolved).then("name").fill_null("[unknown]").cast(pl.Categorical()))[
+    shown = symbol.select(pl.when(resolved).then("name").fill_null("[unknown]").cast(pl.Categorical()))[
         "name"
     ]
-    return places.select("place", symbol=known, library=looked_up(places["module"], texts))
+    return places.select("place", symbol=shown, library=looked_up(places["module"], texts))

@@ -18,7 +18,8 @@ from tracelib.sources.ftrace.events import SILENT
 from tracelib.sources.ftrace.heads import Heads
 from tracelib.sources.ftrace.reader import collect
 from tracelib.sources.nsys.database import SQLITE, open_database
-from tracelib.sources.perf import BINARY, _is_json
+from tracelib.sources.perf.binary import BINARY
+from tracelib.sources.perf.json_export import is_json
 from tracelib.sources.perf.scan import scanned
 from tracelib.sources.torch_profiler.fast import fast_batch
 from tracelib.sources.torch_profiler.native import Refused
@@ -64,7 +65,7 @@ def _lines(data):
 
 def _perf(path, trace):
     start = head(path, 1024)
-    if start.startswith(BINARY) or _is_json(start):
+    if start.startswith(BINARY) or is_json(start):
         return
     with open_stream(path) as stream:
         data = stream.readall()

@@ -149,9 +149,9 @@ def _reported(path: Path) -> Iterator[Path]:
         # of a file that is cut or damaged, trace-cmd 3.1 prints nothing and still ends with 0
         printed = report.stat().st_size > len(clock)
         if status != 0 or not printed:
-            said = errors.read_bytes()[:2000].decode(errors="replace").strip()
+            complaint = errors.read_bytes()[:2000].decode(errors="replace").strip()
             reason = f"trace-cmd ended with {status} and printed {'little' if printed else 'nothing'}"
-            raise BadTrace(path, "trace.dat", "", reason, said, f"Is the file whole? Try: {by_hand}")
+            raise BadTrace(path, "trace.dat", "", reason, complaint, f"Is the file whole? Try: {by_hand}")
         yield report
 
 
@@ -160,6 +160,6 @@ def _clock(tool: str, data: Path, folder: Path) -> bytes:
     options = folder / "options.txt"
     with options.open("wb") as out, (folder / "dump.txt").open("wb") as err:
         programs.run([tool, "dump", "--options", "-i", str(data)], out, err, DUMP_SECONDS)
-    said = options.read_bytes()[:DUMPED]
-    found = None if SECOND_BUFFER.search(said) else CLOCK_OPTION.search(said)
-    return b"# clock: %s\n" % found[1] if found else b""
+    dumped = options.read_bytes()[:DUMPED]
+    clock = None if SECOND_BUFFER.search(dumped) else CLOCK_OPTION.search(dumped)
+    return b"# clock: %s\n" % clock[1] if clock else b""

@@ -69,8 +69,8 @@ def kind_of(word: str) -> Kind:
     if edge := syscalls.edge_of(word):
         return Kind("syscall", edge.call, edge.ends)
     for pattern, group, ends in WORDS:
-        if found := pattern.fullmatch(word):
-            return Kind(group, found[1], ends)
+        if matched := pattern.fullmatch(word):
+            return Kind(group, matched[1], ends)
     return Kind("other", next((name for start, name in BARE.items() if word.startswith(start)), "function"))
 
 
@@ -125,20 +125,20 @@ class Events:
         """Take the next lines of the file."""
         for line in piece.comments:
             self._header(line)
-        found, others = piece.events, piece.others
+        events, others = piece.events, piece.others
         if others.height:
             drawn, others, no_time = graph_events(others)
             self.no_time += no_time
-            drawn = drawn.cast({"task": found.schema["task"]}).with_columns(
+            drawn = drawn.cast({"task": events.schema["task"]}).with_columns(
                 rest=piece.rests.add(drawn["rest"])
             )
-            found = pl.concat([found, drawn]).sort("index") if drawn.height else found
-        markers = self._keep(found, piece.rests.all()) if found.height else found["index"]
+            events = pl.concat([events, drawn]).sort("index") if drawn.height else events
+        markers = self._keep(events, piece.rests.all()) if events.height else events["index"]
         if others.height:
-            self._others(others, found["index"], markers)
-        if found.height:
-            self.in_marker = markers.tail(1).equals(found["index"].tail(1))
-            self._place_losses(found)
+            self._others(others, events["index"], markers)
+        if events.height:
+            self.in_marker = markers.tail(1).equals(events["index"].tail(1))
+            self._place_losses(events)
 
     def table(self, group: str) -> pl.DataFrame | None:
         """Return the rows of `group` in the order of the file, None if there are none."""
@@ -146,25 +146,25 @@ class Events:
         return pl.concat(parts) if parts else None
 
     def _header(self, line: str) -> None:
-        if found := WRITTEN.match(line):
-            self.in_buffer = (self.in_buffer or 0) + int(found[1])
-            self.written = (self.written or 0) + int(found[2])
-        if found := CPUS.match(line):
-            self.cpus = int(found[1] or found[2])
-        if found := CLOCK.match(line):
-            self.clock = found[1]
-        if found := TRACER.match(line):
-            self.tracer = found[1]
+        if matched := WRITTEN.match(line):
+            self.in_buffer = (self.in_buffer or 0) + int(matched[1])
+            self.written = (self.written or 0) + int(matched[2])
+        if matched := CPUS.match(line):
+            self.cpus = int(matched[1] or matched[2])
+        if matched := CLOCK.match(line):
+            self.clock = matched[1]
+        if matched := TRACER.match(line):
+            self.tracer = matched[1]
 
-    def _keep(self, found: pl.DataFrame, rests: pl.Series) -> pl.Series:
+    def _keep(self, events: pl.DataFrame, rests: pl.Series) -> pl.Series:
         """Keep what is used of events, by group; return the indices of those that are markers."""
-        first, last = found.select(first=pl.col("ts_ns").min(), last=pl.col("ts_ns").max()).row(0)
+        first, last = events.select(first=pl.col("ts_ns").min(), last=pl.col("ts_ns").max()).row(0)
         self.first_ns = first if self.first_ns is None else min(first, self.first_ns)
         self.last_ns = last if self.last_ns is None else max(last, self.last_ns)
-        self._part("task", found.select("task", "index").unique("task", keep="last"))
-        place = found["rest"].alias("place")
+        self._part("task", events.select("task", "index").unique("task", keep="last"))
+        place = events["rest"].alias("place")
         table = self._kinds(rests, place)
-        rows = found.select("index", "ts_ns", "cpu", "task").hstack([place])
+        rows = events.select("index", "ts_ns", "cpu", "task").hstack([place])
         group = table["group"][place]
         of = {name: rows.filter(group == GROUPS.index(name)) for name in GROUPS[:-1]}
         for name, some in of.items():
@@ -227,11 +227,11 @@ class Events:
             self.unread_bytes += int(others["line"].str.len_bytes().sum()) + others.height
             self.unread_example = self.unread_example or others.row(0)
 
-    def _place_losses(self, found: pl.DataFrame) -> None:
+    def _place_losses(self, events: pl.DataFrame) -> None:
         """Give each loss mark the time of the next event on its CPU: both tools print it just before."""
         if not self.waiting.height:
             return
-        ahead = found.select("index", "cpu", pl.col("ts_ns").alias("cut_ns"))
+        ahead = events.select("index", "cpu", pl.col("ts_ns").alias("cut_ns"))
         placed = self.waiting.join_asof(
             ahead, on="index", by="cpu", strategy="forward", check_sortedness=False
         )

@@ -58,8 +58,8 @@ class Frames:
         """Parse each distinct task and each distinct text of fields once."""
         self.tasks = _tasks(self.heads.tasks.all())
         texts = self.events.texts.all().to_frame("text")
-        said = texts.select(pl.col("text").str.extract_groups(SCHED_EVENT).struct.unnest())
-        self.fields = sched.fields(said["event"], said["args"])
+        parts = texts.select(pl.col("text").str.extract_groups(SCHED_EVENT).struct.unnest())
+        self.fields = sched.fields(parts["event"], parts["args"])
         rows = self.events.table("sched")
         self.sched_rows = None if rows is None else self._understood(rows)
         self.names, self.processes = self._named()
@@ -240,9 +240,9 @@ class Frames:
             names.append(tasks.select("tid", "name", pl.col("last") - LESS_TRUSTED))
         if rows is not None:
             last = rows.unique("text", keep="last")
-            said = self.fields[codes_of(last["text"])]
-            said = said.with_columns(last=last["index"].cast(pl.Int64))
-            names += [said.select(tid=side, name=f"{side}_name", last="last") for side in ("prev", "next")]
+            fields = self.fields[codes_of(last["text"])]
+            fields = fields.with_columns(last=last["index"].cast(pl.Int64))
+            names += [fields.select(tid=side, name=f"{side}_name", last="last") for side in ("prev", "next")]
         return pl.concat(names), pl.concat(processes)
 
 

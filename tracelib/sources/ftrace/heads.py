@@ -70,18 +70,13 @@ class Layout:
     @classmethod
     def of(cls, line: str) -> Layout | None:
         """Return the columns of `line`, None if it is no event in brackets form."""
-        found = re.match(HEAD, line)
-        if found is None:
+        head = re.match(HEAD, line)
+        if head is None:
             return None
-        flags = found.span("flags") if found["flags"] else (0, 0)
-        colon = max(found.end("seconds"), found.end("fraction"))
+        flags = head.span("flags") if head["flags"] else (0, 0)
+        colon = max(head.end("seconds"), head.end("fraction"))
         return cls(
-            found.start("cpu") - 1,
-            found.end("cpu"),
-            flags,
-            found.start("seconds"),
-            found.end("seconds"),
-            colon,
+            head.start("cpu") - 1, head.end("cpu"), flags, head.start("seconds"), head.end("seconds"), colon
         )
 
     def columns(self) -> list[pl.Expr]:
@@ -176,23 +171,23 @@ class Heads:
 
     def split(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the events of `lines` (columns index, line) and the lines that are no events."""
-        found: list[pl.DataFrame] = []
+        parts: list[pl.DataFrame] = []
         used: list[tuple[int, Layout]] = []
-        known = iter(self.layouts)
+        earlier = iter(self.layouts)
         for _ in range(LAYOUTS):
-            layout = next(known, None) or self._learn(lines)
+            layout = next(earlier, None) or self._learn(lines)
             if layout is None or lines.is_empty():
                 break
             events, lines = self._by_layout(lines, layout)
-            found.append(events)
+            parts.append(events)
             used.append((events.height, layout))
         # the next chunk looks most like this one: seconds have one digit more for good
         self.layouts = [layout for hits, layout in sorted(used, key=lambda use: -use[0]) if hits]
-        if lines.height or not found:
+        if lines.height or not parts:
             odd, lines = self._by_expression(lines)
-            found.append(odd)
-        found = [events for events in found if events.height] or found[:1]
-        return (pl.concat(found).sort("index") if len(found) > 1 else found[0]), lines
+            parts.append(odd)
+        parts = [events for events in parts if events.height] or parts[:1]
+        return (pl.concat(parts).sort("index") if len(parts) > 1 else parts[0]), lines
 
     @staticmethod
     def _learn(lines: pl.DataFrame) -> Layout | None:
@@ -224,7 +219,7 @@ class Heads:
 
     def _by_expression(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return events and other lines, by the regular expressions alone."""
-        found = []
+        parts = []
         for pattern in (HEAD, LATENCY):
             groups = pl.col("line").str.extract_groups(pattern).struct.unnest()
             tried = lines.select("index", groups).with_columns(pl.col("seconds").cast(pl.Int64, strict=False))
@@ -235,8 +230,8 @@ class Heads:
             self.since_start += events["unit"].count() if in_us else 0
             self.counting += 0 if in_us else events["fraction"].null_count()
             events = events.cast({"task": self.tasks.kind}).with_columns(rest=self.rests.add(events["rest"]))
-            found.append(events.select("index", "task", "cpu", "ts_ns", "rest"))
-        return pl.concat(found).sort("index"), lines
+            parts.append(events.select("index", "task", "cpu", "ts_ns", "rest"))
+        return pl.concat(parts).sort("index"), lines
 
 
 def _ts_ns(*, in_us: bool) -> pl.Expr:

@@ -73,8 +73,8 @@ def clock_tie(rows: pl.DataFrame) -> int | None:
         .select("ts_ns", "text")
         .iter_rows()
     ):
-        if found := SYNC.match(text):
-            return int(found[1]) * 1_000_000 - int(ts_ns)
+        if sync := SYNC.match(text):
+            return int(sync[1]) * 1_000_000 - int(ts_ns)
     return None
 
 

@@ -60,9 +60,9 @@ def distinct(texts: pl.Series) -> tuple[pl.Series, pl.Series]:
     """
     if texts.head(TRIED).n_unique() > MOST_DISTINCT:
         return texts.alias("text"), pl.int_range(texts.len(), dtype=pl.UInt32, eager=True)
-    known = Texts()
-    places = known.codes(texts)
-    return known.all(), places
+    interned = Texts()
+    places = interned.codes(texts)
+    return interned.all(), places
 
 
 def per_distinct(texts: pl.Series, *made: pl.Expr) -> pl.DataFrame:

@@ -56,14 +56,14 @@ def fields(events: pl.Series, args: pl.Series) -> pl.DataFrame:
     texts = pl.DataFrame([events.cast(SCHED_EVENT, strict=False).alias("event"), args.alias("args")])
     read = pl.col("args").str.replace_all(TWICE, "=$1").str.extract_groups
     tried = texts.select("event", **{spelling: read(pattern) for spelling, pattern in SPELLINGS.items()})
-    found = tried.select("event", *(pl.coalesce(_readings(name)).alias(name) for name in FIELDS))
+    parsed = tried.select("event", *(pl.coalesce(_readings(name)).alias(name) for name in FIELDS))
     by_plugin = tried.select(
         pl.col("b").struct.field("prev").is_not_null() & pl.col("a").struct.field("prev").is_null()
     ).to_series()
     numbers = pl.col("prev", "next", "cpu").cast(pl.Int64, strict=False)
-    found = found.with_columns(_of_newer_kernels(found["state"], by_plugin)).with_columns(numbers)
-    return found.with_columns(
-        states(found).alias("prev_state"), ok=pl.col("next").is_not_null() & pl.col("event").is_not_null()
+    parsed = parsed.with_columns(_of_newer_kernels(parsed["state"], by_plugin)).with_columns(numbers)
+    return parsed.with_columns(
+        states(parsed).alias("prev_state"), ok=pl.col("next").is_not_null() & pl.col("event").is_not_null()
     ).drop("state")
 
 
@@ -118,7 +118,7 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, threads: pl.DataFrame) -> pl
         The frame `threads`.
 
     """
-    said = fields.select(
+    parsed = fields.select(
         "event",
         number_of(fields["prev"], threads).alias("prev"),
         "prev_state",
@@ -127,7 +127,7 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, threads: pl.DataFrame) -> pl
     )
     is_switch = pl.col("event") == "switch"
     others = [name for name in rows.columns if name not in {"ts_ns", "cpu", "text", "thread"}]
-    return rows.hstack(said[rows["text"]]).select(
+    return rows.hstack(parsed[rows["text"]]).select(
         *others,
         pl.lit(0, pl.Int32).alias("source"),
         "ts_ns",

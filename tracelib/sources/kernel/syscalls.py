@@ -60,8 +60,8 @@ class Edge(NamedTuple):
 def edge_of(word: str) -> Edge | None:
     """Return what an event's first word (`sys_enter_futex:`) says, None if it is not a system call."""
     for pattern, ends in SPELLINGS:
-        if found := pattern.fullmatch(word):
-            return Edge(found[1] if pattern.groups else "", ends)
+        if matched := pattern.fullmatch(word):
+            return Edge(matched[1] if pattern.groups else "", ends)
     return None
 
 
@@ -99,14 +99,14 @@ def _machine(uname: str | None, numbers: pl.Series, remarks: Remarks) -> str | N
     if uname is not None:
         return next((name for name, machine in machines().items() if machine.uname == uname), None)
     machine = machine_of(numbers)
-    said = (
+    how = (
         f"named by number as on {machine}, judged by which numbers occur"
         if machine
         else "known by number only"
     )
     remarks.add(
         "info",
-        f"system calls are {said}: the file does not name its machine",
+        f"system calls are {how}: the file does not name its machine",
         "To be certain, record syscalls:* instead of raw_syscalls:*",
     )
     return machine
@@ -167,11 +167,11 @@ def slices(
 
 def _named(rows: pl.DataFrame, uname: str | None, remarks: Remarks) -> pl.DataFrame:
     """Return `rows` (by thread and time) without calls told twice, those told by number with their names."""
-    beside = [
+    neighbours = [
         ((~pl.col("raw")).shift(step) & (pl.col("ends").shift(step) == pl.col("ends"))).over("thread")
         for step in (1, -1)  # two entries, or two exits, next to each other are one told twice
     ]
-    twice = rows.select((pl.col("raw") & pl.any_horizontal(beside)).fill_null(value=False)).to_series()
+    twice = rows.select((pl.col("raw") & pl.any_horizontal(neighbours)).fill_null(value=False)).to_series()
     if twice.any():
         remarks.add(
             "info",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from typing import TYPE_CHECKING
 
+from tracelib.sources.files import head
 from tracelib.sources.format import Format, InPerfetto
+from tracelib.sources.perf.binary import BINARY, read_binary
 from tracelib.sources.perf.heads import (
     DEPARTED,
     FTRACE_HEAD,
@@ -16,21 +17,20 @@ from tracelib.sources.perf.heads import (
     NO_TIME_HEAD,
     VIRTUAL,
 )
+from tracelib.sources.perf.json_export import is_json, read_json
+from tracelib.sources.perf.script import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelib.trace import Trace
 
-#: The first bytes of perf.data: version 2 (either byte order), version 1.
-BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
-JSON_MARK = b'"linux-perf-json-version"'
 LOOKED_AT = 200
 
 
 def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides)
     """Say whether a file that starts with `head` is perf's: binary, JSON, or the text of `perf script`."""
-    if head.startswith(BINARY) or _is_json(head):
+    if head.startswith(BINARY) or is_json(head):
         return True
     text = head.decode(errors="replace")
     if re.search(FTRACE_HEADER, text):
@@ -62,10 +62,6 @@ def _program(head: bytes) -> str | None:
     return "perf" if head.startswith(BINARY) else None
 
 
-def _is_json(head: bytes) -> bool:
-    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and JSON_MARK in head[:1024]
-
-
 def read(path: Path) -> Trace:
     """Return the trace in the file at `path`.
 
@@ -75,21 +71,10 @@ def read(path: Path) -> Trace:
         The file holds no event with a time; or it is a perf.data that no installed perf can read.
 
     """
-    # the readers bring polars and numpy: only where a file is read
-    from tracelib.sources.files import head  # noqa: PLC0415
-
     start = head(path, 1024)
     if start.startswith(BINARY):
-        from tracelib.sources.perf.binary import read_binary  # noqa: PLC0415
-
         return read_binary(path)
-    if _is_json(start):
-        from tracelib.sources.perf.json_export import read_json  # noqa: PLC0415
-
-        return read_json(path)
-    from tracelib.sources.perf.script import read_text  # noqa: PLC0415
-
-    return read_text(path)
+    return read_json(path) if is_json(start) else read_text(path)
 
 
 FORMAT = Format(

@@ -20,13 +20,14 @@ from tracelib.errors import BadTrace
 from tracelib.schema import HEALTH
 from tracelib.sources import programs
 from tracelib.sources.files import open_stream
-from tracelib.sources.perf import BINARY
 from tracelib.sources.perf.script import UNTIMED, read_text
 
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 FORMAT = "perf.data"
+#: The first bytes of the format: version 2 (either byte order), version 1.
+BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
 SECONDS = 600
 #: What perf says of events that lack a field; it prints the others all the same.
 IDLE_TALK = ("not valid for", "[ perf ", "Warning: Kernel address maps", "Processed ")
@@ -64,17 +65,17 @@ def read_binary(path: Path) -> Trace:
         )
     with tempfile.TemporaryDirectory(prefix="tracelib-perf-") as folder:
         text, errors, status = _run(perf, _unpacked(path, Path(folder)), Path(folder))
-        said = _complaint(errors)
+        complaint = _complaint(errors)
         try:
             trace = read_text(text, path)
         except BadTrace as error:
             reason = (
-                f"perf script ended with status {status}: {said}"
+                f"perf script ended with status {status}: {complaint}"
                 if status
                 else f"perf script printed no event: {error.reason}"
             )
             raise BadTrace(path, FORMAT, "", reason, "", _advice(error, by_hand)) from error
-    return _with_status(trace, status, said)
+    return _with_status(trace, status, complaint)
 
 
 def _advice(error: BadTrace, by_hand: str) -> str:
@@ -127,14 +128,14 @@ def _complaint(messages: str) -> str:
     return " / ".join(spoken[-2:])[:300] or "no message"
 
 
-def _with_status(trace: Trace, status: int, said: str) -> Trace:
+def _with_status(trace: Trace, status: int, complaint: str) -> Trace:
     """Return `trace` with a remark if perf did not read the recording to its end."""
     if status == 0:
         return trace
     row = (
         0,
         "error",
-        f"perf script stopped early (status {status}: {said}); what it printed before is read",
+        f"perf script stopped early (status {status}: {complaint}); what it printed before is read",
         "use a perf at least as new as the one that recorded",
     )
     return trace.replace(health=pl.concat([trace.health, pl.DataFrame([row], schema=HEALTH, orient="row")]))

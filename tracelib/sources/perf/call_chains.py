@@ -100,6 +100,20 @@ def inline_frames(says: pl.Series) -> pl.DataFrame:
     )
 
 
+def stacks(chains: pl.DataFrame, distinct: pl.DataFrame, events: int) -> tuple[pl.Series, pl.DataFrame]:
+    """Return each event's `stack` (null = no chain), and the frame `stacks`.
+
+    `chains` has one row per frame, innermost first: `event` (ascending), `frame` (row of `distinct`, which
+    has `symbol` and `library`).
+    """
+    of_event, stacks = intern(
+        chains["event"].cast(pl.Int64).to_numpy(), chains["frame"].cast(pl.Int64).to_numpy(), events
+    )
+    names = [distinct[name].gather(stacks["frame"]).cast(pl.Categorical()) for name in ("symbol", "library")]
+    stack = pl.Series("stack", of_event)
+    return stack.set(stack < 0, None), stacks.select("stack", "depth", *names).match_to_schema(STACKS)
+
+
 def intern(
     event: NDArray[np.int64], frame: NDArray[np.int64], events: int
 ) -> tuple[NDArray[np.int32], pl.DataFrame]:

@@ -11,6 +11,7 @@ a timestamp, which perf writes first.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ import msgspec
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import SAMPLES, SCHED, SOURCES, STACKS
+from tracelib.schema import SAMPLES, SCHED, SOURCES
 from tracelib.sources.files import open_stream, sha256
 from tracelib.sources.kernel import sched
 from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = "perf JSON"
+AS_TEXT = "perf script --header --ns -F +pid"
 EXCERPT = 80
+#: How the JSON marks itself, within its first bytes.
+MARK, MARKED = b'"linux-perf-json-version"', 1024
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
@@ -110,6 +114,11 @@ class _Values(msgspec.Struct):
     samples: list[dict[str, Any]] = []
 
 
+def is_json(head: bytes) -> bool:
+    """Say whether a file that starts with `head` is such JSON."""
+    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and MARK in head[:MARKED]
+
+
 def read_json(path: Path) -> Trace:
     """Return the trace in the JSON at `path`.
 
@@ -120,37 +129,20 @@ def read_json(path: Path) -> Trace:
 
     """
     remarks = PerfRemarks()
-    recording, skipped = _decoded(path, remarks)
+    recording, skipped = _recording(path, remarks)
+    headers = recording.headers
     samples = [sample for sample in recording.samples if sample.timestamp is not None]
     if not samples:
         raise BadTrace(path, FORMAT, "", "it holds no sample with a time", "", "Record with perf record -T.")
     rows = _rows(samples)
+    _remark_on_tracepoints(remarks, rows["kind"], headers)
     fields = _scheduler_fields(samples)
-    who = _threads(rows, fields, recording.headers.hostname)
+    who = _threads(rows, fields, headers.hostname)
     rows = rows.with_columns(number_of(rows["tid"], who))
-    woken = rows.filter(pl.col("kind") == "wakeup").height
-    if woken:
-        remarks.add(
-            "info",
-            f"{woken:,} wake-ups are left out: this format does not tell their kind",
-            "perf script --header --ns -F +pid",
-        )
-    others = rows.filter(pl.col("kind") == "tracepoint").height
-    if others:
-        remarks.add(
-            "info",
-            f"{counted(others, 'tracepoint event')} left out: this format does not name them",
-            "perf script --header --ns -F +pid",
-        )
-    if rows["kind"].eq("sample").all():
-        remarks.untold(tracepoints_of(recording.headers.cmdline))
-    chained, stacks = _stacks(samples, rows)
-    switched = rows.with_row_index("text").filter(pl.col("kind") == "switch")
-    switched = switched.select("ts_ns", "cpu", "thread", "text")
-    scheduled = sched.frame(switched, fields, who).match_to_schema(SCHED)
-    headers = recording.headers
+    sampled, stacks = _samples(samples, rows)
+    switches = rows.with_row_index("text").filter(pl.col("kind") == "switch")
+    scheduled = sched.frame(switches.select("ts_ns", "cpu", "thread", "text"), fields, who)
     clock = clock_of(headers.clockid, headers.cmdline)
-    offset = wall_offset(clock, headers.clock_time, headers.real_time)
     source = {
         "source": 0,
         "file": path.name,
@@ -161,23 +153,18 @@ def read_json(path: Path) -> Trace:
         "host": headers.hostname,
         "cpus": headers.nrcpus_online,
         "clock": clock,
-        "wall_offset_ns": offset,
+        "wall_offset_ns": remarks.untied(clock, wall_offset(clock, headers.clock_time, headers.real_time)),
         "first_ns": rows["ts_ns"].min(),
         "last_ns": rows["ts_ns"].max(),
         "lost_declared": 0,
-        "lost_detected": 0,
+        "lost_detected": remarks.missing_switches(scheduled, system_wide=None),
         "skipped_bytes": skipped,
     }
-    if offset is None:
-        remarks.add(
-            "warning", f"the file does not tie its clock ({clock}) to wall time", "perf record -k mono"
-        )
-    source["lost_detected"] = remarks.missing_switches(scheduled, system_wide=None)
     return Trace.of(
         {
-            "samples": chained,
+            "samples": sampled,
             "stacks": stacks,
-            "sched": scheduled,
+            "sched": scheduled.match_to_schema(SCHED),
             "threads": who,
             "health": remarks.frame(),
             "sources": pl.DataFrame([source], schema=SOURCES),
@@ -185,21 +172,34 @@ def read_json(path: Path) -> Trace:
     )
 
 
-def _decoded(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
+def _remark_on_tracepoints(remarks: PerfRemarks, kinds: pl.Series, headers: Headers) -> None:
+    """Say which tracepoints are left out, or look like samples."""
+    if wakeups := int((kinds == "wakeup").sum()):
+        remarks.add(
+            "info", f"{wakeups:,} wake-ups are left out: this format does not tell their kind", AS_TEXT
+        )
+    if others := int((kinds == "tracepoint").sum()):
+        left_out = f"{counted(others, 'tracepoint event')} left out: this format does not name them"
+        remarks.add("info", left_out, AS_TEXT)
+    if (kinds == "sample").all():
+        remarks.indistinct(tracepoints_of(headers.cmdline))
+
+
+def _recording(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
     """Return the recording and how many bytes of it could not be read."""
     with open_stream(path) as stream:
         data = stream.readall()
         damage = stream.damage
     recording, lost, ended = decoded(data)
     skipped = sum(len(text.encode()) for text in lost)
-    said = [] if ended else ["the file ends early" + (f" ({damage})" if damage else "")]
+    flaws = [] if ended else ["the file ends early" + (f" ({damage})" if damage else "")]
     if lost:
-        said.append(
+        flaws.append(
             f"{counted(len(lost), 'part')} of it ({skipped:,} bytes) cannot be read, "
             f"e.g. '{plain(lost[0], EXCERPT)}'"
         )
-    if said:
-        remarks.add("error", "; ".join(said), "convert it again: perf data convert --to-json")
+    if flaws:
+        remarks.add("error", "; ".join(flaws), "convert it again: perf data convert --to-json")
     return recording, skipped
 
 
@@ -244,47 +244,28 @@ def _scheduler_fields(samples: list[Sample]) -> pl.DataFrame:
 def _threads(rows: pl.DataFrame, fields: pl.DataFrame, host: str | None) -> pl.DataFrame:
     """Return the frame `threads`, from the samples and what those of switches say."""
     rows = rows.with_row_index("last").with_columns(pl.col("last").cast(pl.Int64))
-    said = fields.with_columns(last=rows["last"] - LESS_TRUSTED).filter(rows["kind"] == "switch")
-    sides = [said.select(tid=side, name=f"{side}_name", last="last") for side in ("prev", "next")]
+    switches = fields.with_columns(last=rows["last"] - LESS_TRUSTED).filter(rows["kind"] == "switch")
+    sides = [switches.select(tid=side, name=f"{side}_name", last="last") for side in ("prev", "next")]
     names = pl.concat(side.select(NAMES.names()) for side in (rows.rename({"comm": "name"}), *sides))
     return threads(names, rows.select(PROCESSES.names()).drop_nulls(), host)
 
 
-def _stacks(samples: list[Sample], rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _samples(samples: list[Sample], rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frames `samples` and `stacks`."""
-    names = pl.DataFrame(
+    frames = pl.DataFrame(
         [(at, f.symbol or "[unknown]", f.dso) for at, s in enumerate(samples) for f in s.callchain],
         schema={"event": pl.Int64, "symbol": pl.String, "library": pl.String},
         orient="row",
     )
-    kept = names.filter((rows["kind"] == "sample").gather(names["event"]))
-    distinct = kept.select("symbol", "library").unique(maintain_order=True).with_row_index("frame")
-    numbered = kept.join(distinct, on=["symbol", "library"], nulls_equal=True, maintain_order="left")
-    stack, stacks = call_chains.intern(
-        numbered["event"].to_numpy(), numbered["frame"].cast(pl.Int64).to_numpy(), len(samples)
-    )
-    made = (
-        rows.with_columns(pl.Series("stack", stack, dtype=pl.Int32))
-        .filter(pl.col("kind") == "sample")
-        .select(
-            pl.lit(0, pl.Int32).alias("source"),
-            "thread",
-            "ts_ns",
-            "cpu",
-            pl.lit(None, pl.Categorical()).alias("event"),
-            pl.lit(None, pl.Int64).alias("period"),
-            pl.when(pl.col("stack") >= 0).then("stack").alias("stack"),
-        )
-    )
-    named = stacks.select(
-        "stack",
-        "depth",
-        *(
-            distinct[name].gather(stacks["frame"]).cast(pl.Categorical()).alias(name)
-            for name in ("symbol", "library")
-        ),
-    )
-    return made.match_to_schema(SAMPLES), named.match_to_schema(STACKS)
+    frames = frames.filter((rows["kind"] == "sample").gather(frames["event"]))
+    distinct = frames.select("symbol", "library").unique(maintain_order=True).with_row_index("frame")
+    chains = frames.join(distinct, on=["symbol", "library"], nulls_equal=True, maintain_order="left")
+    stack, stacks = call_chains.stacks(chains, distinct, len(samples))
+    sampled = rows.with_columns(stack).filter(pl.col("kind") == "sample")
+    not_recorded = {"event": pl.lit(None, pl.Categorical()), "period": pl.lit(None, pl.Int64)}
+    return sampled.select(
+        "thread", "ts_ns", "cpu", "stack", source=pl.lit(0, pl.Int32), **not_recorded
+    ).match_to_schema(SAMPLES), stacks
 
 
 def decoded(data: bytes) -> tuple[Recording, list[str], bool]:
@@ -294,9 +275,9 @@ def decoded(data: bytes) -> tuple[Recording, list[str], bool]:
     except UNREADABLE:
         text = data.decode("utf-8-sig", errors="replace")
     recording, lost = Recording(headers=_headers(text)), list[str]()
-    found = FIRST_SAMPLE.search(text)
-    at = found.end() if found else len(text)
-    for sample, end in _samples(text, at):
+    first = FIRST_SAMPLE.search(text)
+    at = first.end() if first else len(text)
+    for sample, end in _listed(text, at):
         at = end
         if isinstance(sample, Sample):
             recording.samples.append(sample)
@@ -324,9 +305,9 @@ def _sample(value: object) -> Sample:
 
 def _headers(text: str) -> Headers:
     """Return what of the headers is readable, each field by itself."""
-    found = HEADERS.search(text)
+    start = HEADERS.search(text)
     try:
-        fields = _READER.raw_decode(text, found.end())[0] if found else {}
+        fields = _READER.raw_decode(text, start.end())[0] if start else {}
     except UNREADABLE:
         fields = {}
     headers = Headers()
@@ -338,19 +319,19 @@ def _headers(text: str) -> Headers:
     return headers
 
 
-def _samples(text: str, at: int) -> Iterator[tuple[Sample | str, int]]:
+def _listed(text: str, at: int) -> Iterator[tuple[Sample | str, int]]:
     """Yield each sample in the list that begins at `at`, or the text in place of one; and where it ends."""
     while (at := _next(text, at)) < len(text) and text[at] != "]":
         try:
             value, end = _READER.raw_decode(text, at)
-            found: Sample | str = _sample(value)
+            sample: Sample | str = _sample(value)
         except msgspec.ValidationError:
-            found = text[at:end]
+            sample = text[at:end]
         except UNREADABLE:
             following = START.search(text, at + 1)
             end = following.start() if following else len(text)
-            found = text[at:end]
-        yield found, end
+            sample = text[at:end]
+        yield sample, end
         at = end
 
 

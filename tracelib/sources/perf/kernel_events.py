@@ -45,11 +45,11 @@ def scheduler_events(
 ) -> tuple[pl.DataFrame, int]:
     """Return the frame `sched`, and how many scheduler events could not be read."""
     by_record, unread = _by_records(events, text.says, who)
-    found = events.filter(pl.col("kind").is_in(SCHEDULER))
-    read = found.filter(fields["ok"].gather(found["says"]))
+    recorded = events.filter(pl.col("kind").is_in(SCHEDULER))
+    read = recorded.filter(fields["ok"].gather(recorded["says"]))
     rows = read.select("ts_ns", "cpu", "thread", text="says")
     by_tracepoint = sched.frame(rows, fields, who).match_to_schema(SCHED)
-    return pl.concat([by_tracepoint, by_record]), unread + found.height - read.height
+    return pl.concat([by_tracepoint, by_record]), unread + recorded.height - read.height
 
 
 def _switch_records(rest: pl.Series) -> pl.DataFrame:
@@ -78,14 +78,14 @@ def _by_records(events: pl.DataFrame, says: pl.DataFrame, who: pl.DataFrame) -> 
     parsed = _switch_records(says["rest"])
     parsed = parsed.with_columns(other=number_of(parsed["tid"], who)).with_row_index("says")
     recorded = events.filter(pl.col("kind") == "switched")
-    found = recorded.join(parsed, on="says", how="left", maintain_order="left")
+    records = recorded.join(parsed, on="says", how="left", maintain_order="left")
     out, cpu = pl.col("way") == "OUT", pl.col("cpu")
-    readable = found.filter(pl.col("way").is_not_null())
+    readable = records.filter(pl.col("way").is_not_null())
     before = {name: pl.col(name).shift(1).over("cpu") for name in ("way", "other")}
     same = cpu.is_not_null() & (before["way"] == "OUT") & (before["other"] == pl.col("thread"))
-    told = readable.sort("ts_ns", maintain_order=True).with_columns(same=same.fill_null(value=False))
+    switches = readable.sort("ts_ns", maintain_order=True).with_columns(same=same.fill_null(value=False))
     state = pl.when(out & pl.col("runnable")).then(pl.lit("R")).when(out).then(pl.lit("other"))
-    rows = told.filter(out | ~pl.col("same")).select(
+    rows = switches.filter(out | ~pl.col("same")).select(
         pl.lit(0, pl.Int32).alias("source"),
         "ts_ns",
         "cpu",
@@ -94,7 +94,7 @@ def _by_records(events: pl.DataFrame, says: pl.DataFrame, who: pl.DataFrame) -> 
         state.cast(SCHED["prev_state"]).alias("prev_state"),
         pl.when(out).then("other").otherwise("thread").alias("next"),
     )
-    return rows.match_to_schema(SCHED), found.height - readable.height
+    return rows.match_to_schema(SCHED), records.height - readable.height
 
 
 def system_calls(

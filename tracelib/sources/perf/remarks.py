@@ -63,7 +63,15 @@ class PerfRemarks(Remarks):
                 "perf record -k mono",
             )
 
-    def untold(self, tracepoints: list[str]) -> None:
+    def untied(self, clock: str, wall_offset_ns: int | None) -> int | None:
+        """Remark on a clock that the file does not tie to wall time; return the offset."""
+        if wall_offset_ns is None:
+            self.add(
+                "warning", f"the file does not tie its clock ({clock}) to wall time", "perf record -k mono"
+            )
+        return wall_offset_ns
+
+    def indistinct(self, tracepoints: list[str]) -> None:
         """Remark on tracepoints that stand among the samples and look like them."""
         if tracepoints:
             shown = ", ".join(tracepoints[:8]) + (", …" if len(tracepoints) > 8 else "")

@@ -344,10 +344,10 @@ def _fraction_width(left: pl.Series) -> int:
 def _cut_carefully(line: pl.Series, places: pl.Series) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
     """Return heads, places of call-chain lines and places of other lines, by regular expressions."""
     text = pl.DataFrame({"line": places.cast(pl.UInt32), "text": line.gather(places)})
-    found = []
+    cut = []
     for pattern in (heads.HEAD, heads.LOOSE_HEAD):
         groups = text.with_columns(pl.col("text").str.extract_groups(pattern).struct.unnest())
-        found.append(groups.filter(pl.col("base").is_not_null()).select(HEAD_COLUMNS.names()))
+        cut.append(groups.filter(pl.col("base").is_not_null()).select(HEAD_COLUMNS.names()))
         text = groups.filter(pl.col("base").is_null()).select("line", "text")
     frame = text.select(
         pl.col("text").str.extract_groups(call_chains.FRAME).struct.field("library").is_not_null()
@@ -356,7 +356,7 @@ def _cut_carefully(line: pl.Series, places: pl.Series) -> tuple[pl.DataFrame, pl
             & ~pl.col("text").str.contains(call_chains.PHYSICAL)
         )
     ).to_series()
-    careful_heads = pl.concat(found).with_columns(pl.col("says").fill_null(""))
+    careful_heads = pl.concat(cut).with_columns(pl.col("says").fill_null(""))
     return careful_heads, text["line"].filter(frame), text["line"].filter(~frame)
 
 

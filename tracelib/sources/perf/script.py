@@ -164,29 +164,13 @@ def _samples(text: Text, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFra
     is_sample = (events["kind"] == "sample").to_numpy()
     of_event = events["says"].to_numpy()
     chains, distinct = _chains(text, is_sample, of_event)
-    stack, stacks = call_chains.intern(chains["event"].to_numpy(), chains["frame"].to_numpy(), events.height)
-    said = text.says.with_row_index("says").with_columns(pl.col("event").cast(pl.Categorical()))
-    samples = (
-        events.with_columns(pl.Series("stack", stack))
-        .filter(pl.Series(is_sample))
-        .join(said.select("says", "event", "period"), on="says", how="left", maintain_order="left")
-        .select(
-            pl.lit(0, pl.Int32).alias("source"),
-            "thread",
-            "ts_ns",
-            "cpu",
-            "event",
-            "period",
-            pl.when(pl.col("stack") >= 0).then("stack").alias("stack"),
-        )
+    stack, stacks = call_chains.stacks(chains, distinct, events.height)
+    says = text.says.select("period", pl.col("event").cast(pl.Categorical()))
+    sampled = events.with_columns(stack).filter(pl.Series(is_sample))
+    samples = sampled.select(
+        pl.lit(0, pl.Int32).alias("source"), "thread", "ts_ns", "cpu", *says[sampled["says"]], "stack"
     )
-    named = stacks.select(
-        "stack",
-        "depth",
-        distinct["symbol"].gather(stacks["frame"]).cast(pl.Categorical()).alias("symbol"),
-        distinct["library"].gather(stacks["frame"]).cast(pl.Categorical()).alias("library"),
-    )
-    return samples.match_to_schema(SAMPLES), named
+    return samples.match_to_schema(SAMPLES), stacks
 
 
 def _chains(text: Text, is_sample: np.ndarray, says: np.ndarray) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -9,10 +9,10 @@ from tracelib.analyses.capacity import capacity
 def test_only_the_rules_of_others_are_called_so(full):
     """2 GPUs: the article's rule asks for 10, the floor for 4, the band for 8 to 16."""
     sentence = charts.capacity_chart(capacity(full, 8192)).layout.meta["sentence"]
-    assert sentence.endswith("the rules of others ask for 4 to 16 (4 of them).")
+    assert sentence.endswith("others' rules ask for 4 to 16 (4 of them).")
     one = capacity(full).with_columns(
         cores=pl.when(pl.col("estimate").str.starts_with("cores that")).then(1.0).otherwise("cores")
     )
     said = charts.capacity_chart(one).layout.meta["sentence"]
     assert said.startswith("The server had 1 core; ")
-    assert said.endswith("the rules of others ask for 4 to 16 (3 of them).")
+    assert said.endswith("others' rules ask for 4 to 16 (3 of them).")

@@ -27,7 +27,7 @@ SENTENCES = {
         "kernel launch; the launching threads wanted a CPU and had none for 15 % of the time."
     ),
     "causes_chart": (
-        "On 2 GPUs 1.30 s were lost: 54 % of the lost GPU time is charged to tokenization and 31 % to "
+        "2 GPUs lost 1.30 s in all: 54 % of the lost GPU time is charged to tokenization and 31 % to "
         "kernel launch; for 77 % of it the blamed thread wanted a CPU and had none."
     ),
     "states_chart": (
@@ -35,7 +35,7 @@ SENTENCES = {
         "into spinning for late ranks."
     ),
     "cpu_time_chart": (
-        "Of 1.00 s of CPU time the largest part is busy waiting: yield (worker): 60 %, 95 % interval 50 %"
+        "The largest part of 1.00 s of CPU time is busy waiting: yield (worker): 60 %, 95 % interval 50 %"
         " to 70 %."
     ),
     "launches_chart": (
@@ -47,8 +47,8 @@ SENTENCES = {
         "rank 1 came last most often (67 %)."
     ),
     "ipc_chart": (
-        "Half of 3 dequeues took up to 300 ms and 95 % up to 400 ms; waiting makes 20 % of the time "
-        "between steps."
+        "Half of 3 dequeues took up to 300 ms and 95 % up to 400 ms; waiting is 20 % of the time between "
+        "steps."
     ),
     "demand_chart": (
         "For 95 % of the time at most 4 threads of the server wanted a CPU, against 2 CPUs (of the host's"
@@ -59,9 +59,8 @@ SENTENCES = {
         "would have shown 45 %."
     ),
     "requests_chart": (
-        "Half of 2 requests had their first token within 200 ms, 95 % within 400 ms; the largest part "
-        "that is known is tokenize, 57 % of all. 9.2 % of it is not known, mostly because nobody saw the "
-        "engine."
+        "Half of 2 requests had their first token within 200 ms, 95 % within 400 ms; the largest known "
+        "part is tokenize, 57 % of all. 9.2 % of it is not known, mostly because nobody saw the engine."
     ),
     "threads_chart": (
         "worker rank 1 / worker_TP1 wanted a CPU and had none for 300 ms, 30 % of its time, the most of "

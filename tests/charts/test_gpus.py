@@ -40,7 +40,7 @@ def test_one_rank_alone_says_at_least(results):
 def test_gpus_without_ranks_are_named_by_device():
     unranked = trace()
     unranked = unranked.replace(gpus=unranked.gpus.with_columns(rank=pl.lit(None, pl.Int32)))
-    assert charts.states_chart(make(trace=unranked)).layout.meta["sentence"].startswith("The GPU of GPU 0")
+    assert charts.states_chart(make(trace=unranked)).layout.meta["sentence"].startswith("GPU 0 looked")
 
 
 def test_kernels_are_cut_at_the_window_and_summed_by_name(full):
@@ -49,7 +49,7 @@ def test_kernels_are_cut_at_the_window_and_summed_by_name(full):
     assert list(figure.layout.yaxis.ticktext) == ["gemm", "ncclAllReduce"]
     assert (
         figure.layout.meta["sentence"]
-        == "Of 650 ms of GPU operations 92 % are gemm; 1 name of 2 make half of it."
+        == "gemm takes 92 % of 650 ms of GPU operations; 1 of 2 names makes up half of it."
     )
 
 

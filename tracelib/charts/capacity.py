@@ -26,7 +26,7 @@ def capacity_chart(estimates: pl.DataFrame) -> go.Figure | None:
     figure = go.Figure()
     for name, colour, pattern, own in (
         ("measured in this run", MEASURED, "", bars.filter(IS_OWN)),
-        ("a rule of others, not measured here", CLAIMED, "/", bars.filter(~IS_OWN)),
+        ("someone else's rule, not measured here", CLAIMED, "/", bars.filter(~IS_OWN)),
     ):
         figure.add_bar(
             y=[safe(estimate) for estimate in own["estimate"]],
@@ -70,9 +70,7 @@ def _sentence(known: pl.DataFrame) -> str:
     claims = known.filter(~IS_OWN & (pl.col("estimate") != HAD))["cores"].to_list()
     rules = ""
     if claims:
-        rules = (
-            f"; the rules of others ask for {min(claims):.3g} to {max(claims):.3g} ({len(claims)} of them)"
-        )
+        rules = f"; others' rules ask for {min(claims):.3g} to {max(claims):.3g} ({len(claims)} of them)"
     return f"{have}; {measured}{rules}."
 
 
@@ -86,4 +84,4 @@ def _table(estimates: pl.DataFrame) -> list[list[object]]:
         ]
         for row in estimates.iter_rows(named=True)
     ]
-    return [["estimate", "cores", "whose figure it is", "why it is not known"], *body]
+    return [["estimate", "cores", "whose figure", "why it is not known"], *body]

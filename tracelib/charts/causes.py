@@ -127,7 +127,7 @@ def causes_sentence(results: Results) -> str:
         return "No GPU time was lost."
     gpus = counted(results.causes["gpu"].n_unique(), "GPU")
     lost = charged_to(results.causes, "ns")
-    return f"On {gpus} {duration(total)} were lost: {lost}; {_shortage(results, total)}."
+    return f"{gpus} lost {duration(total)} in all: {lost}; {_shortage(results, total)}."
 
 
 def _shortage(results: Results, total: int) -> str:
@@ -199,7 +199,7 @@ def exposure_chart(results: Results, cause: str) -> go.Figure | None:
 def _exposure_sentence(results: Results, cause: str, rows: pl.DataFrame) -> str:
     name, exposed, total = cause_name(cause), int(rows["exposed_ns"].sum()), int(rows["total_ns"].sum())
     spent = (
-        f"Host threads spent {duration(total)} on {name}" if total else f"No host thread's time was {name}"
+        f"Host threads spent {duration(total)} on {name}" if total else f"No host thread spent time on {name}"
     )
     if results.lost.is_empty():
         return f"{spent}; no GPU time was lost, or no GPU recorded, so none of it is exposed."
@@ -280,8 +280,8 @@ def _moments_sentence(
 ) -> str:
     worst, busiest = int(part.argmax()), float(threads.max())
     crowd = (
-        f"at most {busiest:.1f} threads were at it on average in one of {len(part)} equal pieces of the "
-        "window"
+        f"in the busiest of {len(part)} equal pieces of the window {busiest:.1f} threads were at it "
+        "on average"
     )
     if not part.any():
         return f"No GPU time was lost to {name}; {crowd}."

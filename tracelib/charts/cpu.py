@@ -260,7 +260,7 @@ def _cpu_time_sentence(results: Results) -> str:
     top = results.cpu_time.sort("cpu_ns", "role", "cause", descending=[True, False, False]).row(0, named=True)
     total = duration(int(results.cpu_time["cpu_ns"].sum()))
     what = f"{cause_label(top['cause'], top['sub_cause'])} ({role_name(top['role'])})"
-    return f"Of {total} of CPU time the largest part is {what}: {share(top['share'])}, {_interval(top)}."
+    return f"The largest part of {total} of CPU time is {what}: {share(top['share'])}, {_interval(top)}."
 
 
 def _cpu_time_table(rows: pl.DataFrame) -> list[list[str]]:

@@ -51,8 +51,8 @@ def flame_chart(results: Results, role: str | None, frames: int = FRAMES) -> go.
 def _sentence(role: str | None, leaves: pl.DataFrame, total: int) -> str:
     symbol, n = leaves.select("symbol", "n").row(0)
     return (
-        f"Of {counted(total, 'CPU sample')} in {role_name(role)} threads the most, {share(n / total)}, "
-        f"lie in {plain(symbol, 60)} itself."
+        f"Of {counted(total, 'CPU sample')} in {role_name(role)} threads, {share(n / total)} are in "
+        f"{plain(symbol, 60)} itself, more than in any other function."
     )
 
 

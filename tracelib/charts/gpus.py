@@ -74,9 +74,10 @@ def _states_sentence(results: Results) -> str:
     """Say what monitoring would show against what was useful, on the device where they differ most."""
     shares = gpu_shares(results.gpu_time).with_columns(gap=pl.col("busy") - pl.col("useful"))
     row = shares.sort("gap", "gpu", descending=[True, False]).row(0, named=True)
-    name = gpu_names(results).get(row["gpu"], "the GPU")
+    name = gpu_names(results).get(row["gpu"], "one")
+    who = f"The GPU of {name}" if name.startswith("rank") else name
     head = (
-        f"The GPU of {name} looked busy for {share(row['busy'])} of the window "
+        f"{who} looked busy for {share(row['busy'])} of the window "
         f"and did useful work for {share(row['useful'])}"
     )
     if row["doubtful"]:
@@ -221,10 +222,11 @@ def _time_by_name(results: Results) -> pl.DataFrame:
 def _kernels_sentence(kernels: pl.DataFrame) -> str:
     total, first = int(kernels["ns"].sum()), kernels.row(0, named=True)
     half = int((kernels["ns"].cum_sum() < total / 2).sum()) + 1
+    name, part = plain(first["name"], KERNEL_CHARACTERS), share(first["ns"] / total)
+    makes = "makes" if half == 1 else "make"
     return (
-        f"Of {duration(total)} of GPU operations {share(first['ns'] / total)} are "
-        f"{plain(first['name'], KERNEL_CHARACTERS)}; "
-        f"{counted(half, 'name')} of {len(kernels)} make half of it."
+        f"{name} takes {part} of {duration(total)} of GPU operations; "
+        f"{half} of {counted(len(kernels), 'name')} {makes} up half of it."
     )
 
 

@@ -293,7 +293,7 @@ def _waiting_share(dequeues: pl.DataFrame) -> float | None:
 def _ipc_sentence(dequeues: pl.DataFrame) -> str:
     half, most, _ = p50_p95_max(dequeues["dur_ns"])
     part = _waiting_share(dequeues)
-    waiting = "" if part is None else f"; waiting makes {share(part)} of the time between steps"
+    waiting = "" if part is None else f"; waiting is {share(part)} of the time between steps"
     return f"Half of {counted(len(dequeues), 'dequeue')} took up to {half} and 95 % up to {most}{waiting}."
 
 

@@ -72,7 +72,7 @@ def _sentence(answered: pl.DataFrame) -> str:
     largest = max(sums, key=lambda part: sums[part])
     return (
         f"Half of {counted(len(answered), 'request')} had their first token within {half}, 95 % within "
-        f"{most}; the largest part that is known is {request_part_name(largest)}, "
+        f"{most}; the largest known part is {request_part_name(largest)}, "
         f"{share(sums[largest] / total)} of all."
         f"{_doubt(answered, not_known / total)}"
     )

@@ -48,3 +48,9 @@ def test_flame_is_pruned_to_a_tree(sampled):
     assert tree["symbol"][0] == "root"
     assert tree.filter(pl.col("level") == 0)["n"].to_list() == [n]
     assert set(tree["parent"]) <= {-1, *tree["node"]}
+
+
+def test_samples_without_call_chains_are_counted(sampled):
+    bare = sampled.trace.samples.with_columns(stack=pl.lit(None, pl.Int32))
+    figure = charts.flame_chart(replace(sampled, trace=sampled.trace.replace(samples=bare)), "worker")
+    assert figure.layout.meta["table"][1:] == [["[no call chain]", "", "6", "100 %"]]

@@ -36,7 +36,7 @@ def flame_chart(results: Results, role: str | None, frames: int = FRAMES) -> go.
         return None
     tree = flame_tree(results.trace.stacks, weights, frames)
     figure = go.Figure([_bars(tree, cause, total) for cause in _causes(tree)])
-    depth = max(tree["level"].to_list()) + 1
+    depth = max(tree["level"].to_list(), default=0) + 1
     figure.update_layout(barmode="overlay", bargap=0, margin={"t": 50})
     figure.update_xaxes(
         title_text=f"% of {counted(total, 'CPU sample')} ({role_name(role)})", range=[0, 100], showgrid=False

@@ -1,7 +1,20 @@
-"""Findings: rules over the analyses' frames, and the verdict (FINDINGS.md, ATTRIBUTION.md "Verdict")."""
+"""Findings: rules over the analyses' frames, the verdict, and the document that holds them."""
 
-from tracelib.findings.document import diagnose
+from tracelib.findings.diagnose import diagnose
+from tracelib.findings.document import Document, Verdict, read, schema, validate
 from tracelib.findings.finding import Abstained, Evidence, Finding
-from tracelib.findings.verdict import Thresholds, Verdict, verdict
+from tracelib.findings.verdict import Thresholds, verdict
 
-__all__ = ["Abstained", "Evidence", "Finding", "Thresholds", "Verdict", "diagnose", "verdict"]
+__all__ = [
+    "Abstained",
+    "Document",
+    "Evidence",
+    "Finding",
+    "Thresholds",
+    "Verdict",
+    "diagnose",
+    "read",
+    "schema",
+    "validate",
+    "verdict",
+]

@@ -1,9 +1,11 @@
-"""`python -m tracelib.findings`: write what is generated from the rules and types of findings into docs/."""
+"""`python -m tracelib.findings`: write what docs/ has of the rules and of the types of findings.json."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from tracelib.findings.document import schema
 from tracelib.findings.order import CHANGES
 from tracelib.findings.rules import RULES
 
@@ -19,7 +21,8 @@ def table() -> str:
             "| rule | a GPU waited because | from | needs | change |",
             "|---|---|---:|---|---|",
             *(
-                f"| `{rule.id}` | {rule.because} | {100 * rule.threshold:g} % | {rule.needs} | {rule.change} |"
+                f"| `{rule.id}` | {rule.because} | {100 * rule.threshold:g} % | {rule.needs} | {rule.change} "
+                "|"
                 for rule in rows
             ),
         ]
@@ -32,10 +35,19 @@ def page(text: str) -> str:
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.split(END)[1]}"
 
 
-def main() -> None:
-    """Write the generated files."""
+def generated() -> dict[Path, str]:
+    """Return the text of each file that is generated, in whole or in part."""
     findings = DOCS / "findings.md"
-    findings.write_text(page(findings.read_text(encoding="utf-8")), encoding="utf-8")
+    return {
+        findings: page(findings.read_text(encoding="utf-8")),
+        DOCS / "findings.schema.json": json.dumps(schema(), indent=2) + "\n",
+    }
+
+
+def main() -> None:
+    """Write these files."""
+    for path, text in generated().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from tracelib.findings.finding import (
     Abstained,
     Evidence,
     Finding,
+    evidence_rows,
     exposed,
     exposed_share,
     longest_first,
@@ -161,15 +162,11 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
         confidence="high" if gaps.height >= 10 else "medium",
         why=f"{counted(gaps.height, 'gap')} end on one period grid; only a quota does that{_size(results)}"
         f"{_counted(results)}",
-        evidence=[
-            Evidence(
-                ts_ns=row["ts_ns"],
-                dur_ns=row["dur_ns"],
-                who=thread_name(results, row["thread"]),
-                what="runnable while its CPU was idle",
-            )
-            for row in worst.iter_rows(named=True)
-        ],
+        evidence=evidence_rows(
+            worst,
+            lambda row: thread_name(results, row["thread"]),
+            lambda _: "runnable while its CPU was idle",
+        ),
     )
 
 
@@ -226,15 +223,11 @@ def tokenization_starves(rule: Rule, results: Results) -> Finding | None:
         lost,
         claim=f"For {share(part)} of the time a GPU waited for a thread that was ready to run while a "
         f"tokenizer had its CPU ({counted(lost['by'].n_unique(), 'tokenizer thread')}).",
-        evidence=[
-            Evidence(
-                ts_ns=row["ts_ns"],
-                dur_ns=row["dur_ns"],
-                who=thread_name(results, row["thread"]),
-                what=f"ready to run; {thread_name(results, row['by'])} tokenized on its CPU",
-            )
-            for row in worst.head(5).iter_rows(named=True)
-        ],
+        evidence=evidence_rows(
+            worst.head(5),
+            lambda row: thread_name(results, row["thread"]),
+            lambda row: f"ready to run; {thread_name(results, row['by'])} tokenized on its CPU",
+        ),
     )
 
 
@@ -320,20 +313,18 @@ def _pollers(results: Results, taken: pl.DataFrame) -> list[Evidence]:
     """Return the longest moments in which a poller had the wanted CPU, then the threads that polled most."""
     by_thread = results.spinning.group_by("thread", "kind").agg(pl.col("dur_ns").sum())
     most = by_thread.sort("dur_ns", "thread", descending=[True, False])
-    return [
-        Evidence(
-            ts_ns=row["ts_ns"],
-            dur_ns=row["dur_ns"],
-            who=thread_name(results, row["thread"]),
-            what=f"ready to run; {thread_name(results, row['by'])} polled on its CPU ({row['kind']})",
-        )
-        for row in longest_first(taken).head(3).iter_rows(named=True)
-    ] + [
+    moments = evidence_rows(
+        longest_first(taken).head(3),
+        lambda row: thread_name(results, row["thread"]),
+        lambda row: f"ready to run; {thread_name(results, row['by'])} polled on its CPU ({row['kind']})",
+    )
+    threads = [
         over_the_window(
             results, thread_name(results, thread), f"polls: {_polling(kind)}", f"{duration(ns)} of CPU time"
         )
         for thread, kind, ns in most.head(3).iter_rows()
     ]
+    return [*moments, *threads]
 
 
 # -------------------- one full thread

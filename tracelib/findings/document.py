@@ -1,392 +1,459 @@
-"""`findings.json`: the run's whole outcome as one plain document (FINDINGS.md holds the contract)."""
+"""`findings.json`, type by type: what a report knows of a run; docs/output.md is the contract's prose.
+
+Times are integer nanoseconds on the aligned timeline; shares are 0..1. A part that could not be computed is
+None and is in `abstained`; it is never 0. The published schema (docs/findings.schema.json) is generated from
+these types.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Annotated, Any, Literal
 
-import polars as pl
-from msgspec import to_builtins
+import msgspec
+from msgspec import Meta
 
-from tracelib import __version__
-from tracelib.analyses.capacity import capacity
-from tracelib.analyses.cpu_time import polls
-from tracelib.analyses.launches import graph_coverage, launch_delays
-from tracelib.analyses.requests import PARTS
-from tracelib.analyses.results import NEEDS
-from tracelib.analyses.scheduling import demand_at, tells_shortage
-from tracelib.findings.finding import Abstained, Finding, quantile
-from tracelib.findings.order import in_order
-from tracelib.findings.rules import RULES
-from tracelib.findings.shown import Shown
-from tracelib.findings.verdict import Thresholds, verdict
+from tracelib.findings.finding import Abstained, Confidence, Finding, Natural, Part, Share, shown
+from tracelib.words import CAUSES, CPU_STATES, VERDICTS
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+SCHEMA: Literal["tracelib.findings/1"] = "tracelib.findings/1"
+#: Between what the kernel's counters of a quota were read.
+SINCE = ("between two readings", "since the cgroup was made")
+#: Causes of host and CPU time that are never what a GPU waited for.
+_HOST_ONLY = ("ipc_wait", "spin", "other")
 
-    from tracelib.analyses.results import Results
-
-__all__ = ["SCHEMA", "diagnose"]
-
-SCHEMA = "tracelib.findings/1"
+Hash = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
+Interval = Annotated[list[float], Meta(extra_json_schema={"minItems": 2, "maxItems": 2})]
+LostTo = Annotated[str, Meta(extra_json_schema={"enum": [c for c in CAUSES if c not in _HOST_ONLY]})]
+CpuState = Annotated[str, Meta(extra_json_schema={"enum": list(CPU_STATES)})]
+Correlation = Annotated[float, Meta(extra_json_schema={"minimum": -1, "maximum": 1})]
 
 
-def diagnose(
-    results: Results,
-    *,
-    title: str = "",
-    ticket: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    thresholds: Thresholds | None = None,
-    generated: datetime | None = None,
-) -> Shown:
-    """Return the content of `findings.json` for `results`: a dict that Jupyter shows as the report does.
+class Tool(Part, frozen=True, kw_only=True):
+    """What made the document."""
 
-    A part that cannot be computed is None and stands in `abstained`; it is never 0. Texts from the traces are
-    as recorded: whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
+    name: Literal["tracelib"]
+    version: str
+
+
+class Quantiles(Part, frozen=True, kw_only=True):
+    """Three quantiles of a length, in ns."""
+
+    p50: int | None
+    p95: int | None
+    max: int | None
+
+
+# -------------------- the files and the window
+class Residual(Part, frozen=True, kw_only=True):
+    """By how much what two files both saw misses, after alignment."""
+
+    against: str | None
+    kind: str | None
+    anchors: Annotated[int, Meta(extra_json_schema={"minimum": 1})]
+    p50_ns: Natural | None
+    p99_ns: Natural | None
+    drift_ppb: int | None
+
+
+class Rows(Part, frozen=True, kw_only=True):
+    """How many rows of each frame came from a file."""
+
+    slices: Natural
+    gpu_ops: Natural
+    samples: Natural
+    sched: Natural
+
+
+class Lost(Part, frozen=True, kw_only=True):
+    """What a file lost: events that its recorder counted or that are missing, bytes that cannot be read."""
+
+    declared: Natural | None
+    detected: Natural | None
+    skipped_bytes: Natural | None
+
+
+class Source(Part, frozen=True, kw_only=True):
+    """One file, and how its clock was tied to the timeline."""
+
+    file: Annotated[str, Meta(description="Base name.", extra_json_schema={"pattern": r"^[^/\\]*$"})]
+    sha256: Hash | None
+    format: str
+    recorder: str | None
+    clock: str | None
+    tied_by: Literal["declared", "anchors", "user", "untied"] | None
+    offset_ns: int | None
+    error_ns: Natural | None
+    first_ns: int | None
+    last_ns: int | None
+    residual: Residual | None
+    rows: Rows
+    lost: Lost
+    notes: list[str]
+
+
+class Window(Part, frozen=True, kw_only=True):
+    """The stretch of time that every figure is about."""
+
+    start_ns: int
+    end_ns: int
+    duration_ns: Natural
+    why: str
+
+
+class Remark(Part, frozen=True, kw_only=True):
+    """A remark on how a file was read."""
+
+    level: Literal["info", "warning", "error"]
+    source: str | None
+    message: str
+    fix: str
+
+
+# -------------------- the answer
+class Verdict(Part, frozen=True, kw_only=True):
+    """The verdict, its sentence, and the reasons for the confidence in it."""
+
+    state: Annotated[str, Meta(extra_json_schema={"enum": list(VERDICTS)})]
+    sentence: str
+    confidence: Confidence
+    why: list[str]
+
+    def _repr_html_(self) -> str:
+        return shown(self, 0)
+
+
+class GpuTime(Part, frozen=True, kw_only=True):
+    """The window by the GPU's state; the states add up to it."""
+
+    compute: Natural
+    copy: Natural
+    collective_transfer: Natural
+    collective_wait: Natural
+    idle: Natural
+    collective: Annotated[
+        Natural, Meta(description="In place of transfer and wait where they cannot be told apart.")
+    ] = 0
+
+
+class LostTime(Part, frozen=True, kw_only=True):
+    """Lost GPU time by its cause, and by the state of the thread that the GPU waited for."""
+
+    cause: LostTo
+    sub_cause: str | None
+    cpu_state: CpuState
+    ns: Natural
+
+
+class Device(Part, frozen=True, kw_only=True):
+    """One GPU: what it did, and to what its lost time went; the causes add up to it."""
+
+    host: str | None
+    rank: int | None
+    device: int | None
+    gpu_time_ns: GpuTime
+    busy_share: Share | None
+    useful_share: Share | None
+    lost_ns: Natural | None
+    causes: list[LostTime] | None
+
+
+# -------------------- the host
+class HostTime(Part, frozen=True, kw_only=True):
+    """What host threads did, whether or not a GPU waited for it."""
+
+    cause: str
+    sub_cause: str | None
+    total_ns: Natural | None
+    union_ns: Natural | None
+    exposed_ns: Natural | None
+    count: Natural | None
+
+
+class CpuTime(Part, frozen=True, kw_only=True):
+    """CPU time by role and cause, from samples."""
+
+    role: str | None
+    cause: Annotated[str, Meta(description="A cause, or `spin` or `other`.")]
+    sub_cause: str | None = None
+    cpu_ns: Natural | None
+    share: Share | None
+    ci95: Interval | None
+
+
+class RoleStates(Part, frozen=True, kw_only=True):
+    """A role's threads by the scheduler's state, summed."""
+
+    role: str | None
+    running_ns: Natural | None
+    runnable_ns: Natural | None
+    throttled_ns: Natural | None
+    blocked_ns: Natural | None
+    unknown_ns: Natural | None
+
+
+class Demand(Part, frozen=True, kw_only=True):
+    """How many of the server's threads had or wanted a CPU at once."""
+
+    p50: Share | None
+    p95: Share | None
+    p99: Share | None
+
+
+class Scheduling(Part, frozen=True, kw_only=True):
+    """What the scheduler's events say."""
+
+    threads: list[RoleStates]
+    demand: Demand | None
+    cpus_seen: Natural | None
+    lost_switches: Natural | None
+    throttle_gaps: Natural | None
+
+
+class Quota(Part, frozen=True, kw_only=True):
+    """The CPU quota of the server's cgroup, and what the kernel counted of it."""
+
+    limited: bool | None
+    cpus: Share | None
+    period_us: Natural | None
+    cpus_by_counters: Interval | None
+    since: Annotated[str, Meta(extra_json_schema={"enum": list(SINCE)})] | None
+    nr_periods: Natural | None
+    nr_throttled: Natural | None
+    throttled_usec: Natural | None
+    usage_usec: Natural | None
+    throttled_share: Share | None
+    cpus_used: Annotated[Share | None, Meta(description="On average between the two readings.")]
+
+
+class Estimate(Part, frozen=True, kw_only=True):
+    """One estimate of the cores that the server needs."""
+
+    estimate: str
+    cores: Share | None
+    source: str
+    why_not: Annotated[str, Meta(description="Why cores is null.")]
+
+
+class Capacity(Part, frozen=True, kw_only=True):
+    """How many cores the server needs, by several yardsticks; none is the answer alone."""
+
+    gpus: Natural
+    cpus_of_host: Natural | None
+    mean_input_tokens: Share | None
+    demand: Demand | None
+    estimates: list[Estimate]
+
+
+# -------------------- launches, collectives, messages, requests
+class LaunchDelay(Part, frozen=True, kw_only=True):
+    """The delay from launch to start as one tool defines it."""
+
+    name: str
+    by: str
+    meaning: str
+    operations: Natural
+    sum_ns: int | None
+    p50_ns: int | None
+    p95_ns: int | None
+    max_ns: int | None
+    threshold_ns: int | None
+    above_threshold: int | None
+
+
+class Launches(Part, frozen=True, kw_only=True):
+    """How GPU operations were launched."""
+
+    count: Natural
+    api_ns: Quantiles | None
+    launch_to_start_ns: Quantiles | None
+    return_to_start_ns: Quantiles | None
+    negative_returns: Natural | None
+    late: Natural | None
+    graph_coverage: Share | None
+    unmatched_gpu_ops: Natural | None
+    definitions: list[LaunchDelay]
+
+
+class Collectives(Part, frozen=True, kw_only=True):
+    """Collectives matched over the ranks."""
+
+    groups: Natural
+    matched: Natural
+    unmatched: Natural
+    arrival_skew_ns: Quantiles | None
+    transfer_ns: Natural | None
+    wait_ns: list[int | None] | None
+    amplification: Share | None
+    worst_straggler_rank: int | None
+
+
+class Polls(Part, frozen=True, kw_only=True):
+    """How long threads polled on a CPU at a time, by kind."""
+
+    kind: str
+    count: Natural
+    p50_ns: Natural
+    p95_ns: Natural
+    max_ns: Natural
+    total_ns: Natural
+
+
+class Messages(Part, frozen=True, kw_only=True):
+    """Messages between the server's processes."""
+
+    dequeue_ns: Quantiles | None
+    dequeue_over_step: Share | None
+    enqueue_ns: Quantiles | None
+    spin_cpu_ns: Natural | None
+    polls: list[Polls]
+
+
+class RequestPart(Part, frozen=True, kw_only=True):
+    """A part of the time to first token."""
+
+    part: str
+    p50: int | None
+    p95: int | None
+    correlation_with_ttft: Correlation | None
+
+
+class RequestUnknown(Part, frozen=True, kw_only=True):
+    """Why a part of the time to first token is not known."""
+
+    why: str
+    requests: Annotated[int, Meta(extra_json_schema={"minimum": 1})]
+    total_ns: Natural
+
+
+class RequestLoss(Part, frozen=True, kw_only=True):
+    """GPU time lost between the end of tokenization and the first token, per request."""
+
+    cause: str
+    p50: int | None
+    p95: int | None
+    total_ns: Natural
+    correlation_with_ttft: Correlation | None
+
+
+class Requests(Part, frozen=True, kw_only=True):
+    """What the time to first token consists of."""
+
+    count: Natural
+    ttft_ns: Quantiles | None
+    parts: list[RequestPart] | None
+    unknown: list[RequestUnknown]
+    outside_window: Annotated[Natural, Meta(description="Requests of the log that are not in these figures.")]
+    lost_by_cause: list[RequestLoss]
+
+
+# -------------------- the whole
+class Document(Part, frozen=True, kw_only=True):
+    """What tracelib found in one set of traces."""
+
+    schema: Literal["tracelib.findings/1"]
+    tool: Tool
+    generated_utc: Annotated[str, Meta(extra_json_schema={"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"})]
+    title: str
+    ticket: str | None
+    parameters: dict[str, Any]
+    sources: list[Source]
+    window: Window
+    verdict: Verdict
+    devices: list[Device] | None
+    host_time: list[HostTime] | None
+    launches: Launches | None
+    collectives: Collectives | None
+    ipc: Messages | None
+    scheduling: Scheduling | None
+    requests: Requests | None
+    cpu_time: list[CpuTime] | None
+    quota: Quota | None
+    capacity: Capacity | None
+    findings: list[Finding]
+    abstained: list[Abstained]
+    health: list[Remark]
+
+    def __post_init__(self) -> None:
+        for finding in self.findings:  # so that one that is shown alone tells its times as the report does
+            finding.__dict__["start_ns"] = self.window.start_ns
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.window.start_ns)
+
+    def to_json(self) -> str:
+        """Return the text of `findings.json`."""
+        plain = msgspec.to_builtins(self)
+        return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read(text: bytes | str) -> Document:
+    """Return the document that `findings.json` holds.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        It is not JSON, or not what the schema says.
+
     """
-    outcomes = [rule.judge(results) for rule in sorted(RULES, key=lambda rule: rule.id)]
-    findings = in_order((o for o in outcomes if isinstance(o, Finding)), results)
-    parts: dict[str, Any] = {
-        "launches": _launches(results),
-        "collectives": _collectives(results),
-        "ipc": _ipc(results),
-        "scheduling": _scheduling(results),
-        "requests": _requests(results),
-        "cpu_time": _cpu_time(results),
-        "quota": _quota(results),
+    return msgspec.json.decode(text, type=Document)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of `findings.json`."""
+    (root,), parts = msgspec.json.schema_components([Document], ref_template="#/$defs/{name}")
+    document = parts.pop(root["$ref"].rsplit("/", 1)[1])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA,
+        **document,
+        "title": "What tracelib found in one set of traces",
+        "description": "Times are integer nanoseconds on the aligned timeline; shares are 0..1. "
+        "A part that could not be computed is null and is in `abstained`; it is never 0.",
+        "$defs": parts,
     }
-    abstained = [
-        Abstained(
-            id=part,
-            reason=results.missing.get(part, "no event of this kind in the window"),
-            record_with=NEEDS[part].record_with,
-        )
-        for part, value in parts.items()
-        if value is None
-    ] + [o for o in outcomes if isinstance(o, Abstained)]
-    now = generated or datetime.now(UTC)
-    window = results.window
-    document = {
-        "schema": SCHEMA,
-        "tool": {"name": "tracelib", "version": __version__},
-        "generated_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "title": title,
-        "ticket": ticket,
-        "parameters": dict(parameters or {}),
-        "sources": _sources(results),
-        "window": {
-            "start_ns": window.start_ns,
-            "end_ns": window.end_ns,
-            "duration_ns": window.duration_ns,
-            "why": window.why,
-        },
-        "verdict": Shown(dataclasses.asdict(verdict(results, thresholds)), window.start_ns),
-        "devices": _devices(results),
-        "host_time": _rows(results.host_time),
-        **parts,
-        "capacity": _capacity(results),
-        "findings": [Shown(to_builtins(finding), window.start_ns) for finding in findings],
-        "abstained": to_builtins(abstained),
-        "health": _health(results),
-    }
-    return Shown(document, window.start_ns)
 
 
-def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)).to_dicts()
+# -------------------- what no schema can say
+def validate(document: Document) -> list[str]:
+    """Return where the document contradicts itself, in a sentence each; an empty list if nowhere.
 
-
-def _cpu_time(results: Results) -> list[dict[str, Any]] | None:
-    if results.cpu_time.is_empty():
-        return None
-    keep = ["role", "cause", "sub_cause", "cpu_ns", "share"]
+    Checked: the window's ends and length agree; per device the GPU states add up to the window, idle and
+    collective wait to `lost_ns`, and the causes to `lost_ns`, to the nanosecond; files are named by base
+    name.
+    """
+    window = document.window
+    length = window.end_ns - window.start_ns
     return [
-        {**{key: row[key] for key in keep}, "ci95": [row["ci_low"], row["ci_high"]]}
-        for row in results.cpu_time.iter_rows(named=True)
+        *(
+            [f"window: end - start is {length} ns, duration_ns says {window.duration_ns}"]
+            if length != window.duration_ns
+            else []
+        ),
+        *(
+            f"devices[{n}]: {problem}"
+            for n, device in enumerate(document.devices or ())
+            for problem in _contradictions(device, window)
+        ),
+        *(
+            f"sources[{n}]: {source.file!r} is a path, not a file's name"
+            for n, source in enumerate(document.sources)
+            if "/" in source.file or "\\" in source.file
+        ),
     ]
 
 
-def _quantiles(series: pl.Series) -> dict[str, int | None] | None:
-    if series.null_count() == series.len():
-        return None
-    return {name: quantile(series, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
-
-
-#: A source whose own clock is the timeline (no file declares wall time) is tied to it by declaration.
-_TIED = {"reference": "declared"}
-
-
-def _sources(results: Results) -> list[dict[str, Any]]:
-    frames = {
-        name: getattr(results.recorded or results.trace, name)
-        for name in ("slices", "gpu_ops", "samples", "sched")
-    }
-    counts = {name: dict(frame.group_by("source").len().iter_rows()) for name, frame in frames.items()}
-    health = results.trace.health
-    kept = [
-        "file",
-        "sha256",
-        "format",
-        "recorder",
-        "clock",
-        "tied_by",
-        "offset_ns",
-        "error_ns",
-        "first_ns",
-        "last_ns",
-    ]
-    return [
-        {
-            **{key: row[key] for key in kept},
-            "tied_by": _TIED.get(row["tied_by"], row["tied_by"]),
-            "residual": None
-            if row["anchors"] is None
-            else {
-                "against": row["tied_with"],
-                "kind": row["anchor_kind"],
-                "anchors": row["anchors"],
-                "p50_ns": row["residual_p50_ns"],
-                "p99_ns": row["residual_p99_ns"],
-                "drift_ppb": row["drift_ppb"],
-            },
-            "rows": {name: count.get(row["source"], 0) for name, count in counts.items()},
-            "lost": {
-                "declared": row["lost_declared"],
-                "detected": row["lost_detected"],
-                "skipped_bytes": row["skipped_bytes"],
-            },
-            "notes": health.filter(pl.col("source") == row["source"])["message"].to_list(),
-        }
-        for row in results.trace.sources.iter_rows(named=True)
-    ]
-
-
-def _devices(results: Results) -> list[dict[str, Any]]:
-    out = []
-    for gpu in results.trace.gpus.filter(pl.col("gpu").is_in(results.gpu_time["gpu"].implode())).iter_rows(
-        named=True
-    ):
-        time = dict(
-            results.gpu_time.filter(pl.col("gpu") == gpu["gpu"])
-            .select(pl.col("state").cast(pl.String), "ns")
-            .iter_rows()
+def _contradictions(device: Device, window: Window) -> list[str]:
+    time, lost = device.gpu_time_ns, device.lost_ns
+    states = sum(msgspec.structs.astuple(time))
+    shared_out = sum(row.ns for row in device.causes or ())
+    problems = []
+    if states != window.duration_ns:
+        problems.append(f"states add up to {states} ns, the window is {window.duration_ns}")
+    if lost is not None and lost != time.idle + time.collective_wait:
+        problems.append(
+            f"lost_ns is {lost}, idle and collective wait make {time.idle + time.collective_wait}"
         )
-        apart = time.pop("collective")
-        window = results.window.duration_ns
-        useful = time["compute"] + time["copy"] + time["collective_transfer"]
-        out.append(
-            {
-                "host": gpu["host"],
-                "rank": gpu["rank"],
-                "device": gpu["device"],
-                "gpu_time_ns": {**time, "collective": apart},
-                "busy_share": (window - time["idle"]) / window,
-                "useful_share": useful / window,
-                "lost_ns": time["idle"] + time["collective_wait"],
-                "causes": _rows(results.causes.filter(pl.col("gpu") == gpu["gpu"]).drop("gpu")),
-            }
-        )
-    return out
-
-
-def _launches(results: Results) -> dict[str, Any] | None:
-    ops = results.launches
-    if ops.is_empty() or ops["call_ts_ns"].null_count() == ops.height:
-        return None
-    return {
-        "count": ops.height,
-        "api_ns": _quantiles(ops["api_ns"]),
-        "launch_to_start_ns": _quantiles(ops["launch_to_start_ns"]),
-        "return_to_start_ns": _quantiles(ops["return_to_start_ns"]),
-        "negative_returns": int((ops["return_to_start_ns"] < 0).sum() or 0),
-        "late": int(ops["late"].sum() or 0),
-        "graph_coverage": graph_coverage(ops),
-        "unmatched_gpu_ops": ops["call_ts_ns"].null_count(),
-        "definitions": _rows(launch_delays(ops)),
-    }
-
-
-def _collectives(results: Results) -> dict[str, Any] | None:
-    rows = results.collectives
-    if rows.is_empty():
-        return None
-    met = rows.filter("matched")
-    events = met.unique("event").sort("event")
-    ranks = dict(results.trace.gpus.select("gpu", pl.col("rank").fill_null(pl.col("device"))).iter_rows())
-    late = met.group_by("straggler").agg(pl.col("wait_ns").sum()).sort("wait_ns")
-    waited = met.group_by("gpu").agg(pl.col("wait_ns").sum()).sort("gpu")["wait_ns"].to_list()
-    skew = int(events["skew_ns"].sum())
-    return {
-        "groups": rows["group"].n_unique(),
-        "matched": met.height,
-        "unmatched": rows.height - met.height,
-        "arrival_skew_ns": _quantiles(events["skew_ns"]),
-        "transfer_ns": _transfer(met, results),
-        "wait_ns": waited,
-        "amplification": sum(waited) / skew if skew else None,
-        "worst_straggler_rank": ranks[late["straggler"][-1]] if late.height else None,
-    }
-
-
-def _ipc(results: Results) -> dict[str, Any] | None:
-    rows = results.ipc
-    dequeue = rows.filter((pl.col("kind") == "dequeue") & (pl.col("role") == "worker"))
-    if dequeue.is_empty():
-        return None
-    spin = (
-        results.cpu_time.filter(pl.col("cause") == "spin")["cpu_ns"].sum()
-        if results.cpu_time.height
-        else None
-    )
-    first = dequeue.filter(pl.col("thread") == dequeue["thread"][0]).sort("ts_ns")
-    step = first["ts_ns"].diff().drop_nulls()
-    over = int(first["dur_ns"].head(-1).sum()) / int(step.sum()) if step.len() else None
-    return {
-        "dequeue_ns": _quantiles(dequeue["dur_ns"]),
-        "dequeue_over_step": over,
-        "enqueue_ns": _quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]),
-        "spin_cpu_ns": spin,
-        "polls": polls(results.spinning).to_dicts(),
-    }
-
-
-def _transfer(met: pl.DataFrame, results: Results) -> int:
-    """Return the collectives' time inside the window in which no rank was waited for."""
-    start, end = results.window.start_ns, results.window.end_ns
-    inside = (pl.col("ts_ns") + pl.col("dur_ns")).clip(start, end) - pl.col("ts_ns").clip(start, end)
-    return int(met.select((inside - pl.col("wait_ns")).sum()).item())
-
-
-_STATES = ("running", "runnable", "throttled", "blocked", "unknown")
-
-
-def _total(column: str) -> pl.Expr:
-    """Sum a column; null, not 0, where none of it is known."""
-    return pl.when(pl.col(column).count() > 0).then(pl.col(column).sum()).alias(column)
-
-
-def _scheduling(results: Results) -> dict[str, Any] | None:
-    if results.scheduling.is_empty():
-        return None
-    recorded = results.trace.sched["source"].unique()
-    sources = results.trace.sources.filter(pl.col("source").is_in(recorded.implode()))
-    told = tells_shortage(results.thread_states)
-    throttled = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
-    return {
-        "threads": [
-            {"role": row["role"], **{f"{s}_ns": row[f"{s}_ns"] for s in _STATES}}
-            for row in results.scheduling.group_by("role")
-            .agg(_total(f"{s}_ns") for s in _STATES)
-            .sort("role", nulls_last=True)
-            .iter_rows(named=True)
-        ],
-        "demand": _demand(results),
-        "cpus_seen": results.trace.sched["cpu"].drop_nulls().n_unique(),
-        "lost_switches": int(sources["lost_detected"].sum() or 0),
-        "throttle_gaps": throttled.height if told else None,
-    }
-
-
-def _quota(results: Results) -> dict[str, Any] | None:
-    """Return what is known of the CPU quota and what the kernel counted of it, None where nobody said."""
-    supply = results.supply
-    if supply.limited is None and not supply.counters:
-        return None
-    bounds = supply.quota_bounds()
-    return {
-        "limited": supply.limited,
-        "cpus": supply.quota_cpus,
-        "period_us": supply.period_us,
-        "cpus_by_counters": list(bounds) if bounds else None,
-        "since": supply.since or None,
-        **{
-            name: supply.counters.get(name)
-            for name in ("nr_periods", "nr_throttled", "throttled_usec", "usage_usec")
-        },
-        "throttled_share": supply.throttled_share,
-        "cpus_used": supply.cpus_used,
-    }
-
-
-def _demand(results: Results) -> dict[str, float] | None:
-    at = {name: demand_at(results.demand, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
-    return {name: float(n) for name, n in at.items() if n is not None} or None
-
-
-def _requests(results: Results) -> dict[str, Any] | None:
-    rows = results.requests
-    if rows.is_empty():
-        return None
-    return {
-        "count": rows.height,
-        "ttft_ns": _quantiles(rows["ttft_ns"]),
-        "parts": [
-            {
-                "part": part.removesuffix("_ns"),
-                "p50": quantile(rows[part], 0.5),
-                "p95": quantile(rows[part], 0.95),
-                "correlation_with_ttft": _correlation(rows, part),
-            }
-            for part in PARTS
-        ],
-        "unknown": _unknown(rows),
-        "outside_window": results.requests_outside,
-        "lost_by_cause": _request_causes(results),
-    }
-
-
-def _unknown(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return why parts of the time to first token are not known, the largest first."""
-    why = rows.drop_nulls("unknown_why").group_by(why="unknown_why")
-    told = why.agg(requests=pl.len(), total_ns=pl.col("unknown_ns").sum())
-    return told.sort("total_ns", "why", descending=[True, False]).to_dicts()
-
-
-def _request_causes(results: Results) -> list[dict[str, Any]]:
-    """Return what took the GPU time lost within the times to first token, the largest first."""
-    every = (
-        results.requests.select("ttft_ns").with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    )
-    out = []
-    for (cause,), rows in results.request_causes.group_by("cause"):
-        spent = every.join(rows.select("row", "ns"), on="row", how="left").with_columns(
-            pl.col("ns").fill_null(0)
-        )
-        out.append(
-            {
-                "cause": cause,
-                "p50": quantile(spent["ns"], 0.5),
-                "p95": quantile(spent["ns"], 0.95),
-                "total_ns": int(spent["ns"].sum()),
-                "correlation_with_ttft": _correlation(spent, "ns"),
-            }
-        )
-    return sorted(out, key=lambda row: -row["total_ns"])
-
-
-def _correlation(rows: pl.DataFrame, part: str) -> float | None:
-    value = rows.select(pl.corr(part, "ttft_ns")).item()
-    return None if value is None or value != value else float(value)  # noqa: PLR0124  (NaN: the part never varies)
-
-
-def _capacity(results: Results) -> dict[str, Any]:
-    """Return every estimate of the cores that the server needs, each with its origin."""
-    cpus = results.trace.sources["cpus"].drop_nulls()
-    return {
-        "gpus": results.gpu_time["gpu"].n_unique(),
-        "cpus_of_host": max(cpus.to_list(), default=None),
-        "mean_input_tokens": results.supply.mean_input_tokens,
-        "demand": _demand(results),
-        "estimates": _rows(capacity(results)),
-    }
-
-
-def _health(results: Results) -> list[dict[str, Any]]:
-    files = dict(results.trace.sources.select("source", "file").iter_rows())
-    rows = results.trace.health.with_columns(pl.col("level").cast(pl.String)).iter_rows(named=True)
-    return [
-        {"level": r["level"], "source": files.get(r["source"]), "message": r["message"], "fix": r["fix"]}
-        for r in rows
-    ]
+    if device.causes is not None and shared_out != lost:
+        problems.append(f"causes add up to {shared_out} ns, lost_ns is {lost}")
+    return problems

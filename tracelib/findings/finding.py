@@ -12,6 +12,8 @@ from tracelib.intervals import merge_equal
 from tracelib.words import cause_name, duration, share, sub_cause_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracelib.analyses.results import Results
 
 Confidence = Literal["high", "medium", "low"]
@@ -39,6 +41,19 @@ WORTH_A_WORD_NS = 50_000
 class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of `findings.json`: its fields are the keys there, in the same order."""
 
+    # Until every reader uses attributes.
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.__struct_fields__
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in self.__struct_fields__]
+
 
 class Evidence(Part, frozen=True, kw_only=True):
     """One row of proof: when, how long, who, what, and how much."""
@@ -47,7 +62,7 @@ class Evidence(Part, frozen=True, kw_only=True):
     dur_ns: int
     who: str
     what: str
-    value: float | int | str | None = None
+    value: float | int | str | None
 
 
 class Finding(Part, frozen=True, kw_only=True, dict=True):
@@ -75,8 +90,8 @@ class Finding(Part, frozen=True, kw_only=True, dict=True):
     ]
     gain_share: Annotated[
         Share | None, Meta(description="gain_ns as a share of the window, mean over devices.")
-    ] = None
-    place: Annotated[str, Meta(description="Why the finding stands where it does in the list.")] = ""
+    ]
+    place: Annotated[str, Meta(description="Why the finding stands where it does in the list.")]
 
     def _repr_html_(self) -> str:
         start = self.__dict__.get("start_ns", min((row.ts_ns for row in self.evidence), default=0))
@@ -205,6 +220,19 @@ def _evidence(results: Results, lost: pl.DataFrame, row: dict[str, Any]) -> Evid
         what=f"GPU of rank {rank_labels(results)[row['gpu']]} {state}; mostly {mostly}",
         value=", ".join(f"{duration(ns)} {words}" for ns, words in lacks if ns >= WORTH_A_WORD_NS) or None,
     )
+
+
+def evidence_rows(
+    rows: pl.DataFrame,
+    who: Callable[[dict[str, Any]], str],
+    what: Callable[[dict[str, Any]], str],
+    value: Callable[[dict[str, Any]], str | None] = lambda _: None,
+) -> list[Evidence]:
+    """Return a row of evidence for each of `rows`, in their order."""
+    return [
+        Evidence(ts_ns=row["ts_ns"], dur_ns=row["dur_ns"], who=who(row), what=what(row), value=value(row))
+        for row in rows.iter_rows(named=True)
+    ]
 
 
 def over_the_window(results: Results, who: str, what: str, value: float | str | None = None) -> Evidence:

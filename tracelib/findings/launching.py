@@ -11,9 +11,9 @@ from tracelib.analyses.long_slices import lost_in_long_slices
 from tracelib.findings import recording
 from tracelib.findings.finding import (
     Abstained,
-    Evidence,
     Finding,
     evidence_of_lost,
+    evidence_rows,
     exposed,
     exposed_share,
     mean,
@@ -116,8 +116,8 @@ def _whole_graphs(rule: Rule, ops: pl.DataFrame) -> Abstained | None:
     if not graphs:
         return None
     return rule.abstained(
-        f"CUDA graphs were recorded as one operation each ({counted(graphs, 'launch', 'launches')}): which share "
-        "of the kernels they hold is not known",
+        f"CUDA graphs were recorded as one operation each ({counted(graphs, 'launch', 'launches')}): which "
+        "share of the kernels they hold is not known",
         recording.GRAPH_NODES,
     )
 
@@ -203,15 +203,11 @@ def gil_contention(rule: Rule, results: Results) -> Finding | Abstained | None:
         if sampled
         else "the thread slept inside framework code while a sibling ran the interpreter; it may have slept "
         "for another reason",
-        evidence=[
-            Evidence(
-                ts_ns=row["ts_ns"],
-                dur_ns=row["dur_ns"],
-                who=thread_name(results, row["thread"]),
-                what="asleep while another thread of its process ran Python",
-            )
-            for row in lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5).iter_rows(named=True)
-        ],
+        evidence=evidence_rows(
+            lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5),
+            lambda row: thread_name(results, row["thread"]),
+            lambda _: "asleep while another thread of its process ran Python",
+        ),
     )
 
 

@@ -9,6 +9,7 @@ import polars as pl
 from tracelib.findings.finding import (
     Evidence,
     Finding,
+    evidence_rows,
     exposed,
     exposed_share,
     quantile,
@@ -62,16 +63,12 @@ def _waits(results: Results, matched: pl.DataFrame, labels: dict[int, int]) -> l
     """Return the longest waits in collectives that began in the window."""
     begun = matched.filter(pl.col("ts_ns") >= results.window.start_ns)
     worst = begun.sort("wait_ns", "ts_ns", descending=[True, False]).head(5)
-    return [
-        Evidence(
-            ts_ns=row["ts_ns"],
-            dur_ns=row["wait_ns"],
-            who=f"rank {labels[row['gpu']]}",
-            what=f"waits in {row['collective']} for rank {labels[row['straggler']]}",
-            value=f"{duration(row['skew_ns'])} apart",
-        )
-        for row in worst.iter_rows(named=True)
-    ]
+    return evidence_rows(
+        worst.with_columns(dur_ns="wait_ns"),
+        lambda row: f"rank {labels[row['gpu']]}",
+        lambda row: f"waits in {row['collective']} for rank {labels[row['straggler']]}",
+        lambda row: f"{duration(row['skew_ns'])} apart",
+    )
 
 
 def launch_skew_amplified(rule: Rule, results: Results) -> Finding | None:
@@ -113,13 +110,9 @@ def rank_imbalance(rule: Rule, results: Results) -> Finding | None:
         claim=f"For {share(part)} of the time GPUs waited in a collective for a rank that was still "
         f"computing; rank {labels[most]} computed {share(most_ns / window)} of the time, rank "
         f"{labels[least]} {share(least_ns / window)}.",
-        evidence=[
-            Evidence(
-                ts_ns=row["ts_ns"],
-                dur_ns=row["dur_ns"],
-                who=f"rank {labels[row['gpu']]}",
-                what="waits in a collective while the late rank computes",
-            )
-            for row in lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5).iter_rows(named=True)
-        ],
+        evidence=evidence_rows(
+            lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5),
+            lambda row: f"rank {labels[row['gpu']]}",
+            lambda _: "waits in a collective while the late rank computes",
+        ),
     )

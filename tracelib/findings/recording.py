@@ -13,8 +13,8 @@ import polars as pl
 
 from tracelib.analyses.results import NEEDS
 from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import Abstained, exposed, exposed_share
-from tracelib.findings.verdict import NOT_RECORDED
 from tracelib.words import share
 
 if TYPE_CHECKING:

@@ -107,6 +107,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 "verify": self.verify,
                 "change": self.change,
                 "gain_ns": differing["gain_ns"] if "gain_ns" in differing else self._gain(rows),
+                "gain_share": None,
                 "place": self.statement,
                 **differing,
             }

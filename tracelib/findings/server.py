@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings import recording
 from tracelib.findings.cpus import taken_by_tokenizers
 from tracelib.findings.finding import (
     Abstained,
-    Evidence,
     Finding,
+    evidence_rows,
     exposed,
     exposed_share,
     longest_first,
@@ -22,7 +23,7 @@ from tracelib.findings.finding import (
     shortage_note,
     spent,
 )
-from tracelib.findings.verdict import NOT_HOST, NOT_RECORDED, shares
+from tracelib.findings.verdict import NOT_HOST, shares
 from tracelib.intervals import overlay
 from tracelib.words import cause_name, counted, duration, share
 
@@ -141,22 +142,17 @@ def staircase(rule: Rule, results: Results) -> Finding | None:
     )
     stretches = counted(starved.height // results.gpu_time["gpu"].n_unique(), "stretch", "stretches")
     labels = rank_labels(results)
-    worst = longest_first(starved).head(5)
     return rule.finding(
         results,
         spent(host),
         claim=f"GPU use goes in steps: {stretches} per GPU (median "
         f"{duration(quantile(starved['dur_ns'], 0.5))}, together {share(exposed_share(results, starved))} "
         f"of the time) of nearly no useful work between bursts; while starved the GPUs waited for {mostly}.",
-        evidence=[
-            Evidence(
-                ts_ns=row["ts_ns"],
-                dur_ns=row["dur_ns"],
-                who=f"rank {labels[row['gpu']]}",
-                what="useful for at most 20 % of each bin",
-            )
-            for row in worst.iter_rows(named=True)
-        ],
+        evidence=evidence_rows(
+            longest_first(starved).head(5),
+            lambda row: f"rank {labels[row['gpu']]}",
+            lambda _: "useful for at most 20 % of each bin",
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""The answer in one word and one sentence (ATTRIBUTION.md, "Verdict")."""
+"""The answer in one word and one sentence, and how sure it is (docs/numbers.md, "Verdict")."""
 
 from __future__ import annotations
 
@@ -13,48 +13,22 @@ from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.scheduling import SERVER, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
-from tracelib.findings.finding import mean
+from tracelib.findings.document import Verdict
+from tracelib.findings.finding import mean, spent
+from tracelib.words import cause_name, counted, share, sub_cause_name
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
     from tracelib.findings.finding import Confidence
 
-__all__ = [
-    "APART",
-    "NOT_HOST",
-    "NOT_RECORDED",
-    "STATES",
-    "WORDS",
-    "Shares",
-    "Thresholds",
-    "Verdict",
-    "quota_words",
-    "shares",
-    "verdict",
-]
-
-STATES = ("cpu_bound", "not_cpu_bound", "mixed", "no_load", "insufficient")
 #: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
 NOT_HOST = ("imbalance", "no_work", "profiler", "unattributed")
-
 #: CPU time per time asleep, the server's threads together, up to which they slept nearly all the time.
 ASLEEP = 0.02
-
-WORDS = {
-    "tokenization": "tokenization",
-    "kernel_launch": "kernel launch",
-    "ipc": "messages between processes",
-    "scheduling": "the engine's scheduler",
-    "sync": "synchronisation with the device",
-    "gc": "garbage collection",
-    "gil": "waiting for the interpreter lock",
-}
 #: Parts of kernel_launch that call for a change of their own, and so are named apart in the sentence.
-APART = {
-    "jit_compile": "run-time compilation",
-    "module_load": "loading of GPU code",
-    "alloc": "memory allocation",
-}
+APART = ("jit_compile", "module_load", "alloc")
+#: Less is not worth a word in the sentence.
+WORTH_A_WORD = 0.005
 
 
 @dataclass(frozen=True)
@@ -65,16 +39,6 @@ class Thresholds:
     not_cpu_bound: float = 0.10
     no_load: float = 0.5
     insufficient: float = 1 / 3
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict, its sentence, and the reasons for the confidence in it."""
-
-    state: str
-    sentence: str
-    confidence: Confidence
-    why: list[str]
 
 
 @dataclass(frozen=True)
@@ -90,57 +54,54 @@ class Shares:
     collective: float  # neither useful nor lost: in collectives whose waiting cannot be told from transfer
     starved: float  # the part of `host` in which the blamed thread wanted a CPU and all were taken
     throttled: float  # the part of `host` in which a quota kept it off an idle CPU
-    cpu_known: (
-        float  # share of `host` whose CPU state is known; 0 where waiting for a CPU cannot be told from sleep
-    )
+    #: Share of `host` whose CPU state is known; 0 where waiting for a CPU cannot be told from sleep.
+    cpu_known: float
     causes: dict[str, float]  # host causes, each
-    named: dict[
-        str, float
-    ]  # the same in words, with those parts of kernel_launch apart that call for another change
+    #: The same in words, with those parts of kernel_launch apart that call for another change.
+    named: dict[str, float]
 
 
 def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     """Return the verdict on the median device.
 
-    Two cases go beyond the definition's letter, both where it would answer a question that nobody asked: time that cannot
-    be attributed, or that had no work, makes no verdict while all lost time together stays under `not_cpu_bound`.
+    Two cases go beyond the definition's letter, both where it would answer a question that nobody asked: time
+    that cannot be attributed, or that had no work, makes no verdict while all lost time together stays under
+    `not_cpu_bound`.
     """
     if results.gpu_time.is_empty():
-        said = f"These files cannot tell: no GPU operation was recorded, so nothing says when the GPUs were held up{_asleep(results)}."
-        return Verdict("insufficient", said, "high", [*_damage(results), "no source recorded the GPUs"])
+        return Verdict(
+            state="insufficient",
+            sentence="These files cannot tell: no GPU operation was recorded, so nothing says when the GPUs "
+            f"were held up{_asleep(results)}.",
+            confidence="high",
+            why=[*_damage(results), "no source recorded the GPUs"],
+        )
     limits = thresholds or Thresholds()
-    share = shares(results)
-    state = _state(share, limits)
-    confidence, why = _confidence(results, share)
-    return Verdict(state, _sentence(state, share, results, limits), confidence, why)
+    part = shares(results)
+    state = _state(part, limits)
+    confidence, why = _confidence(results, part)
+    sentence = _sentence(state, part, results, limits)
+    return Verdict(state=state, sentence=sentence, confidence=confidence, why=why)
 
 
-def _asleep(results: Results) -> str:
-    """Say that the server slept, where the scheduler saw that: then there may have been nothing to record."""
-    server = results.scheduling.filter(pl.col("role").is_in(SERVER))
-    slept, ran = (int(server[column].sum() or 0) for column in ("blocked_ns", "running_ns"))
-    if not tells_shortage(results.thread_states) or not slept or ran > ASLEEP * slept:
-        return ""
-    return "; the server's threads slept nearly all the time: if the GPUs were recorded, there was no load"
-
-
-def _state(share: Shares, limits: Thresholds) -> str:
-    if _untold(share, limits):
+# -------------------- the state
+def _state(part: Shares, limits: Thresholds) -> str:
+    if _untold(part, limits):
         return "insufficient"
-    if share.host + share.unattributed + share.no_work < limits.not_cpu_bound:
+    if part.host + part.unattributed + part.no_work < limits.not_cpu_bound:
         return "not_cpu_bound"
-    if share.unattributed > limits.insufficient * share.lost:
+    if part.unattributed > limits.insufficient * part.lost:
         return "insufficient"
-    if share.no_work > limits.no_load * share.lost:
+    if part.no_work > limits.no_load * part.lost:
         return "no_load"
-    if share.host > limits.cpu_bound and share.unattributed < max(share.causes.values(), default=0.0):
+    if part.host > limits.cpu_bound and part.unattributed < max(part.causes.values(), default=0.0):
         return "cpu_bound"
-    return "not_cpu_bound" if share.host < limits.not_cpu_bound else "mixed"
+    return "not_cpu_bound" if part.host < limits.not_cpu_bound else "mixed"
 
 
-def _untold(share: Shares, limits: Thresholds) -> bool:
+def _untold(part: Shares, limits: Thresholds) -> bool:
     """Return whether too much of the busy time is in collectives whose waiting cannot be told."""
-    return share.collective > limits.insufficient * share.busy
+    return part.collective > limits.insufficient * part.busy
 
 
 def shares(results: Results) -> Shares:
@@ -152,8 +113,7 @@ def shares(results: Results) -> Shares:
     host = pieces.filter(~pl.col("cause").is_in(NOT_HOST))
     state = pl.col("cpu_state").cast(pl.String)
     known = host.filter(pl.col("cpu_state") != "unknown")
-    total = int(host["dur_ns"].sum())
-    told = tells_shortage(results.thread_states)
+    can_tell = tells_shortage(results.thread_states) and spent(host)
     time = results.gpu_time.rename({"ns": "dur_ns"})
     return Shares(
         host=_median(results, host),
@@ -165,17 +125,19 @@ def shares(results: Results) -> Shares:
         collective=_median(results, time.filter(pl.col("state") == "collective")),
         starved=_median(results, host.filter(state == "runnable")),
         throttled=_median(results, host.filter(state == "throttled")),
-        cpu_known=int(known["dur_ns"].sum()) / total if total and told else 0.0,
+        cpu_known=spent(known) / spent(host) if can_tell else 0.0,
         causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
         named=_named(results, host),
     )
 
 
 def _named(results: Results, host: pl.DataFrame) -> dict[str, float]:
-    apart = pl.col("sub_cause").replace_strict(APART, default=None, return_dtype=pl.String)
-    words = pl.col("cause").replace(WORDS)
-    told = host.with_columns(_word=pl.when(pl.col("cause") == "kernel_launch").then(apart).fill_null(words))
-    return {str(word): _median(results, rows) for (word,), rows in told.group_by("_word")}
+    apart = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(APART).fill_null(value=False)
+    named = host.group_by("cause", sub_cause=pl.when(apart).then("sub_cause"))
+    return {
+        sub_cause_name(str(sub_cause)) if sub_cause else cause_name(str(cause)): _median(results, rows)
+        for (cause, sub_cause), rows in named
+    }
 
 
 def _median(results: Results, rows: pl.DataFrame) -> float:
@@ -186,56 +148,74 @@ def _median(results: Results, rows: pl.DataFrame) -> float:
     return float(middle) / results.window.duration_ns  # type: ignore[arg-type]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+# -------------------- the sentence
+def _asleep(results: Results) -> str:
+    """Say that the server slept, where the scheduler saw that: then there may have been nothing to record."""
+    server = results.scheduling.filter(pl.col("role").is_in(SERVER))
+    slept, ran = (int(server[column].sum() or 0) for column in ("blocked_ns", "running_ns"))
+    if not tells_shortage(results.thread_states) or not slept or ran > ASLEEP * slept:
+        return ""
+    return "; the server's threads slept nearly all the time: if the GPUs were recorded, there was no load"
 
 
-def _sentence(state: str, share: Shares, results: Results, limits: Thresholds) -> str:
-    largest = sorted(share.named.items(), key=lambda item: (-item[1], item[0]))
-    named = ", ".join(f"{words} {_percent(part)}" for words, part in largest[:3] if part >= 0.005)
-    missing, _ = missing_ranks(results.trace)
-    least = "at least " if missing else ""
-    host = f"host work held the GPUs up for {least}{_percent(share.host)} of the time" + (
-        f" ({named})" if named else ""
-    )
-    starved = _shortage(share, results)
-    apart = f"{_percent(share.collective)} of the time they ran collectives in which waiting cannot be told from transfer"
-    doubtful = share.collective >= 0.005
-    used = f"the GPUs did useful work {'at least ' if doubtful else ''}{_percent(share.useful)} of the time"
-    used += f", and for {apart}" if doubtful else ""
-    unknown = (
-        f"{_percent(share.unattributed)} of the time the GPUs were idle for a reason that no source recorded"
-    )
-    if _untold(share, limits):
-        unknown = f"the GPUs were busy, but for {apart}"
+def _sentence(state: str, part: Shares, results: Results, limits: Thresholds) -> str:
+    host, collectives = _held_up(part, results), _in_collectives(part)
+    useful = f"the GPUs did useful work {'at least ' if collectives else ''}{share(part.useful)} of the time"
+    if collectives:
+        useful += f", and for {collectives}"
+    if _untold(part, limits):
+        unknown = f"the GPUs were busy, but for {collectives}"
+    else:
+        idle = share(part.unattributed)
+        unknown = f"{idle} of the time the GPUs were idle for a reason that no source recorded"
     return {
-        "cpu_bound": f"The CPU side is the limit: {host}{starved}.",
-        "mixed": f"The CPU side is part of it, not all: {host}{starved}; {used}.",
-        "not_cpu_bound": f"The CPU side is not the limit: {host}; {used}.",
-        "no_load": f"There was no work for {_percent(share.no_work)} of the time: no request waited anywhere; {host}.",
+        "cpu_bound": f"The CPU side is the limit: {host}{_shortage(part, results)}.",
+        "mixed": f"The CPU side is part of it, not all: {host}{_shortage(part, results)}; {useful}.",
+        "not_cpu_bound": f"The CPU side is not the limit: {host}; {useful}.",
+        "no_load": f"There was no work for {share(part.no_work)} of the time: no request waited anywhere; "
+        f"{host}.",
         "insufficient": f"These files cannot tell: {unknown}; {host}.",
     }[state]
 
 
-def _shortage(share: Shares, results: Results) -> str:
+def _held_up(part: Shares, results: Results) -> str:
+    """Say how long host work held the GPUs up, and by what most."""
+    largest = sorted(part.named.items(), key=lambda item: (-item[1], item[0]))[:3]
+    named = ", ".join(f"{words} {share(of)}" for words, of in largest if of >= WORTH_A_WORD)
+    least = "at least " if missing_ranks(results.trace)[0] else ""
+    host = f"host work held the GPUs up for {least}{share(part.host)} of the time"
+    return f"{host} ({named})" if named else host
+
+
+def _in_collectives(part: Shares) -> str:
+    """Say how long the GPUs were in collectives that cannot be split; empty where that is little."""
+    if part.collective < WORTH_A_WORD:
+        return ""
+    return (
+        f"{share(part.collective)} of the time they ran collectives in which waiting cannot be told from "
+        "transfer"
+    )
+
+
+def _shortage(part: Shares, results: Results) -> str:
     """Say what kind of shortage it was: a quota, too few CPUs, or none, which call for different changes."""
     parts = []
-    if share.throttled >= 0.01:
+    if part.throttled >= 0.01:
         parts.append(
-            f"in {_percent(share.throttled)} of the time a CPU quota{quota_words(results)} had stopped the thread in question while CPUs were idle"
+            f"for {share(part.throttled)} of the time a CPU quota{quota_words(results)} had stopped the "
+            "thread that a GPU waited for, while CPUs were idle"
         )
-    if share.starved >= 0.02:
+    if part.starved >= 0.02:
         parts.append(
-            f"in {_percent(share.starved)} of the time the thread in question wanted a CPU and {_cpus(results)} taken"
+            f"for {share(part.starved)} of the time the thread that a GPU waited for was ready to run but "
+            f"{_cpus(results)}"
         )
     if parts:
         return "; " + ", and ".join(parts)
-    enough = share.cpu_known > 0.5 and share.host >= 0.05
-    return (
-        "; its threads had CPUs when they needed them, so the host's work itself is what takes long"
-        if enough
-        else ""
-    )
+    if part.cpu_known > 0.5 and part.host >= 0.05:
+        return "; the threads had CPUs when they needed them, so it is the host's work itself that takes "
+        "this long"
+    return ""
 
 
 def quota_words(results: Results) -> str:
@@ -243,25 +223,30 @@ def quota_words(results: Results) -> str:
     if results.supply.quota_cpus is not None:
         return f" of {results.supply.quota_cpus:g} CPUs"
     used = results.quota_use["cpus"]
-    return f" of about {float(used.median()):.1f} CPUs" if used.len() >= FEWEST_PERIODS else ""  # type: ignore[arg-type]
+    if used.len() < FEWEST_PERIODS:
+        return ""
+    return f" of about {float(used.median()):.1f} CPUs"  # type: ignore[arg-type]
 
 
 def _cpus(results: Results) -> str:
-    """Return which CPUs were taken, in words."""
-    seen, host = server_cpus(results)
-    if not seen:
-        return "all were"
-    which, be = ("the one", "was") if seen == 1 else (f"all {seen}", "were")
-    return f"{which} that the server ran on{f' (the host has {host})' if host else ''} {be}"
-
-
-def _damage(results: Results) -> list[str]:
-    """Return what to say of files that are damaged, cut short or could not be opened."""
-    errors = results.trace.health.filter(pl.col("level") == "error").height
-    lost = "parts of the recording are lost: files are damaged, cut short or cannot be opened"
+    """Return which CPUs were busy, in words."""
+    used, host = server_cpus(results)
+    of = f" (of the host's {host})" if host else ""
+    if not used:
+        return "all CPUs were busy"
     return (
-        [f"{lost}; none of that time is in any figure ({errors} errors under Trace health)"] if errors else []
+        f"the server's only CPU{of} was busy" if used == 1 else f"the server's {used} CPUs{of} were all busy"
     )
+
+
+# -------------------- the confidence
+def _damage(results: Results) -> list[str]:
+    """Return what to say of files that are damaged, cut short or cannot be opened."""
+    errors = results.trace.health.filter(pl.col("level") == "error").height
+    if not errors:
+        return []
+    lost = "parts of the recording are lost: files are damaged, cut short or cannot be opened"
+    return [f"{lost}; none of that time is in any figure ({counted(errors, 'error')} under Trace health)"]
 
 
 def _missing(results: Results) -> list[str]:
@@ -269,32 +254,32 @@ def _missing(results: Results) -> list[str]:
     missing, ranks = missing_ranks(results.trace)
     if not missing:
         return []
-    who = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks[:8]))}{' and more' if len(ranks) > 8 else ''}"
-    named = f"{missing} more rank{'' if missing == 1 else 's'} of its group" if not ranks else who
-    was, them = ("was", "it") if missing == 1 else ("were", "them")
-    return [
-        f"{named} {was} not recorded: whether the others waited for {them} cannot be told; record every rank at once"
-    ]
+    numbers = ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")
+    rank, was, them = ("rank", "was", "it") if missing == 1 else ("ranks", "were", "them")
+    named = f"{rank} {numbers}" if ranks else f"{missing} more {rank} of its group"
+    unsure = f"whether the others waited for {them} cannot be told"
+    return [f"{named} {was} not recorded: {unsure}; record every rank at once"]
 
 
-def _confidence(results: Results, share: Shares) -> tuple[Confidence, list[str]]:
+def _confidence(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
     """Return how sure the verdict is, and why, weakest point first."""
-    why = _damage(results)
-    unknown = share.unattributed / share.lost if share.lost else 0.0
+    why = [*_damage(results), *_missing(results)]
+    damaged = bool(why)
+    unknown = part.unattributed / part.lost if part.lost else 0.0
     launched = mean(results.launches["call_ts_ns"].is_not_null())
     untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
-    why += _missing(results)
-    damaged = bool(why)
     weak = unknown > 0.2 or launched < 0.5
     if unknown > 0.02:
-        why.append(f"{_percent(unknown)} of the lost time has no recorded cause")
-    why.append(f"a launch was found for {_percent(launched)} of the GPU operations")
+        why.append(f"{share(unknown)} of the lost time has no recorded cause")
+    why.append(f"a launch was found for {share(launched)} of the GPU operations")
     why.append(
-        f"the CPU state is known for {_percent(share.cpu_known)} of the exposed host time"
+        f"the CPU state is known for {share(part.cpu_known)} of the exposed host time"
         if tells_shortage(results.thread_states)
         else "no wake-up events: how much of it is CPU shortage cannot be told"
     )
     if untied:
-        why.append(f"{untied} of {results.trace.sources.height} sources could not be tied to the timeline")
-    sure = not weak and not damaged and unknown < 0.1 and share.cpu_known > 0.5 and not untied
+        why.append(
+            f"{untied} of {counted(results.trace.sources.height, 'source')} could not be tied to the timeline"
+        )
+    sure = not weak and not damaged and unknown < 0.1 and part.cpu_known > 0.5 and not untied
     return ("low" if weak else "high" if sure else "medium"), why

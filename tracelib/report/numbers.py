@@ -12,7 +12,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracelib.findings.verdict import NOT_HOST, NOT_RECORDED
+from tracelib.analyses.upstream import NOT_RECORDED
+from tracelib.findings.verdict import NOT_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.report import trivial
-from tests.report.example import findings
+from tests.report.example import findings, plain
 from tracelib import cli, report
 from tracelib.cli.flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, flag, options_of
 from tracelib.cli.report import default_folder
@@ -118,8 +118,8 @@ def notebook_that(tmp_path, monkeypatch, *cells):
 
 
 def carrying(**replaced):
-    document = json.dumps(json.dumps(findings(**replaced)))
-    return f"import json; from tracelib import report; report.record(json.loads({document}))"
+    document = json.dumps(plain(**replaced))
+    return f"from tracelib import findings, report; report.record(findings.read({document!r}))"
 
 
 def test_a_part_that_fails_is_status_3_and_keeps_the_findings(tmp_path, monkeypatch, capsys):
@@ -128,7 +128,7 @@ def test_a_part_that_fails_is_status_3_and_keeps_the_findings(tmp_path, monkeypa
     )
     assert cli.main(["report", SAMPLE, "-o", str(out)]) == PART_FAILED
     assert "a part failed: cell 4: RuntimeError" in capsys.readouterr().err
-    assert json.loads((out / "findings.json").read_text()) == findings()
+    assert json.loads((out / "findings.json").read_text()) == plain()
     page = (out / "report.html").read_text()
     assert page.index("Exception was encountered") < page.index("RuntimeError")
     assert "<b>'" not in page
@@ -158,7 +158,7 @@ def test_an_error_in_the_traces_names_the_file_as_it_was_typed_and_writes_nothin
 
 
 def test_findings_that_contradict_themselves_are_not_written(tmp_path, monkeypatch, capsys):
-    document = findings()
+    document = plain()
     document["devices"][0]["lost_ns"] += 1
     out = notebook_that(tmp_path, monkeypatch, carrying(devices=document["devices"]))
     assert cli.main(["report", SAMPLE, "-o", str(out)]) == USAGE_ERROR

@@ -14,10 +14,9 @@ from tracelib.analyses.results import analyse
 from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.companions import companions
 from tracelib.errors import BadParameter, BadTrace
-from tracelib.findings import diagnose
+from tracelib.findings import diagnose, validate
 from tracelib.report import asked
 from tracelib.report.sections import per_role_table
-from tracelib.report.validate import validate
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +37,13 @@ def test_cpu_stat_in_the_folder_is_found_and_counts_what_the_kernel_did(diagnose
     """270 periods, 226 of them run out, 46.66 s, 51.67 s of CPU time: the two files' own lines."""
     _, findings = diagnosed
     assert validate(findings) == []
-    quota = findings["quota"]
-    assert (quota["nr_periods"], quota["nr_throttled"]) == (270, 226)
-    assert (quota["throttled_usec"], quota["usage_usec"]) == (46_664_283, 51_665_291)
-    assert quota["throttled_share"] == pytest.approx(226 / 270)
-    assert quota["since"] == "between two readings"
-    assert quota["limited"] is None
-    low, high = quota["cpus_by_counters"]
+    quota = findings.quota
+    assert (quota.nr_periods, quota.nr_throttled) == (270, 226)
+    assert (quota.throttled_usec, quota.usage_usec) == (46_664_283, 51_665_291)
+    assert quota.throttled_share == pytest.approx(226 / 270)
+    assert quota.since == "between two readings"
+    assert quota.limited is None
+    low, high = quota.cpus_by_counters
     assert low == pytest.approx(51.665291 / 27)
     assert high == pytest.approx(51.665291 / 22.6)
     assert low < 2 < high  # the capture was made with cpu.max "200000 100000"
@@ -52,9 +51,9 @@ def test_cpu_stat_in_the_folder_is_found_and_counts_what_the_kernel_did(diagnose
 
 def test_the_finding_and_the_report_say_it(diagnosed):
     _, findings = diagnosed
-    finding = next(f for f in findings["findings"] if f["id"] == "quota_throttling")
-    assert "226 of 270 periods" in finding["why"]
-    assert "between 1.9 and 2.3 CPUs" in finding["why"]
+    finding = next(f for f in findings.findings if f.id == "quota_throttling")
+    assert "226 of 270 periods" in finding.why
+    assert "between 1.9 and 2.3 CPUs" in finding.why
     said = per_role_table(findings).html
     assert "226 of 270 periods" in said
     assert "46.7\N{NO-BREAK SPACE}s throttled" in said
@@ -66,10 +65,8 @@ def test_cpu_max_tells_the_size(throttled, tmp_path):
         shutil.copy(folder / name, tmp_path)
     (tmp_path / "cpu.max").write_text("200000 100000\n")
     findings = diagnose(analyse(run, supply=companions([tmp_path], run).supply))
-    assert findings["quota"]["cpus"] == 2.0
-    assert "cpu.max allows 2 CPUs" in next(
-        f["why"] for f in findings["findings"] if f["id"] == "quota_throttling"
-    )
+    assert findings.quota.cpus == 2.0
+    assert "cpu.max allows 2 CPUs" in next(f.why for f in findings.findings if f.id == "quota_throttling")
     assert "quota is 2 CPUs" in per_role_table(findings).html
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert companions([tmp_path], run).supply.limited is False
@@ -82,8 +79,8 @@ def test_cpu_max_tells_the_size(throttled, tmp_path):
 def test_without_them_the_quota_is_abstained_from(throttled, tmp_path):
     _, run = throttled
     findings = diagnose(analyse(run, supply=companions([tmp_path], run).supply))
-    assert findings["quota"] is None
-    assert "quota" in {a["id"] for a in findings["abstained"]}
+    assert findings.quota is None
+    assert "quota" in {a.id for a in findings.abstained}
 
 
 def test_one_reading_counts_since_the_cgroup_was_made(throttled):
@@ -164,8 +161,8 @@ def test_a_log_of_another_clock_is_abstained_from_with_the_way_out(throttled):
     folder, run = throttled
     log = companions([folder], run, requests=folder / "requests.jsonl").requests
     findings = diagnose(analyse(run, requests_log=log))
-    assert findings["requests"] is None
-    reason = next(a["reason"] for a in findings["abstained"] if a["id"] == "requests")
+    assert findings.requests is None
+    reason = next(a.reason for a in findings.abstained if a.id == "requests")
     assert f"none of the {log.height} requests" in reason
     assert "--requests-clock" in reason
 
@@ -207,22 +204,22 @@ def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
         assert row["tokenize_ns"] == own["tokenize_end"] - own["tokenize_start"]
         assert sum(row[part] for part in PARTS) == row["ttft_ns"]
         assert min(row[part] for part in PARTS) >= 0
-    found = diagnose(results)["requests"]
+    found = diagnose(results).requests
     ttft = sorted(rows["ttft_ns"].to_list())
-    assert found["count"] == len(ttft)
-    assert found["ttft_ns"]["max"] == ttft[-1]
+    assert found.count == len(ttft)
+    assert found.ttft_ns.max == ttft[-1]
     for q, name in ((0.5, "p50"), (0.95, "p95")):  # the nearest rank, one either way
         rank = q * (len(ttft) - 1)
-        assert ttft[floor(rank)] <= found["ttft_ns"][name] <= ttft[ceil(rank)]
-    for part in found["parts"]:
-        values = rows[f"{part['part']}_ns"].to_list()
+        assert ttft[floor(rank)] <= getattr(found.ttft_ns, name) <= ttft[ceil(rank)]
+    for part in found.parts:
+        values = rows[f"{part.part}_ns"].to_list()
         if len(set(values)) < 2:
-            assert part["correlation_with_ttft"] is None
+            assert part.correlation_with_ttft is None
             continue
         expected = statistics.correlation(
             [float(v) for v in values], [float(v) for v in rows["ttft_ns"].to_list()]
         )
-        assert part["correlation_with_ttft"] == pytest.approx(expected, abs=1e-9)
+        assert part.correlation_with_ttft == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_gpu_s_lost_time_of_each_request_is_shared_out_by_cause(throttled):
@@ -242,11 +239,11 @@ def test_the_gpu_s_lost_time_of_each_request_is_shared_out_by_cause(throttled):
             if inside > 0:
                 by_hand[cause] = by_hand.get(cause, 0) + inside
         assert found == by_hand
-    said = diagnose(results)["requests"]
-    assert said["outside_window"] == log.height - results.requests.height
-    assert sum(c["total_ns"] for c in said["lost_by_cause"]) == results.request_causes["ns"].sum()
-    assert [c["total_ns"] for c in said["lost_by_cause"]] == sorted(
-        (c["total_ns"] for c in said["lost_by_cause"]), reverse=True
+    said = diagnose(results).requests
+    assert said.outside_window == log.height - results.requests.height
+    assert sum(c.total_ns for c in said.lost_by_cause) == results.request_causes["ns"].sum()
+    assert [c.total_ns for c in said.lost_by_cause] == sorted(
+        (c.total_ns for c in said.lost_by_cause), reverse=True
     )
 
 
@@ -263,22 +260,22 @@ def test_capacity_takes_the_quota_and_the_log_s_input_lengths(throttled, tmp_pat
     folder, run = throttled
     (tmp_path / "cpu.max").write_text("200000 100000\n")
     found = companions([tmp_path], run, requests=folder / "requests.jsonl", requests_clock="monotonic")
-    capacity = diagnose(analyse(run, requests_log=found.requests, supply=found.supply))["capacity"]
+    capacity = diagnose(analyse(run, requests_log=found.requests, supply=found.supply)).capacity
     tokens = [
         json.loads(line)["prompt_tokens"] for line in (folder / "requests.jsonl").read_text().splitlines()
     ]
-    rows = {row["estimate"]: row for row in capacity["estimates"]}
-    assert rows["article's rule"]["cores"] == pytest.approx(2 * (2 + log2(statistics.mean(tokens) / 1024)))
-    assert "request log" in rows["article's rule"]["source"]
-    assert (rows["cores that the server had"]["cores"], rows["cores that the server had"]["source"]) == (
+    rows = {row.estimate: row for row in capacity.estimates}
+    assert rows["article's rule"].cores == pytest.approx(2 * (2 + log2(statistics.mean(tokens) / 1024)))
+    assert "request log" in rows["article's rule"].source
+    assert (rows["cores that the server had"].cores, rows["cores that the server had"].source) == (
         2.0,
         "its CPU quota (cpu.max)",
     )
-    assert all(row["source"] and (row["cores"] is None) == bool(row["why_not"]) for row in rows.values())
-    assert rows["measured demand, p50"]["cores"] <= rows["measured demand, p99"]["cores"]
-    spin = rows["of it busy polling, mean"]["cores"]
-    assert rows["demand without busy polling, mean"]["cores"] == pytest.approx(
-        rows["measured demand, mean"]["cores"] - spin
+    assert all(row.source and (row.cores is None) == bool(row.why_not) for row in rows.values())
+    assert rows["measured demand, p50"].cores <= rows["measured demand, p99"].cores
+    spin = rows["of it busy polling, mean"].cores
+    assert rows["demand without busy polling, mean"].cores == pytest.approx(
+        rows["measured demand, mean"].cores - spin
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import tracelib
 from tracelib.analyses.results import analyse
-from tracelib.findings.document import diagnose
+from tracelib.findings import diagnose
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 FOLDERS = sorted(path.parent.relative_to(SAMPLES).as_posix() for path in SAMPLES.rglob("truth.json"))
@@ -30,7 +30,7 @@ def test_the_set_is_whole_and_small():
 
 def test_the_verdict_is_the_one_that_the_run_was_made_for(sample):
     truth, _, found = sample
-    assert found["verdict"]["state"] == truth["verdict"]
+    assert found.verdict.state == truth["verdict"]
 
 
 def test_the_cause_that_the_run_was_made_for_leads(sample):
@@ -38,9 +38,9 @@ def test_the_cause_that_the_run_was_made_for_leads(sample):
     if not truth.get("leading_cause"):
         pytest.skip("this run was made for a verdict, not for one cause")
     causes: dict[str, int] = {}
-    for device in found["devices"]:
-        for row in device["causes"]:
-            causes[row["cause"]] = causes.get(row["cause"], 0) + row["ns"]
+    for device in found.devices:
+        for row in device.causes:
+            causes[row.cause] = causes.get(row.cause, 0) + row.ns
     host = {
         cause: ns
         for cause, ns in causes.items()

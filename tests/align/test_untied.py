@@ -6,8 +6,7 @@ import pytest
 from tests.align.clocks import read, shifted
 from tracelib.align import align
 from tracelib.analyses.results import analyse
-from tracelib.findings import diagnose
-from tracelib.report.validate import validate
+from tracelib.findings import diagnose, validate
 
 
 @pytest.fixture(scope="module")
@@ -51,38 +50,34 @@ def test_an_untied_gpu_recording_is_in_no_figure(parts, alone):
     plain, expected = _findings(alone)
     assert (mixed.window.start_ns, mixed.window.end_ns) == (plain.window.start_ns, plain.window.end_ns)
     for part in ("devices", "host_time", "launches", "scheduling", "cpu_time", "ipc", "capacity"):
-        assert found[part] == expected[part], part
-    source = next(s for s in found["sources"] if s["file"] == "stranger.json.gz")
-    assert source["tied_by"] == "untied"
-    assert source["rows"]["gpu_ops"] == parts["stranger"].gpu_ops.height
-    left = [h for h in found["health"] if "left out of every figure" in h["message"]]
-    assert [h["source"] for h in left] == ["stranger.json.gz"]
-    assert f"{parts['stranger'].gpu_ops.height:,} gpu ops" in left[0]["message"]
-    assert any("1 of 3 sources could not be tied" in why for why in found["verdict"]["why"])
+        assert getattr(found, part) == getattr(expected, part), part
+    source = next(s for s in found.sources if s.file == "stranger.json.gz")
+    assert source.tied_by == "untied"
+    assert source.rows.gpu_ops == parts["stranger"].gpu_ops.height
+    left = [h for h in found.health if "left out of every figure" in h.message]
+    assert [h.source for h in left] == ["stranger.json.gz"]
+    assert f"{parts['stranger'].gpu_ops.height:,} gpu ops" in left[0].message
+    assert any("1 of 3 sources could not be tied" in why for why in found.verdict.why)
 
 
 def test_untied_scheduler_events_are_abstained_from_not_zero(parts):
     results, found = _findings(align([parts["tied"], parts["other_perf"]]))
     assert results.scheduling.is_empty()
-    assert found["scheduling"] is None
-    reasons = {a["id"]: a["reason"] for a in found["abstained"]}
+    assert found.scheduling is None
+    reasons = {a.id: a.reason for a in found.abstained}
     assert (
         "the clock of the files that hold the scheduler events is tied to no other" in reasons["scheduling"]
     )
-    assert not any(
-        "kept apart" in h["message"] for h in found["health"] if h["source"] != "other_perf.txt.gz"
-    )
+    assert not any("kept apart" in h.message for h in found.health if h.source != "other_perf.txt.gz")
 
 
 def test_the_only_gpu_recording_is_reported_alone_if_it_is_the_untied_one(parts):
     gpu = shifted(parts["tied"], 10**15)
     results, found = _findings(align([gpu, read_only_host(parts["perf"])]))
-    assert found["window"]["duration_ns"] > 10**9
-    assert len(found["devices"]) == 1
-    assert found["scheduling"] is None
-    assert any(
-        h["source"] == "perf.txt.gz" and "left out of every figure" in h["message"] for h in found["health"]
-    )
+    assert found.window.duration_ns > 10**9
+    assert len(found.devices) == 1
+    assert found.scheduling is None
+    assert any(h.source == "perf.txt.gz" and "left out of every figure" in h.message for h in found.health)
     assert results.trace.sched.is_empty()
 
 

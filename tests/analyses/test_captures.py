@@ -254,14 +254,14 @@ def test_perf_is_tied_as_the_run_itself_tied_its_clocks(run_of):
 
 def test_starved_is_bound_by_the_cpu_with_the_shortage_in_evidence(run_of):
     document = diagnose(run_of("starved").results)
-    assert document["verdict"]["state"] == "cpu_bound"
-    shortage = next(f for f in document["findings"] if f["id"] == "cpu_shortage")
-    assert shortage["evidence"]
+    assert document.verdict.state == "cpu_bound"
+    shortage = next(f for f in document.findings if f.id == "cpu_shortage")
+    assert shortage.evidence
     ready = run_of("starved").results.lost.filter(pl.col("cpu_state") == "runnable")
-    for row in shortage["evidence"]:
-        begin, end = row["ts_ns"], row["ts_ns"] + row["dur_ns"]
+    for row in shortage.evidence:
+        begin, end = row.ts_ns, row.ts_ns + row.dur_ns
         assert ready.filter((pl.col("ts_ns") < end) & (pl.col("ts_ns") + pl.col("dur_ns") > begin)).height
-    assert shortage["exposed_share"] > 0.05
+    assert shortage.exposed_share > 0.05
 
 
 def test_healthy_shows_several_times_less_shortage_than_starved(run_of):
@@ -287,7 +287,7 @@ def test_throttled_shows_gaps_on_the_quotas_grid(run_of):
     middle = min(range(0, period, 1_000_000), key=lambda p: sum(_off(e, p, period) for e in ends))
     assert all(_off(end, middle, period) <= 11_000_000 for end in ends)
     document = diagnose(run.results)
-    assert "quota_throttling" in [f["id"] for f in document["findings"]]
+    assert "quota_throttling" in [f.id for f in document.findings]
 
 
 def _off(end, phase, period):
@@ -310,7 +310,7 @@ def test_throttled_time_is_no_more_than_the_kernel_counted(run_of):
 
 @pytest.mark.parametrize("name", ["starved", "healthy"])
 def test_without_a_quota_nothing_is_throttled(run_of, name):
-    assert "quota_throttling" not in [f["id"] for f in diagnose(run_of(name).results)["findings"]]
+    assert "quota_throttling" not in [f.id for f in diagnose(run_of(name).results).findings]
 
 
 # ---------------------------------------------------------------------------------------------------------- no work
@@ -346,23 +346,23 @@ def test_kineto_alone_says_what_it_can(run_of, kineto_alone):
         assert getattr(kineto_alone, frame).height == getattr(whole, frame).height
     assert kineto_alone.gpu_time.equals(whole.gpu_time)
     document = diagnose(kineto_alone)
-    assert document["verdict"]["state"] == "cpu_bound"
+    assert document.verdict.state == "cpu_bound"
 
 
 def test_kineto_alone_abstains_from_what_only_the_scheduler_and_samples_know(kineto_alone):
     assert kineto_alone.lost["cpu_state"].unique().to_list() == ["unknown"]
     document = diagnose(kineto_alone)
-    abstained = {row["id"] for row in document["abstained"]}
+    abstained = {row.id for row in document.abstained}
     for part in ("scheduling", "cpu_time"):
-        assert document[part] is None
+        assert getattr(document, part) is None
         assert part in abstained
     assert {"cpu_shortage", "quota_throttling"} <= abstained
-    assert all(row["reason"] and row["record_with"] for row in document["abstained"])
+    assert all(row.reason and row.record_with for row in document.abstained)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_part_that_is_null_is_abstained_from(run_of, name):
     document = diagnose(run_of(name).results)
-    abstained = {row["id"] for row in document["abstained"]}
+    abstained = {row.id for row in document.abstained}
     for part in ("launches", "collectives", "ipc", "scheduling", "requests", "cpu_time"):
-        assert (document[part] is None) == (part in abstained)
+        assert (getattr(document, part) is None) == (part in abstained)

@@ -14,16 +14,14 @@ def test_one_rank_alone_cannot_tell_waiting_from_transfer():
     results = run([op(0, 10, 1), op(20, 110, 2, **COLLECTIVE)], [call(0, 1, 1), call(15, 18, 2)])
     state = dict(results.gpu_time.select(pl.col("state").cast(pl.String), "ns").iter_rows())
     assert (state["collective"], state["collective_wait"], state["collective_transfer"]) == (90, 0, 0)
-    assert (
-        diagnose(results)["devices"][0]["useful_share"] == 10 / 110
-    )  # what is in the collective stands apart
+    assert diagnose(results).devices[0].useful_share == 10 / 110  # what is in the collective stands apart
 
 
 def test_a_gpu_that_never_waits_is_not_cpu_bound():
     ops = [op(i * 100, i * 100 + 99, i + 1) for i in range(20)]
     results = run(ops, [call(max(0, i * 100 - 50), max(0, i * 100 - 50) + 5, i + 1) for i in range(20)])
     assert verdict(results).state == "not_cpu_bound"
-    assert "gpu_bound" in {f["id"] for f in diagnose(results)["findings"]}
+    assert "gpu_bound" in {f.id for f in diagnose(results).findings}
 
 
 def states(*rows):

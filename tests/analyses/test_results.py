@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.charts.server import make
 from tracelib import schema
 from tracelib.analyses.results import ANALYSES, NEEDS, Results, analyse, computed
 from tracelib.findings import diagnose
@@ -168,8 +169,8 @@ def test_without_the_scheduler_no_cpu_state_is_claimed(seed, slices, ops, switch
     assert less.lost["dur_ns"].sum() == whole.lost["dur_ns"].sum()
     assert less.lost.filter(pl.col("cpu_state") != "unknown").is_empty()
     document = diagnose(less)
-    assert document["scheduling"] is None
-    assert {"scheduling", "cpu_shortage", "quota_throttling"} <= {row["id"] for row in document["abstained"]}
+    assert document.scheduling is None
+    assert {"scheduling", "cpu_shortage", "quota_throttling"} <= {row.id for row in document.abstained}
 
 
 @settings(max_examples=6)
@@ -198,7 +199,7 @@ def test_without_engine_and_api_server_waits_end_at_what_was_not_recorded(seed, 
     hidden = less.causes.filter(pl.col("sub_cause") == "upstream not recorded")["ns"].sum()
     shown = sum(
         row["ns"]
-        for device in document["devices"]
+        for device in document.devices
         for row in device["causes"]
         if row["sub_cause"] == "upstream not recorded"
     )
@@ -230,3 +231,10 @@ def test_frames_have_the_columns_that_empty_ones_have():
     empty = Results(made.trace, made.window, made.rules)
     for name in ANALYSES:
         assert getattr(made, name).schema == getattr(empty, name).schema, name
+
+
+def test_results_say_what_they_hold_and_why_not():
+    text = repr(make(missing={"demand": "no wake-ups were recorded"}))
+    assert text.startswith("results over 1.000 s (by hand)\n")
+    assert "\nlost                       5 rows\n" in text
+    assert "rows: no wake-ups were recorded\n" in text

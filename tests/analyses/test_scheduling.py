@@ -14,7 +14,7 @@ from tracelib.analyses.scheduling import demand, scheduling, tells_shortage
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
 from tracelib.findings import diagnose
-from tracelib.report.numbers import cause_rows
+from tracelib.findings.figures import cause_rows
 from tracelib.report.sections import per_role_table, three_figures
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
@@ -92,30 +92,24 @@ def test_without_wake_ups_a_shortage_is_abstained_from(run_of, name):
     assert results.thread_states.height
     assert not tells_shortage(results.thread_states)
     found = diagnose(results)
-    assert {"cpu_shortage", "quota_throttling"} <= {row["id"] for row in found["abstained"]}
-    assert "CPUs when they needed" not in found["verdict"]["sentence"]
-    assert found["verdict"]["confidence"] != "high"
-    assert (
-        found["scheduling"]["demand"]
-        is found["scheduling"]["throttle_gaps"]
-        is found["capacity"]["demand"]
-        is None
-    )
-    assert {thread["runnable_ns"] for thread in found["scheduling"]["threads"]} == {None}
+    assert {"cpu_shortage", "quota_throttling"} <= {row.id for row in found.abstained}
+    assert "CPUs when they needed" not in found.verdict.sentence
+    assert found.verdict.confidence != "high"
+    assert found.scheduling.demand is found.scheduling.throttle_gaps is found.capacity.demand is None
+    assert {thread.runnable_ns for thread in found.scheduling.threads} == {None}
     assert three_figures(found)[2][:2] == ("CPU shortage", "not known")
     assert {row.shortage_ns for row in cause_rows(found)} == {None}
 
 
 def test_with_wake_ups_it_is_told(run_of):
     healthy = diagnose(run_of("healthy").results)
-    assert "its threads had CPUs when they needed them" in healthy["verdict"]["sentence"]
+    assert "the threads had CPUs when they needed them" in healthy.verdict.sentence
     assert (
-        "a CPU quota of about 2.0 CPUs had stopped"
-        in diagnose(run_of("throttled").results)["verdict"]["sentence"]
+        "a CPU quota of about 2.0 CPUs had stopped" in diagnose(run_of("throttled").results).verdict.sentence
     )
     assert (
-        "wanted a CPU and all 2 that the server ran on"
-        in diagnose(run_of("starved").results)["verdict"]["sentence"]
+        "wanted a CPU while the server's 2 CPUs (of the host's 32) were all busy"
+        in diagnose(run_of("starved").results).verdict.sentence
     )
 
 

@@ -104,9 +104,9 @@ def test_causes_states_and_findings_are_tracks_of_their_own(decoded, results, fi
             state[name] += length
     ledger = results.gpu_time.group_by(pl.col("state").cast(pl.String)).agg(pl.col("ns").sum())
     assert state == Counter({name: ns for name, ns in ledger.iter_rows() if ns})
-    for finding in findings["findings"]:
-        (uuid,) = [u for u in named(described, finding["id"]) if described[u].name == finding["id"]]
-        assert {b for b, _, _ in spans(events[uuid])} == {e["ts_ns"] for e in finding["evidence"]}
+    for finding in findings.findings:
+        (uuid,) = [u for u in named(described, finding.id) if described[u].name == finding.id]
+        assert {b for b, _, _ in spans(events[uuid])} == {row.ts_ns for row in finding.evidence}
     told = results.thread_states.filter(pl.col("state").cast(pl.String) != "unknown")
     cpu = sum(length for uuid in named(described, "CPU state of") for _, length, _ in spans(events[uuid]))
     assert cpu == told["dur_ns"].sum()

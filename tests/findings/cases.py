@@ -55,10 +55,10 @@ def rule_tests(cases: list[Case]) -> type:
             sheet = case.trigger()
             without(sheet)
             document = diagnose(sheet.results())
-            assert case.rule not in {row["id"] for row in document["findings"]}
-            (row,) = [row for row in document["abstained"] if row["id"] == case.rule]
-            assert row["reason"]
-            assert "perf record" in row["record_with"] or "profile" in row["record_with"]
+            assert case.rule not in {row.id for row in document.findings}
+            (row,) = [row for row in document.abstained if row.id == case.rule]
+            assert row.reason
+            assert "perf record" in row.record_with or "profile" in row.record_with
 
     return Tests
 

@@ -9,8 +9,7 @@ import pytest
 
 import tracelib
 from tracelib.analyses.results import analyse
-from tracelib.findings import diagnose
-from tracelib.report.validate import schema, validate
+from tracelib.findings import diagnose, schema, validate
 
 pytestmark = pytest.mark.corpus
 
@@ -29,22 +28,22 @@ def run(captures):
 
 @pytest.mark.parametrize(("name", "first"), [("starved", "cpu_shortage"), ("throttled", "quota_throttling")])
 def test_lack_of_cpus_is_what_to_fix_first(run, name, first):
-    rows = run(name)[1]["findings"]
-    assert rows[0]["id"] == first
-    assert rows[0]["place"].startswith("First, because it needs no change to the server")
-    assert {"cpu_shortage", "quota_throttling"} & {row["id"] for row in rows} == {first}
+    rows = run(name)[1].findings
+    assert rows[0].id == first
+    assert rows[0].place.startswith("First, because it needs no change to the server")
+    assert {"cpu_shortage", "quota_throttling"} & {row.id for row in rows} == {first}
 
 
 def test_no_cpu_is_missed_where_there_were_sixteen(run):
-    found = {row["id"] for row in run("healthy")[1]["findings"]}
+    found = {row.id for row in run("healthy")[1].findings}
     assert not found & {"cpu_shortage", "quota_throttling", "tokenization_starves", "busy_wait"}
 
 
 def test_the_verdict_counts_the_cpus_that_the_run_was_given(run, captures):
     given = json.loads((captures / "starved" / "meta.json").read_text())["cpus"]
     assert (
-        f"all {len(given)} that the server ran on (the host has 32)"
-        in run("starved")[1]["verdict"]["sentence"]
+        f"the server's {len(given)} CPUs (of the host's 32) were all busy"
+        in run("starved")[1].verdict.sentence
     )
 
 
@@ -78,11 +77,9 @@ def test_polling_never_exceeds_the_time_on_a_cpu(run, name):
 @pytest.mark.parametrize("name", ["starved", "throttled", "healthy"])
 def test_each_finding_is_complete_and_the_document_keeps_its_schema(run, name):
     document = run(name)[1]
-    jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(document)))
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(document.to_json()))
     assert validate(document) == []
-    for row in document["findings"]:
-        assert row["evidence"], row["id"]
-        assert all((row["claim"], row["why"], row["disproof"], row["advice"], row["verify"], row["place"])), (
-            row["id"]
-        )
-        assert row["gain_ns"] is None or 0 <= row["gain_ns"] <= row["exposed_ns"], row["id"]
+    for row in document.findings:
+        assert row.evidence, row.id
+        assert all((row.claim, row.why, row.disproof, row.advice, row.verify, row.place)), row.id
+        assert row.gain_ns is None or 0 <= row.gain_ns <= row.exposed_ns, row.id

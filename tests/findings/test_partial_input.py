@@ -1,6 +1,7 @@
 """Whatever is missing from the files: no rule fails, none claims what only the missing part tells."""
 
 import dataclasses
+import json
 from itertools import combinations
 
 import jsonschema
@@ -9,8 +10,7 @@ import pytest
 
 from tests.findings.sheet import Sheet
 from tracelib.errors import MissingEvents
-from tracelib.findings import diagnose
-from tracelib.report.validate import schema, validate
+from tracelib.findings import diagnose, schema, validate
 
 PARTS = ("ops", "slices", "samples", "on_cpu")
 #: What only scheduler events tell.
@@ -63,12 +63,12 @@ def test_any_part_can_be_missing(gone):
             sheet.results()
         return
     document = diagnose(sheet.results())
-    jsonschema.Draft202012Validator(schema()).validate(document)
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(document.to_json()))
     assert validate(document) == []
-    found = {row["id"] for row in document["findings"]}
+    found = {row.id for row in document.findings}
     if "ops" in gone:
         assert not found
-        assert document["verdict"]["state"] == "insufficient"
+        assert document.verdict.state == "insufficient"
     if "on_cpu" in gone:
         assert not found & SCHEDULED
     if not gone:
@@ -77,38 +77,38 @@ def test_any_part_can_be_missing(gone):
 
 def test_what_was_lost_is_the_first_reason_and_makes_no_verdict_sure():
     results = everything().results()
-    sure = diagnose(results)["verdict"]
+    sure = diagnose(results).verdict
     row = (0, "error", "compressed data ends early", "Copy it again.")
     lost = pl.DataFrame([row], schema=results.trace.health.schema, orient="row")
     damaged = dataclasses.replace(
         results, trace=results.trace.replace(health=pl.concat([results.trace.health, lost]))
     )
-    said = diagnose(damaged)["verdict"]
-    first, *rest = said["why"]
+    said = diagnose(damaged).verdict
+    first, *rest = said.why
     assert first.startswith(
         "parts of the recording are lost: files are damaged, cut short or cannot be opened"
     )
     assert first.endswith("(1 errors under Trace health)")
-    assert rest == sure["why"]
-    assert said["confidence"] == ("medium" if sure["confidence"] == "high" else sure["confidence"])
-    assert said["state"] == sure["state"]
+    assert rest == sure.why
+    assert said.confidence == ("medium" if sure.confidence == "high" else sure.confidence)
+    assert said.state == sure.state
 
 
 @pytest.mark.parametrize("shift_ms", [-500, 86_400_000 * 20_000])
 def test_no_shift_of_all_clocks_changes_what_is_found(shift_ms):
     before, after = diagnose(everything().results()), diagnose(shifted(everything(), shift_ms))
     kept = ("id", "claim", "exposed_ns", "gain_ns", "confidence", "place")
-    assert [[row[k] for k in kept] for row in before["findings"]] == [
-        [row[k] for k in kept] for row in after["findings"]
+    assert [[getattr(row, k) for k in kept] for row in before.findings] == [
+        [getattr(row, k) for k in kept] for row in after.findings
     ]
-    assert before["verdict"] == after["verdict"]
+    assert before.verdict == after.verdict
 
 
 def shifted(sheet, shift_ms):
     by = shift_ms * 1_000_000
     for rows in (sheet.ops, sheet.slices, sheet.samples):
         for row in rows:
-            row["ts_ns"] += by
+            row.ts_ns += by
     for spans in sheet.on_cpu.values():
         spans[:] = [(start + by, end + by, state, cpu) for start, end, state, cpu in spans]
     return sheet.results()

@@ -13,7 +13,7 @@ NAMES = {rule.id for rule in RULES}
 def test_without_any_gpu_every_rule_abstains():
     sheet = inside("aten::mm", "op")
     no_gpu(sheet)
-    assert {row["id"] for row in diagnose(sheet.results())["abstained"]} >= NAMES
+    assert {row.id for row in diagnose(sheet.results()).abstained} >= NAMES
 
 
 def test_where_no_gpu_time_was_lost_nothing_is_abstained_from():
@@ -21,7 +21,7 @@ def test_where_no_gpu_time_was_lost_nothing_is_abstained_from():
     sheet = busy(0.99)
     sheet.slices = [row for row in sheet.slices if row.get("correlation") is not None]
     document = diagnose(sheet.results())
-    assert {row["id"] for row in document["abstained"]} & NAMES <= {"cpu_shortage", "quota_throttling"}
+    assert {row.id for row in document.abstained} & NAMES <= {"cpu_shortage", "quota_throttling"}
 
 
 def test_every_check_is_some_rules():

@@ -26,9 +26,9 @@ FIRST = [
 def test_the_defect_stands_first(name, first, word):
     truth = json.loads((SAMPLES / name / "truth.json").read_text())
     document = diagnose(tracelib.analyse(tracelib.load(SAMPLES / name)))
-    assert document["verdict"]["state"] == truth["verdict"]
-    found = document["findings"][0]
-    assert found["id"] == first
-    assert word in found["claim"]
+    assert document.verdict.state == truth["verdict"]
+    found = document.findings[0]
+    assert found.id == first
+    assert word in found.claim
     if truth.get("leading_cause"):
-        assert found["cause"] == truth["leading_cause"]
+        assert found.cause == truth["leading_cause"]

@@ -82,7 +82,7 @@ def idle():
 def test_all_waiting_is_no_load():
     results = idle().results()
     assert outcome("no_load", results).exposed_ns == 90 * MS
-    assert diagnose(results)["findings"][0]["id"] == "no_load"
+    assert diagnose(results).findings[0].id == "no_load"
     assert verdict(results).state == "no_load"
 
 
@@ -92,7 +92,7 @@ def test_a_little_idleness_does_not_lead():
     sheet.doing(sheet.api, 41, 91, "tokenize")
     results = sheet.results()
     assert outcome("no_load", results).exposed_ns == 40 * MS
-    assert diagnose(results)["findings"][0]["id"] == "tokenization_exposed"
+    assert diagnose(results).findings[0].id == "tokenization_exposed"
 
 
 def busy(share):

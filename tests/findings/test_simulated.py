@@ -35,11 +35,11 @@ def test_each_defect_of_the_simulator_has_its_finding():
 def test_the_only_defect_stands_first(defect):
     run = simulate(defect, 0.6)
     document = diagnose(run.results())
-    found = document["findings"][0]
-    assert found["id"] == FIRST[defect]
+    found = document.findings[0]
+    assert found.id == FIRST[defect]
     cause = DEFECTS[defect]
     if cause is None or defect in ("shortage", "starvation", "profiler"):
         return
-    devices = len(document["devices"])
+    devices = len(document.devices)
     truth = run.truth.by_cause()[cause] / ((run.truth.end - run.truth.start) * devices)
-    assert found["exposed_share"] == pytest.approx(truth, abs=0.03)
+    assert found.exposed_share == pytest.approx(truth, abs=0.03)

@@ -3,6 +3,10 @@
 import copy
 from typing import Any
 
+import msgspec
+
+from tracelib.findings import Document
+
 START = 1_796_006_360_000_000_000
 
 
@@ -256,14 +260,24 @@ _FINDINGS: dict[str, Any] = {
 }
 
 
-def findings(**replaced: Any) -> dict[str, Any]:
-    """Return a copy to change."""
+def plain(**replaced: Any) -> dict[str, Any]:
+    """Return what findings.json holds, a copy to change."""
     return {**copy.deepcopy(_FINDINGS), **replaced}
 
 
-def everywhere(text: str) -> dict[str, Any]:
+def typed(document: dict[str, Any]) -> Document:
+    """Return it as the document that it is."""
+    return msgspec.convert(document, Document)
+
+
+def findings(**replaced: Any) -> Document:
+    """Return the document."""
+    return typed(plain(**replaced))
+
+
+def everywhere(text: str) -> Document:
     """Return findings in which every text that a trace or a person can choose is `text`."""
-    document = findings(title=text, ticket=text, parameters={text: [text]})
+    document = plain(title=text, ticket=text, parameters={text: [text]})
     for key in ("sentence", "why"):
         document["verdict"][key] = text if key == "sentence" else [text]
     document["window"]["why"] = text
@@ -284,4 +298,4 @@ def everywhere(text: str) -> dict[str, Any]:
     for finding in document["findings"]:
         finding.update(claim=text, why=text, disproof=text, advice=[text], verify=[text])
         finding["evidence"][0].update(who=text, what=text, value=text)
-    return document
+    return typed(document)

@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 
+from tests.report.example import findings
 from tracelib.options import Options
 from tracelib.report.redact import Redactor, trace
 from tracelib.schema import empty
@@ -184,24 +185,16 @@ def test_a_user_s_name_learned_from_a_path_is_removed_elsewhere():
 
 def test_parameters_and_titles_are_redacted_as_a_document():
     redactor = Redactor(hosts=["gpu17"])
-    document = {
-        "schema": "tracelib.findings/1",
-        "tool": {"name": "tracelib"},
-        "title": "gpu17 is slow",
-        "parameters": Options(rules="/home/alice/r.toml", roles={"alice@corp.example.com": "worker"}).shown(),
+    options = Options(rules="/home/alice/r.toml", roles={"alice@corp.example.com": "worker"})
+    redacted = redactor.document(findings(title="gpu17 is slow", parameters=options.shown()))
+    expected = {
+        "traces": ["starved"],
+        "roles": {"[email]": "worker"},
+        "rules": "r.toml",
+        "redact": True,
+        "cpu_bound": 0.15,
     }
-    assert redactor.document(document) == {
-        "schema": "tracelib.findings/1",
-        "tool": {"name": "tracelib"},
-        "title": "host-1 is slow",
-        "parameters": {
-            "traces": ["starved"],
-            "roles": {"[email]": "worker"},
-            "rules": "r.toml",
-            "redact": True,
-            "cpu_bound": 0.15,
-        },
-    }
+    assert redacted == findings(title="host-1 is slow", parameters=expected)
 
 
 @pytest.mark.parametrize(

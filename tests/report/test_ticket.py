@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.report.example import everywhere, findings
+from tests.report.example import everywhere, findings, plain, typed
 from tests.report.test_sections import HOSTILE
 from tracelib.report.run import Failure
 from tracelib.report.ticket import MAX_LINES, escaped, failed, summary
@@ -21,7 +21,7 @@ def test_verdict_first_then_numbers_then_table():
 
 
 def test_it_never_grows_beyond_a_ticket():
-    document = findings()
+    document = plain()
     document["findings"] = document["findings"] * 20
     document["abstained"] = document["abstained"] * 20
     document["devices"] = document["devices"] * 64
@@ -41,7 +41,7 @@ def test_it_never_grows_beyond_a_ticket():
     document["devices"][0]["causes"] = [
         {"cause": cause, "sub_cause": None, "cpu_state": "running", "ns": 1} for cause in every_cause
     ]
-    assert len(summary(document, "f" * 64, Failure(3, "ValueError", "x")).splitlines()) <= MAX_LINES
+    assert len(summary(typed(document), "f" * 64, Failure(3, "ValueError", "x")).splitlines()) <= MAX_LINES
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -28,7 +28,7 @@ def report(tmp_path):
     folder.mkdir()
     (folder / "report.html").write_text("<html>the report</html>")
     (folder / "summary.md").write_text(summary(findings(), "f" * 64))
-    (folder / "findings.json").write_text(json.dumps(findings()))
+    (folder / "findings.json").write_text(findings().to_json())
     (folder / "overview.png").write_bytes(b"\x89PNG\r\n\x1a\npicture")
     return folder
 

@@ -70,7 +70,7 @@ def case(defect: str, share: float, seed: int = 1) -> Case:
     """Return a run with that defect, read from its files and analysed."""
     run = simulate(defect, share, seed)
     results = run.results()
-    return Case(defect, share, run.truth, blamed(results), diagnose(results)["verdict"]["state"])
+    return Case(defect, share, run.truth, blamed(results), diagnose(results).verdict.state)
 
 
 def confusion(first: Iterable[Piece], second: Iterable[Piece]) -> Counter[tuple[Cause, Cause]]:

@@ -21,7 +21,7 @@ def _held_against_the_truth(run, tmp_path, **how):
     found = confusion(true.pieces, told.pieces)
     right = sum(ns for (cause, other), ns in found.items() if cause == other)
     assert right >= found.total() - MOMENTS * 2 * true.duration
-    assert diagnose(results)["verdict"]["state"] == verdict_of(true)
+    assert diagnose(results).verdict.state == verdict_of(true)
     return told
 
 
@@ -56,8 +56,8 @@ def test_whoever_took_the_cpu_is_named(tmp_path):
         folder.mkdir()
         run = simulate(defect, SHARE)
         document = diagnose(analyse(tracelib.load(run.write(folder))))
-        found = {finding["id"]: finding for finding in document["findings"]}
+        found = {finding.id: finding for finding in document.findings}
         by[defect] = found.get("tokenization_starves")
-        assert found["cpu_shortage"]["exposed_ns"] == pytest.approx(run.truth.by_cpu()["runnable"], rel=0.02)
+        assert found["cpu_shortage"].exposed_ns == pytest.approx(run.truth.by_cpu()["runnable"], rel=0.02)
     assert by["shortage"] is None
-    assert by["starvation"]["exposed_share"] == pytest.approx(SHARE, rel=0.15)
+    assert by["starvation"].exposed_share == pytest.approx(SHARE, rel=0.15)

@@ -57,7 +57,7 @@ def _unknown(cause):
 def test_what_a_source_told_becomes_unknown_not_something_else(tmp_path, defect, perf, dropped):
     whole = case(defect, SHARE)
     rest, document = _without(tmp_path, defect, perf, dropped)
-    abstained = {row["id"] for row in document["abstained"]}
+    abstained = {row.id for row in document.abstained}
     moved = {
         pair: ns
         for pair, ns in confusion(whole.blamed.pieces, rest.pieces).items()
@@ -72,24 +72,24 @@ def test_what_a_source_told_becomes_unknown_not_something_else(tmp_path, defect,
         return
     for rank in range(2):
         assert rest.by_cause(rank).total() == whole.blamed.by_cause(rank).total()
-    assert document["verdict"]["state"] in (whole.verdict, "insufficient")
+    assert document.verdict.state in (whole.verdict, "insufficient")
 
 
 def _a_missing_rank_is_said_to_be_missing(rest, document, abstained):
     """One rank's waiting cannot be told from transfer: it is a state of its own, and no longer counted as lost."""
-    assert rest.ranks == len(document["devices"]) == 1
+    assert rest.ranks == len(document.devices) == 1
     assert "straggler_rank" in abstained
-    assert document["devices"][0]["gpu_time_ns"]["collective_wait"] in (0, None)
+    assert document.devices[0].gpu_time_ns.collective_wait in (0, None)
 
 
 def test_without_scheduler_events_no_cpu_state_is_known(tmp_path):
     rest, document = _without(tmp_path, "shortage", NO_SCHED, [])
     assert set(rest.by_cpu()) == {"unknown"}
-    assert {"scheduling", "cpu_shortage", "quota_throttling"} <= {row["id"] for row in document["abstained"]}
-    assert all(row["reason"] and row["record_with"] for row in document["abstained"])
+    assert {"scheduling", "cpu_shortage", "quota_throttling"} <= {row.id for row in document.abstained}
+    assert all(row.reason and row.record_with for row in document.abstained)
 
 
 @pytest.mark.parametrize(("defect", "rule"), [("jit_compile", "run_time_compilation"), ("gc", "gc_pauses")])
 def test_what_only_samples_show_is_abstained_from_without_them(tmp_path, defect, rule):
     _, document = _without(tmp_path, defect, NO_SAMPLES, [])
-    assert rule in {row["id"] for row in document["abstained"]}
+    assert rule in {row.id for row in document.abstained}

@@ -92,7 +92,7 @@ def test_it_is_read_and_shown(toy_file, tmp_path, monkeypatch, cache):
 def test_it_joins_the_others_from_reading_to_findings_and_exports(toy_file, tmp_path):
     run = tracelib.load([toy_file, SAMPLE / "worker_TP0.pt.trace.json.gz", SAMPLE / "perf.txt.gz"])
     findings = diagnose(analyse(run))
-    assert [source["format"] for source in findings["sources"]] == ["toy", "torch_profiler", "perf"]
+    assert [source.format for source in findings.sources] == ["toy", "torch_profiler", "perf"]
     files = [file.path for file in sources.discovery.discover([toy_file, SAMPLE / "perf.txt.gz"]).traces]
     left = write_archive(run, files, tmp_path / "run.tar")
     assert not any("run.toy" in reason for reason in left)

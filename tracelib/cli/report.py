@@ -106,10 +106,10 @@ def _report(flags: argparse.Namespace) -> int:
     folder = flags.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {counted(len(options.traces), 'path')}, writing {folder} ...", file=sys.stderr)
     report = write_report(folder, options, timeout_s=flags.timeout)
-    verdict = None if report.findings is None else report.findings["verdict"]
-    if report.findings is not None and verdict is not None:
-        print(f"{verdict['state']} ({verdict['confidence']} confidence): {plain(verdict['sentence'])}")
-        errors = [row["message"] for row in report.findings["health"] if row["level"] == "error"]
+    verdict = report.findings.verdict if report.findings else None
+    if report.findings and verdict:
+        print(f"{verdict.state} ({verdict.confidence} confidence): {plain(verdict.sentence)}")
+        errors = [row.message for row in report.findings.health if row.level == "error"]
         if errors:
             more = f" ({len(errors) - 1} more under Trace health in the report)" if len(errors) > 1 else ""
             print(f"tracelib: parts of the recording are lost: {plain(errors[0])}{more}", file=sys.stderr)
@@ -121,7 +121,7 @@ def _report(flags: argparse.Namespace) -> int:
     if report.failure is not None:
         print(f"tracelib: a part failed: {plain(report.failure.one_line())}", file=sys.stderr)
         return PART_FAILED
-    return int(verdict is not None and verdict["state"] in failing)
+    return int(verdict is not None and verdict.state in failing)
 
 
 def default_folder(name: str) -> Path:

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelib.analyses.results import Results
+    from tracelib.findings import Document
 
 #: Groups that are not a process stand under numbers that no process has.
 HEADINGS = 2**31
 
 
-def write_chrome(results: Results, findings: Mapping[str, Any], target: Path) -> None:
+def write_chrome(results: Results, findings: Document, target: Path) -> None:
     """Write the run to `target`; `findings` is the document of `tracelib.findings.diagnose`.
 
     Times are microseconds, to the nanosecond, since `baseTimeNanoseconds`: as numbers since 1970 they would
@@ -43,7 +44,7 @@ class _Writer:
         self._pids: dict[Group, int] = {}
         self._tids: dict[tuple[int, str, int | None], int] = {}
 
-    def run(self, results: Results, findings: Mapping[str, Any]) -> None:
+    def run(self, results: Results, findings: Document) -> None:
         for track in tracks(results, findings):
             self._track(track)
         pid = self._pid(Group("Counters"))

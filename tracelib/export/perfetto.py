@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.analyses.results import Results
+    from tracelib.findings import Document
 
 #: All packets are of one sequence: interned names hold within one.
 SEQUENCE = 1
@@ -40,7 +41,7 @@ TIME_BYTES = 9
 BEGIN, END, COUNTER = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END, TrackEvent.TYPE_COUNTER
 
 
-def write_perfetto(results: Results, findings: Mapping[str, Any], target: Path) -> None:
+def write_perfetto(results: Results, findings: Document, target: Path) -> None:
     """Write the run to `target`; `findings` is the document of `tracelib.findings.diagnose`.
 
     Times are those of the aligned timeline, declared as REALTIME. Slices that cross each other on one thread,

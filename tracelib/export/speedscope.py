@@ -12,17 +12,18 @@ from tracelib.export.tracks import Layer, nested_layers, tracks
 from tracelib.words import role_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracelib.analyses.results import Results
+    from tracelib.findings import Document
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 #: The number of each frame, by its name and its file.
 Frames = dict[tuple[str, str | None], int]
 
 
-def write_speedscope(results: Results, findings: Mapping[str, Any], target: Path) -> None:
+def write_speedscope(results: Results, findings: Document, target: Path) -> None:
     """Write the run to `target`, in speedscope's own file format; `findings` is the document of `diagnose`.
 
     One sampled profile per role, its samples weighed by their period in the order of time; one evented
@@ -41,7 +42,7 @@ def write_speedscope(results: Results, findings: Mapping[str, Any], target: Path
     document = {
         "$schema": SCHEMA,
         "exporter": "tracelib",
-        "name": str(findings["title"]),
+        "name": findings.title,
         "shared": {"frames": shared},
         "profiles": profiles,
     }
@@ -89,7 +90,7 @@ def _chains(stacks: pl.DataFrame, frames: Frames) -> dict[int, list[int]]:
     return chains
 
 
-def _evented(results: Results, findings: Mapping[str, Any], frames: Frames) -> Iterator[dict[str, Any]]:
+def _evented(results: Results, findings: Document, frames: Frames) -> Iterator[dict[str, Any]]:
     for track in tracks(results, findings):
         name = f"{track.group.name}: {track.name}"
         for number, layer in enumerate(nested_layers(track.slices)):

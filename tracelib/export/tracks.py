@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelib.analyses.results import Results
+    from tracelib.findings import Document
     from tracelib.trace import Trace
 
 #: Ids of processes in a viewer must differ between hosts; Linux allows no pid beyond 2**22.
@@ -78,7 +79,7 @@ def first_ns(results: Results) -> int:
     return int(min([*starts, results.window.start_ns]))
 
 
-def tracks(results: Results, findings: Mapping[str, Any]) -> Iterator[Track]:
+def tracks(results: Results, findings: Document) -> Iterator[Track]:
     """Yield the tracks of a run in the order in which they are shown; `findings` is what `diagnose` gives."""
     yield from _findings(findings)
     arrows = launch_arrows(results.trace)
@@ -90,17 +91,17 @@ def _sorted(slices: pl.DataFrame) -> pl.DataFrame:
     return slices.sort("ts_ns", "dur_ns", descending=[False, True], maintain_order=True)
 
 
-def _findings(findings: Mapping[str, Any]) -> Iterator[Track]:
+def _findings(findings: Document) -> Iterator[Track]:
     schema = {"ts_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "who": pl.String, "value": pl.String}
-    for finding in findings["findings"]:
+    for finding in findings.findings:
         evidence = [
-            (row["ts_ns"], row["dur_ns"] or 0, row["what"], row["who"], _text(row["value"]))
-            for row in finding["evidence"]
-            if row["ts_ns"] is not None
+            (row.ts_ns, row.dur_ns or 0, row.what, row.who, _text(row.value))
+            for row in finding.evidence
+            if row.ts_ns is not None
         ]
         slices = pl.DataFrame(evidence, schema=schema, orient="row")
-        slices = slices.with_columns(claim=pl.lit(finding["claim"]))
-        yield Track(Group("Findings"), finding["id"], _sorted(slices))
+        slices = slices.with_columns(claim=pl.lit(finding.claim))
+        yield Track(Group("Findings"), finding.id, _sorted(slices))
 
 
 def _text(value: object) -> str | None:

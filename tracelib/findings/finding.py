@@ -41,19 +41,6 @@ WORTH_A_WORD_NS = 50_000
 class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of `findings.json`: its fields are the keys there, in the same order."""
 
-    # Until every reader uses attributes.
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.__struct_fields__
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return getattr(self, name, default)
-
-    def items(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in self.__struct_fields__]
-
 
 class Evidence(Part, frozen=True, kw_only=True):
     """One row of proof: when, how long, who, what, and how much."""

@@ -207,7 +207,7 @@ def _shortage(part: Shares, results: Results) -> str:
         )
     if part.starved >= 0.02:
         parts.append(
-            f"for {share(part.starved)} of the time the thread that a GPU waited for was ready to run but "
+            f"for {share(part.starved)} of the time the thread that a GPU waited for wanted a CPU while "
             f"{_cpus(results)}"
         )
     if parts:

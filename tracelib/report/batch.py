@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
 from tracelib.errors import BadParameter, TraceError, UnknownFormat
-from tracelib.report import numbers
+from tracelib.findings import figures, read
 from tracelib.report.pipeline import write_report
 from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
@@ -28,6 +28,7 @@ from tracelib.sources.files import head, sha256
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from tracelib.findings import Document
     from tracelib.options import Options
 
 SCHEMA = "tracelib.batch/1"
@@ -162,8 +163,7 @@ def _one(run: Path, name: str, output: Path, options: Options, timeout_s: int, *
     folder = output / name
     try:
         if resume and _same_files(folder, run):
-            findings = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
-            return entry_of(name, findings, resumed=True)
+            return entry_of(name, read((folder / "findings.json").read_bytes()), resumed=True)
         report = write_report(folder, replace(options, traces=[str(run)]), timeout_s=timeout_s)
     except (TraceError, OSError) as error:
         return Entry(name, error=str(error))
@@ -177,30 +177,28 @@ def _same_files(folder: Path, run: Path) -> bool:
     """Return whether the report in `folder` is of these very traces."""
     if not (folder / "findings.json").is_file() or not (folder / "report.html").is_file():
         return False
-    findings = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
-    made_of = {source["sha256"] for source in findings["sources"]}
+    made_of = {source.sha256 for source in read((folder / "findings.json").read_bytes()).sources}
     return made_of == {sha256(file.path) for file in discover([run]).traces}
 
 
-def entry_of(name: str, findings: Mapping[str, Any], *, error: str = "", resumed: bool = False) -> Entry:
+def entry_of(name: str, findings: Document, *, error: str = "", resumed: bool = False) -> Entry:
     """Return the entry of a run whose report is in the folder `name`."""
-    document = dict(findings)
-    gpu_time = document["window"]["duration_ns"] * len(numbers.devices(document))
-    cpu_known = numbers.known_cpu_state_ns(document) and gpu_time
-    causes = [row for row in numbers.cause_rows(document) if row.exposed_ns]
-    useful = numbers.median_of([device["useful_share"] for device in document["devices"] or ()])
+    gpu_time = findings.window.duration_ns * len(figures.devices(findings))
+    cpu_known = figures.known_cpu_state_ns(findings) and gpu_time
+    causes = [row for row in figures.cause_rows(findings) if row.exposed_ns]
+    useful = figures.median_of([device.useful_share for device in findings.devices or ()])
     return Entry(
         name,
         report=f"{name}/report.html",
-        state=document["verdict"]["state"],
-        confidence=document["verdict"]["confidence"],
-        sentence=document["verdict"]["sentence"],
-        host_share=numbers.median_of(list(numbers.exposed_host_shares(document))),
-        shortage_share=numbers.cpu_shortage_ns(document) / gpu_time if cpu_known else None,
-        lost_share=numbers.median_of(list(numbers.lost_shares(document))),
+        state=findings.verdict.state,
+        confidence=findings.verdict.confidence,
+        sentence=findings.verdict.sentence,
+        host_share=figures.median_of(figures.exposed_host_shares(findings)),
+        shortage_share=figures.cpu_shortage_ns(findings) / gpu_time if cpu_known else None,
+        lost_share=figures.median_of(figures.lost_shares(findings)),
         useful_share=useful,
         top_cause=causes[0].cause if causes else None,
-        window_ns=document["window"]["duration_ns"],
+        window_ns=findings.window.duration_ns,
         error=error,
         resumed=resumed,
     )

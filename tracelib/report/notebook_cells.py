@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tracelib.analyses.results import analyse
 from tracelib.companions import companions
 from tracelib.errors import TraceError
+from tracelib.findings import validate
 from tracelib.loading import load
 from tracelib.manifest import manifest_of
 from tracelib.options import Options, name_of, seconds
@@ -19,11 +22,11 @@ from tracelib.report import redact as redaction
 from tracelib.report.notebooks import located
 from tracelib.report.sections.render import Section, render
 from tracelib.report.sections.tables import picture
-from tracelib.report.validate import validate
 from tracelib.words import duration
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
+    from tracelib.findings import Document
     from tracelib.trace import Trace
 
 #: Under this type a report notebook carries its findings and its picture, for whoever renders it.
@@ -103,7 +106,7 @@ class Outcome:
         return {OUTCOME: self.parts, "text/html": ""}
 
 
-def record(findings: dict[str, Any]) -> Outcome:
+def record(findings: Document) -> Outcome:
     """Return what makes the notebook's cell carry the findings.
 
     Raises
@@ -115,7 +118,7 @@ def record(findings: dict[str, Any]) -> Outcome:
     problems = validate(findings)
     if problems:
         raise TraceError(f"the findings contradict themselves, please report this: {'; '.join(problems)}")
-    return Outcome({"findings": findings})
+    return Outcome({"findings": msgspec.to_builtins(findings)})
 
 
 def can_draw() -> bool:

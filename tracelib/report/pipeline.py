@@ -11,13 +11,15 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
-import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
+
 from tracelib.errors import TraceError
+from tracelib.findings import Document
 from tracelib.report import redact, ticket
 from tracelib.report.bundle import whole_folder
 from tracelib.report.exporter import TraceReport
@@ -38,7 +40,7 @@ class Report:
     """What was written; `findings` is None if the notebook failed before it had any."""
 
     folder: Path
-    findings: dict[str, Any] | None
+    findings: Document | None
     failure: Failure | None = field(default=None)
 
 
@@ -71,8 +73,15 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
         write_notebook(node, made / "root_cause.ipynb")
         page, _ = TraceReport().from_notebook_node(_without_outcome(node))  # type: ignore[no-untyped-call]
         (made / "report.html").write_text(page, encoding="utf-8")
-        _write_outcome(made, outcome, failure, hashlib.sha256(page.encode()).hexdigest())
-    return Report(folder, outcome.get("findings"), ran.failure)
+        findings = convert(outcome["findings"], Document) if "findings" in outcome else None
+        digest = hashlib.sha256(page.encode()).hexdigest()
+        comment = ticket.summary(findings, digest, failure) if findings else ticket.failed(failure, digest)
+        (made / "summary.md").write_text(comment, encoding="utf-8")
+        if findings:
+            (made / "findings.json").write_text(findings.to_json(), encoding="utf-8")
+        if "overview_png" in outcome:
+            (made / "overview.png").write_bytes(base64.b64decode(outcome["overview_png"]))
+    return Report(folder, findings, ran.failure)
 
 
 def _clean_failure(failure: Failure | None, redactor: redact.Redactor | None) -> Failure | None:
@@ -100,20 +109,6 @@ def _as_typed(message: str, names: Mapping[str, str]) -> str:
     for name in sorted(names, key=len, reverse=True):
         message = message.replace(name, names[name])
     return message
-
-
-def _write_outcome(made: Path, outcome: dict[str, Any], failure: Failure | None, digest: str) -> None:
-    if "findings" in outcome:
-        text = json.dumps(outcome["findings"], indent=1, ensure_ascii=False, allow_nan=False)
-        (made / "findings.json").write_text(text + "\n", encoding="utf-8")
-    (made / "summary.md").write_text(
-        ticket.summary(outcome["findings"], digest, failure)
-        if "findings" in outcome
-        else ticket.failed(failure, digest),
-        encoding="utf-8",
-    )
-    if "overview_png" in outcome:
-        (made / "overview.png").write_bytes(base64.b64decode(outcome["overview_png"]))
 
 
 def _outcome(node: NotebookNode) -> dict[str, Any]:

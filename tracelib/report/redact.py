@@ -13,7 +13,10 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
+
+from tracelib.findings.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -128,10 +131,11 @@ class Redactor:
             return [self.anything(item) for item in value]
         return value
 
-    def document(self, findings: dict[str, Any]) -> dict[str, Any]:
+    def document(self, findings: Document) -> Document:
         """Return a findings document with every text in it redacted, but for the file's own fixed words."""
-        fixed = ("schema", "tool", "generated_utc")
-        return {name: value if name in fixed else self.anything(value) for name, value in findings.items()}
+        parts = msgspec.to_builtins(findings)
+        fixed = {name: parts[name] for name in ("schema", "tool", "generated_utc")}
+        return msgspec.convert({**self.anything(parts), **fixed}, Document)
 
     @property
     def counts(self) -> Counter[str]:

@@ -7,18 +7,17 @@ links, mentions or issue references.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tracelib.report import numbers
+from tracelib.findings import figures
 from tracelib.report.sections.answer import three_figures
 from tracelib.words import cause_name, counted, duration, plain, sentence, share, verdict_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tracelib.findings import Document, Evidence, Finding
     from tracelib.report.run import Failure
-
-Findings = dict[str, Any]
 
 MAX_LINES = 30
 CAUSE_ROWS = 5
@@ -33,7 +32,7 @@ _ESCAPE = re.compile(r"\\(.)")
 _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 
 
-def summary(findings: Findings, report_sha256: str | None = None, failure: Failure | None = None) -> str:
+def summary(findings: Document, report_sha256: str | None = None, failure: Failure | None = None) -> str:
     """Return the Markdown: verdict, three numbers, causes, top findings, unknowns, what was measured."""
     blocks = [
         _head(findings),
@@ -83,19 +82,19 @@ def escaped(text: object, limit: int = CHARACTERS) -> str:
     return re.sub(r"^([-+#=]|\d+(?=[.)](?:\s|$)))", r"\\\1", broken)
 
 
-def _head(findings: Findings) -> list[str]:
-    verdict = findings["verdict"]
-    ticket = f"{escaped(findings['ticket'], 40)}: " if findings["ticket"] else ""
-    state = escaped(sentence(verdict_name(verdict["state"])))
+def _head(findings: Document) -> list[str]:
+    verdict = findings.verdict
+    ticket = f"{escaped(findings.ticket, 40)}: " if findings.ticket else ""
+    state = escaped(sentence(verdict_name(verdict.state)))
     return [
-        f"### {ticket}{escaped(findings['title'], 120)}",
+        f"### {ticket}{escaped(findings.title, 120)}",
         "",
-        f"**{state}** ({escaped(verdict['confidence'])} confidence). {escaped(verdict['sentence'], 500)}",
+        f"**{state}** ({escaped(verdict.confidence)} confidence). {escaped(verdict.sentence, 500)}",
     ]
 
 
-def _causes(findings: Findings) -> list[str]:
-    rows = [row for row in numbers.cause_rows(findings) if row.exposed_ns]
+def _causes(findings: Document) -> list[str]:
+    rows = [row for row in figures.cause_rows(findings) if row.exposed_ns]
     if not rows:
         return []
     lines = [
@@ -123,17 +122,17 @@ def _cells(*cells: str) -> str:
     return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
 
 
-def _findings(findings: Findings) -> list[str]:
-    return [line for finding in findings["findings"][:FINDINGS] for line in _finding(finding)]
+def _findings(findings: Document) -> list[str]:
+    return [line for finding in findings.findings[:FINDINGS] for line in _finding(finding)]
 
 
-def _finding(finding: dict[str, Any]) -> Sequence[str]:
-    cost = "" if finding["exposed_share"] is None else f", {share(finding['exposed_share'])} of the window"
-    if finding["gain_share"] is not None:
-        cost = f", gain up to {share(finding['gain_share'])} of the window"
-    lines = [f"- **{escaped(finding['claim'])}** ({escaped(finding['confidence'])} confidence{cost})"]
-    proof = "; ".join(_evidence(row) for row in finding["evidence"][:2])
-    advice = escaped(finding["advice"][0]) if finding["advice"] else ""
+def _finding(finding: Finding) -> Sequence[str]:
+    cost = "" if finding.exposed_share is None else f", {share(finding.exposed_share)} of the window"
+    if finding.gain_share is not None:
+        cost = f", gain up to {share(finding.gain_share)} of the window"
+    lines = [f"- **{escaped(finding.claim)}** ({escaped(finding.confidence)} confidence{cost})"]
+    proof = "; ".join(_evidence(row) for row in finding.evidence[:2])
+    advice = escaped(finding.advice[0]) if finding.advice else ""
     second = " ".join(
         part
         for part in (
@@ -146,38 +145,36 @@ def _finding(finding: dict[str, Any]) -> Sequence[str]:
     return [*lines, f"  {second}"] if second else lines
 
 
-def _first(finding: dict[str, Any]) -> str:
+def _first(finding: Finding) -> str:
     """Return why the first finding stands first; the others follow from it."""
-    return escaped(finding["place"]) if finding["place"].startswith("First") else ""
+    return escaped(finding.place) if finding.place.startswith("First") else ""
 
 
-def _evidence(row: dict[str, Any]) -> str:
-    who = f"{row['who']}: " if row["who"] else ""
-    value = "" if row["value"] is None else f" = {row['value']}"
-    return escaped(f"{who}{row['what']}{value}", 140)
+def _evidence(row: Evidence) -> str:
+    who = f"{row.who}: " if row.who else ""
+    value = "" if row.value is None else f" = {row.value}"
+    return escaped(f"{who}{row.what}{value}", 140)
 
 
-def _unknown(findings: Findings) -> list[str]:
-    names = [escaped(str(row["id"]).replace("_", " "), 40) for row in findings["abstained"]]
+def _unknown(findings: Document) -> list[str]:
+    names = [escaped(row.id.replace("_", " "), 40) for row in findings.abstained]
     if not names:
         return []
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return [f"Not known from these files: {', '.join(names[:6])}{more}. The report says how to record it."]
 
 
-def _measured(findings: Findings, report_sha256: str | None) -> list[str]:
-    window, tool = findings["window"], findings["tool"]
-    formats = sorted({str(source["format"]).replace("_", " ") for source in findings["sources"]})
-    counts = {
-        level: sum(row["level"] == level for row in findings["health"]) for level in ("error", "warning")
-    }
+def _measured(findings: Document, report_sha256: str | None) -> list[str]:
+    window, tool = findings.window, findings.tool
+    formats = sorted({source.format.replace("_", " ") for source in findings.sources})
+    counts = {level: sum(row.level == level for row in findings.health) for level in ("error", "warning")}
     worst = " and ".join(counted(count, level) for level, count in counts.items() if count)
     health = f" {worst} on the traces' health." if worst else ""
     report = f" Report: report.html, sha256 {report_sha256}." if report_sha256 else ""
-    files = counted(len(findings["sources"]), "file")
-    made = f"{escaped(tool['name'])} {escaped(tool['version'])}"
+    files = counted(len(findings.sources), "file")
+    made = f"{escaped(tool.name)} {escaped(tool.version)}"
     line = (
-        f"Measured over {duration(window['duration_ns'])} ({escaped(window['why'])}) from {files} "
+        f"Measured over {duration(window.duration_ns)} ({escaped(window.why)}) from {files} "
         f"({escaped(', '.join(formats))}) by {made}.{health}{report}"
     )
     return [line]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tracelib.report import numbers
+from tracelib.findings import Document, Finding, Verdict, figures
 from tracelib.report.sections.render import Section, render
 from tracelib.words import NOT_KNOWN, cause_name, duration, share, verdict_name
 
-Findings = dict[str, Any]
 #: Head, value, what it means.
 Figure = tuple[str, str, str]
 
@@ -17,45 +14,45 @@ LEAST_COLLECTIVE = 0.005
 NO_GPU = "no GPU operation was recorded"
 
 
-def verdict(findings: Findings) -> Section:
+def verdict(findings: Document) -> Section:
     """Return the title, the verdict in a sentence, how sure it is, what to fix first, and the reasons."""
-    answer = findings["verdict"]
-    text = f"{verdict_name(answer['state'])} ({answer['confidence']} confidence): {answer['sentence']}"
+    answer = findings.verdict
+    text = f"{verdict_name(answer.state)} ({answer.confidence} confidence): {answer.sentence}"
     return Section(render("verdict", findings=findings), text)
 
 
-def three_numbers(findings: Findings) -> Section:
+def three_numbers(findings: Document) -> Section:
     """Return the three numbers that matter, as cards."""
-    figures = three_figures(findings)
+    cards = three_figures(findings)
     return Section(
-        render("numbers", figures=figures), "; ".join(f"{head}: {value}" for head, value, _ in figures)
+        render("numbers", figures=cards), "; ".join(f"{head}: {value}" for head, value, _ in cards)
     )
 
 
-def three_figures(findings: Findings) -> tuple[Figure, Figure, Figure]:
+def three_figures(findings: Document) -> tuple[Figure, Figure, Figure]:
     """Return the three numbers: what the host took, how full the GPUs really were, what CPUs were short."""
     return _host(findings), _gpu(findings), _third(findings)
 
 
-def _host(findings: Findings) -> Figure:
+def _host(findings: Document) -> Figure:
     head = "GPU time lost to the host"
-    shares = numbers.exposed_host_shares(findings)
+    shares = figures.exposed_host_shares(findings)
     if not shares:
         return head, NOT_KNOWN, NO_GPU
-    window = duration(findings["window"]["duration_ns"])
-    lost = share(numbers.median_of(list(numbers.lost_shares(findings))))
+    window = duration(findings.window.duration_ns)
+    lost = share(figures.median_of(figures.lost_shares(findings)))
     meaning = f"of the {window} window, median GPU; lost for any reason: {lost}"
-    return head, share(numbers.median_of(list(shares))), meaning
+    return head, share(figures.median_of(shares)), meaning
 
 
-def _gpu(findings: Findings) -> Figure:
-    devices = findings["devices"] or ()
-    useful = numbers.median_of([device["useful_share"] for device in devices])
-    busy = numbers.median_of([device["busy_share"] for device in devices])
+def _gpu(findings: Document) -> Figure:
+    devices = findings.devices or ()
+    useful = figures.median_of([device.useful_share for device in devices])
+    busy = figures.median_of([device.busy_share for device in devices])
     if busy is None:
         return "GPU doing useful work", NOT_KNOWN, NO_GPU
-    collective = [device["gpu_time_ns"]["collective"] for device in devices]
-    apart = numbers.median_of([ns / findings["window"]["duration_ns"] for ns in collective])
+    collective = [device.gpu_time_ns.collective for device in devices]
+    apart = figures.median_of([ns / findings.window.duration_ns for ns in collective])
     if apart is not None and apart >= LEAST_COLLECTIVE:
         doubt = f"{share(apart)} more in collectives, where waiting cannot be told from transfer"
         shown = f"{doubt}; monitoring shows {share(busy)} busy"
@@ -68,14 +65,14 @@ def _gpu(findings: Findings) -> Figure:
     return "GPU doing useful work", share(useful), shown
 
 
-def _third(findings: Findings) -> Figure:
-    requests = findings["requests"]
-    ttft = (requests or {}).get("ttft_ns") or {}
-    first_token = ttft.get("p50")
-    if numbers.known_cpu_state_ns(findings):
-        gpu_time = findings["window"]["duration_ns"] * len(numbers.devices(findings))
-        short = numbers.cpu_shortage_ns(findings)
-        stopped = numbers.cpu_shortage_ns(findings, {"throttled"})
+def _third(findings: Document) -> Figure:
+    requests = findings.requests
+    ttft = requests.ttft_ns if requests else None
+    first_token = ttft.p50 if ttft else None
+    if figures.known_cpu_state_ns(findings):
+        gpu_time = findings.window.duration_ns * len(figures.devices(findings))
+        short = figures.cpu_shortage_ns(findings)
+        stopped = figures.cpu_shortage_ns(findings, {"throttled"})
         no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
         meaning = (
             "of the window, all GPUs: lost while the thread to blame was ready and did not run "
@@ -84,60 +81,60 @@ def _third(findings: Findings) -> Figure:
         if first_token is not None:
             meaning += f"; time to first token p50 {duration(first_token)}"
         return "CPU shortage", share(short / gpu_time), meaning
-    if first_token is not None:
-        meaning = f"p95 {duration(ttft.get('p95'))}, {requests['count']} requests"
+    if requests and ttft and first_token is not None:
+        meaning = f"p95 {duration(ttft.p95)}, {requests.count} requests"
         return "Time to first token, p50", duration(first_token), meaning
-    if not findings["devices"]:
+    if not findings.devices:
         return "CPU shortage", NOT_KNOWN, f"{NO_GPU} that it could have held up"
     return "CPU shortage", NOT_KNOWN, "that takes wake-up events of the scheduler"
 
 
-def causes_table(findings: Findings) -> Section:
+def causes_table(findings: Document) -> Section:
     """Return the causes of lost GPU time, exposed time first, all host time of that kind beside it."""
-    if not numbers.devices(findings):
+    if not figures.devices(findings):
         return _empty("The causes are not known: no GPU operation was recorded.", "causes: not known")
-    rows = [row for row in numbers.cause_rows(findings) if row.exposed_ns or row.total_ns]
+    rows = [row for row in figures.cause_rows(findings) if row.exposed_ns or row.total_ns]
     text = "; ".join(f"{cause_name(row.cause)} {duration(row.exposed_ns)}" for row in rows)
     return Section(render("causes", rows=rows), text)
 
 
-def findings_list(findings: Findings) -> Section:
+def findings_list(findings: Document) -> Section:
     """Return the findings, what to fix first on top: claim, gain, evidence, advice, check, disproof."""
-    if not findings["findings"]:
+    if not findings.findings:
         return _empty("No rule found anything to report in this window.", "no findings")
-    start_ns = findings["window"]["start_ns"]
-    articles = [finding_article(finding, start_ns) for finding in findings["findings"]]
+    start_ns = findings.window.start_ns
+    articles = [finding_article(finding, start_ns) for finding in findings.findings]
     return Section(
         "".join(article.html for article in articles), "; ".join(article.text for article in articles)
     )
 
 
-def finding_article(finding: dict[str, Any], start_ns: int) -> Section:
+def finding_article(finding: Finding, start_ns: int) -> Section:
     """Return one finding; times of its evidence are after `start_ns`."""
-    return Section(render("finding", finding=finding, start_ns=start_ns), str(finding["claim"]))
+    return Section(render("finding", finding=finding, start_ns=start_ns), finding.claim)
 
 
-def abstained(findings: Findings) -> Section:
+def abstained(findings: Document) -> Section:
     """Return what could not be known, why, and the command that records it; one row per reason."""
-    rows = findings["abstained"]
+    rows = findings.abstained
     if not rows:
         return _empty("Nothing: these files answer every question that this report asks.", "nothing")
     questions: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        ids = questions.setdefault((row["reason"], row["record_with"]), [])
-        ids.append(str(row["id"]).replace("_", " "))
-    text = "; ".join(f"{row['id']}: {row['reason']}" for row in rows)
+        ids = questions.setdefault((row.reason, row.record_with), [])
+        ids.append(row.id.replace("_", " "))
+    text = "; ".join(f"{row.id}: {row.reason}" for row in rows)
     return Section(render("abstained", questions=questions.items()), text)
 
 
-def shown(part: dict[str, Any], start_ns: int) -> Section:
+def shown(part: Document | Finding | Verdict, start_ns: int) -> Section:
     """Return what a cell in Jupyter shows of the whole document, of a finding or of a verdict."""
-    if "findings" in part:
+    if isinstance(part, Document):
         sections = [show(part) for show in (verdict, three_numbers, causes_table, findings_list)]
         return Section("".join(section.html for section in sections), sections[0].text)
-    if "claim" in part:
+    if isinstance(part, Finding):
         return finding_article(part, start_ns)
-    return Section(render("verdict_alone", verdict=part), str(part["sentence"]))
+    return Section(render("verdict_alone", verdict=part), part.sentence)
 
 
 def _empty(sentence: str, text: str) -> Section:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from tracelib.report import numbers
+from tracelib.findings import figures
 from tracelib.report.sections.render import Section, render
 from tracelib.words import CPU_STATES, GPU_STATES
 
 if TYPE_CHECKING:
     import polars as pl
 
-Findings = dict[str, Any]
+    from tracelib.findings.document import Device, Document, RoleStates
 
 #: The order in which a request meets the server's roles.
 SERVER = ("api_server", "engine", "worker")
@@ -32,28 +32,28 @@ LEVELS = {"error": "Error", "warning": "Warning", "info": "Note"}
 LOSSES = {"declared": "declared", "detected": "detected", "skipped_bytes": "bytes unreadable"}
 
 
-def per_rank_table(findings: Findings) -> Section:
+def per_rank_table(findings: Document) -> Section:
     """Return each device's time by state (they add up to the window) and the largest causes of its loss."""
-    devices = findings["devices"] or []
+    devices = findings.devices or []
     if not devices:
         return Section(render("empty", sentence="No GPU operation was recorded."), "no devices")
     # Where one rank alone was recorded, transfer and wait cannot be told apart.
-    alone = any(device["gpu_time_ns"].get("collective") for device in devices)
-    window_ns = findings["window"]["duration_ns"]
+    alone = any(device.gpu_time_ns.collective for device in devices)
+    window_ns = findings.window.duration_ns
     html = render(
         "ranks",
         devices=[(device, _largest_causes(device, window_ns)) for device in devices],
         states=[state for state in GPU_STATES if alone or state != "collective"],
         window_ns=window_ns,
-        several_hosts=len({device["host"] for device in devices}) > 1,
+        several_hosts=len({device.host for device in devices}) > 1,
     )
     return Section(html, f"{len(devices)} devices")
 
 
-def _largest_causes(device: dict[str, Any], window_ns: int) -> list[tuple[str, float]]:
+def _largest_causes(device: Device, window_ns: int) -> list[tuple[str, float]]:
     by_cause: Counter[str] = Counter()
-    for row in device["causes"] or ():
-        by_cause[row["cause"]] += row["ns"]
+    for row in device.causes or ():
+        by_cause[row.cause] += row.ns
     return [(cause, ns / window_ns) for cause, ns in by_cause.most_common(2) if ns and window_ns]
 
 
@@ -66,38 +66,38 @@ class Role:
     shortage: float | None
 
 
-def per_role_table(findings: Findings) -> Section:
+def per_role_table(findings: Document) -> Section:
     """Return, per role of the server, its threads' scheduler states and where its CPU time went."""
-    roles = _roles((findings["scheduling"] or {}).get("threads") or [])
-    rows = findings["cpu_time"] or []
-    large = [row for row in rows if row["share"] is None or row["share"] >= LEAST_SHARE]
+    roles = _roles(findings.scheduling.threads if findings.scheduling else [])
+    rows = findings.cpu_time or []
+    large = [row for row in rows if row.share is None or row.share >= LEAST_SHARE]
     html = render(
         "roles",
         roles=roles,
-        quota=findings["quota"],
-        cpu_time=sorted(large, key=lambda row: (*_server_first(row["role"]), -(row["cpu_ns"] or 0))),
+        quota=findings.quota,
+        cpu_time=sorted(large, key=lambda row: (*_server_first(row.role), -(row.cpu_ns or 0))),
         smaller=len(rows) - len(large),
         least_share=LEAST_SHARE,
     )
-    return Section(html, "roles" if roles or rows or findings["quota"] else "roles: not known")
+    return Section(html, "roles" if roles or rows or findings.quota else "roles: not known")
 
 
-def _roles(threads: list[dict[str, Any]]) -> list[Role]:
+def _roles(threads: list[RoleStates]) -> list[Role]:
     """Return the roles as a request meets them, then those outside the server; without the kernel's own."""
     sums: dict[str | None, dict[str, int | None]] = {}
     for thread in threads:
-        if thread["role"] == "system":
+        if thread.role == "system":
             continue
-        ns = sums.setdefault(thread["role"], dict.fromkeys(CPU_STATES))
+        ns = sums.setdefault(thread.role, dict.fromkeys(CPU_STATES))
         for state in CPU_STATES:
-            more = thread[f"{state}_ns"]
+            more = getattr(thread, f"{state}_ns")
             if more is not None:
                 ns[state] = (ns[state] or 0) + more
     return [_role(role, sums[role]) for role in sorted(sums, key=_server_first)]
 
 
 def _role(name: str | None, ns: dict[str, int | None]) -> Role:
-    short = sum(ns[state] or 0 for state in numbers.SHORTAGE)
+    short = sum(ns[state] or 0 for state in figures.SHORTAGE)
     wanted = short + (ns["running"] or 0)
     return Role(name, ns, short / wanted if wanted and ns["runnable"] is not None else None)
 
@@ -106,45 +106,45 @@ def _server_first(role: str | None) -> tuple[int, str]:
     return (SERVER.index(role) if role in SERVER else len(SERVER), role or "unknown")
 
 
-def request_parts_table(findings: Findings) -> Section:
+def request_parts_table(findings: Document) -> Section:
     """Return what the time to first token consists of, where requests can be told apart."""
-    requests = findings["requests"]
-    if not requests or not requests["parts"]:
+    requests = findings.requests
+    if not requests or not requests.parts:
         # The chart's place says why; the same sentence twice helps nobody.
         return Section("", "requests: not known")
     return Section(render("requests", requests=requests), "requests")
 
 
-def capacity_table(findings: Findings) -> Section:
+def capacity_table(findings: Document) -> Section:
     """Return the estimates of the cores that the server needs; what cannot be told says why."""
-    capacity = findings["capacity"]
-    if capacity is None or not capacity["estimates"]:
+    capacity = findings.capacity
+    if capacity is None or not capacity.estimates:
         return Section("", "cores: not known")
-    estimates = capacity["estimates"]
+    estimates = capacity.estimates
     return Section(render("capacity", estimates=estimates), f"{len(estimates)} estimates of the cores needed")
 
 
-def health(findings: Findings) -> Section:
+def health(findings: Document) -> Section:
     """Return the sources, how their clocks were tied, what they lost, and every remark on their state."""
     order = list(LEVELS)
     worst_first = sorted(
-        findings["health"], key=lambda row: order.index(row["level"]) if row["level"] in order else len(order)
+        findings.health, key=lambda row: order.index(row.level) if row.level in order else len(order)
     )
     html = render(
-        "health", sources=findings["sources"], remarks=worst_first, ties=TIES, levels=LEVELS, losses=LOSSES
+        "health", sources=findings.sources, remarks=worst_first, ties=TIES, levels=LEVELS, losses=LOSSES
     )
-    return Section(html, "; ".join(f"{row['level']}: {row['message']}" for row in worst_first))
+    return Section(html, "; ".join(f"{row.level}: {row.message}" for row in worst_first))
 
 
-def method(findings: Findings) -> Section:
+def method(findings: Document) -> Section:
     """Return how the figures are defined and which window they are about."""
-    return Section(render("method", window=findings["window"]), str(findings["window"]["why"]))
+    return Section(render("method", window=findings.window), findings.window.why)
 
 
-def footer(findings: Findings) -> Section:
+def footer(findings: Document) -> Section:
     """Return what made this report from what: version, time, parameters, files and their checksums."""
-    tool = findings["tool"]
-    text = f"{tool['name']} {tool['version']}, {findings['generated_utc']}"
+    tool = findings.tool
+    text = f"{tool.name} {tool.version}, {findings.generated_utc}"
     return Section(render("footer", findings=findings), text)
 
 

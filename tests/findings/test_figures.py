@@ -2,32 +2,32 @@
 
 import pytest
 
-from tests.report.example import findings
-from tracelib.report import numbers
+from tests.report.example import findings, plain, typed
+from tracelib.findings import figures
 from tracelib.report.sections import three_figures
 
 
 def test_only_causes_on_the_host_count():
     # rank 0: 150 + 50 + 100 of 1000 µs (not: upstream not recorded, imbalance, unattributed); rank 1: 400 of 1000
-    assert numbers.exposed_host_shares(findings()) == [0.3, 0.4]
+    assert figures.exposed_host_shares(findings()) == [0.3, 0.4]
     head, value, meaning = three_figures(findings())[0]
     assert (head, value) == ("GPU time lost to the host", "35 %")
     assert "lost for any reason: 40 %" in meaning
 
 
 def test_cpu_shortage_is_runnable_and_throttled():
-    assert numbers.cpu_shortage_ns(findings()) == 50_000 + 400_000
+    assert figures.cpu_shortage_ns(findings()) == 50_000 + 400_000
     assert three_figures(findings())[2][:2] == ("CPU shortage", "22 %")
 
 
 def test_without_scheduler_events_the_third_number_is_the_first_token_or_not_known():
-    document = findings()
+    document = plain()
     for device in document["devices"]:
         for cause in device["causes"]:
             cause["cpu_state"] = "unknown"
-    assert three_figures(document)[2][:2] == ("Time to first token, p50", "90.0 ms")
+    assert three_figures(typed(document))[2][:2] == ("Time to first token, p50", "90.0 ms")
     document["requests"] = None
-    assert three_figures(document)[2][1] == "not known"
+    assert three_figures(typed(document))[2][1] == "not known"
 
 
 def test_without_a_gpu_nothing_is_zero():
@@ -37,7 +37,7 @@ def test_without_a_gpu_nothing_is_zero():
 
 
 def test_causes_are_summed_over_devices_the_most_exposed_first_the_unattributed_last():
-    rows = numbers.cause_rows(findings())
+    rows = figures.cause_rows(findings())
     assert [(row.cause, row.exposed_ns) for row in rows] == [
         ("kernel_launch", 600_000),
         ("tokenization", 100_000),

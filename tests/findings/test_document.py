@@ -1,0 +1,124 @@
+"""The contract of findings.json: its shape by the shipped schema, its sums by arithmetic."""
+
+import copy
+import json
+import pickle
+
+import jsonschema
+import msgspec
+import pytest
+
+from tests.conftest import ROOT
+from tests.report.example import findings, plain, typed
+from tracelib import analyse, load
+from tracelib.findings import diagnose, read, schema, validate
+from tracelib.report import sections
+
+CHECK = jsonschema.Draft202012Validator(schema())
+PARTS = [
+    "devices",
+    "host_time",
+    "cpu_time",
+    "launches",
+    "collectives",
+    "ipc",
+    "scheduling",
+    "requests",
+    "capacity",
+]
+
+
+def complaints(document):
+    return [error.json_path for error in CHECK.iter_errors(document)]
+
+
+def test_the_schema_itself_is_sound_and_takes_the_example():
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert complaints(plain()) == []
+    assert validate(findings()) == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_cannot_be_computed_is_null(part):
+    assert complaints(plain(**{part: None})) == []
+    assert validate(findings(**{part: None})) == []
+
+
+@pytest.mark.parametrize("part", [*PARTS, "verdict", "window", "abstained", "health"])
+def test_no_part_may_be_left_out(part):
+    document = plain()
+    del document[part]
+    assert complaints(document)
+    with pytest.raises(msgspec.ValidationError, match=f"missing required field `{part}`"):
+        read(json.dumps(document))
+
+
+def test_nothing_may_be_added():
+    assert complaints(plain(extra=1))
+    with pytest.raises(msgspec.ValidationError, match="unknown field `extra`"):
+        read(json.dumps(plain(extra=1)))
+    document = plain()
+    document["devices"][0]["temperature"] = 80
+    assert complaints(document) == ["$.devices"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda d: d["window"].update(duration_ns=999_999),
+            "window: end - start is 1000000 ns, duration_ns says 999999",
+        ),
+        (
+            lambda d: d["devices"][0]["gpu_time_ns"].update(idle=300_001),
+            "devices[0]: states add up to 1000001 ns, the window is 1000000",
+        ),
+        (
+            lambda d: d["devices"][1].update(lost_ns=1),
+            "devices[1]: lost_ns is 1, idle and collective wait make 400000",
+        ),
+        (lambda d: d["devices"][1]["causes"].clear(), "devices[1]: causes add up to 0 ns, lost_ns is 400000"),
+        (
+            lambda d: d["sources"][0].update(file="/data/a.json"),
+            "sources[0]: '/data/a.json' is a path, not a file's name",
+        ),
+    ],
+)
+def test_each_sum_that_is_off_is_named(change, said):
+    document = plain()
+    change(document)
+    assert said in validate(typed(document))
+
+
+def test_one_nanosecond_is_enough():
+    document = plain()
+    document["devices"][0]["causes"][0]["ns"] += 1
+    assert validate(typed(document)) == ["devices[0]: causes add up to 400001 ns, lost_ns is 400000"]
+
+
+def test_what_is_written_is_what_is_read():
+    assert json.loads(findings().to_json()) == plain()
+    assert list(json.loads(findings().to_json())) == list(schema()["properties"])
+    assert read(findings().to_json()) == findings()
+
+
+# -------------------- as Jupyter shows it
+def test_the_document_the_verdict_and_a_finding_show_themselves():
+    document = findings()
+    page = document._repr_html_()
+    assert sections.verdict(document).html in page
+    assert sections.findings_list(document).html in page
+    assert document.findings[0]._repr_html_() in page  # with the same times after the window's start
+    shown = msgspec.structs.replace(document.verdict, sentence="<b>x</b>")._repr_html_()
+    assert "&lt;b&gt;x" in shown
+    assert "high confidence" in shown
+
+
+def test_what_diagnose_returns_is_such_a_document():
+    made = diagnose(analyse(load(ROOT / "sample_traces" / "launch_nsys")))
+    for part in (made, made.verdict, *made.findings):
+        assert part._repr_html_().startswith("<")
+    assert made.findings
+    assert complaints(json.loads(made.to_json())) == []
+    assert read(made.to_json()) == made
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made

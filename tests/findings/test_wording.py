@@ -44,7 +44,7 @@ def test_the_verdict_names_compilation_apart_from_launching():
 
 def test_the_report_and_the_ticket_say_what_a_finding_gives():
     page = findings_list(findings())._repr_html_()
-    assert "gain up to 25 % of the window" in page
+    assert "gain up to 25\N{NO-BREAK SPACE}% of the window" in page
     assert "First, because it takes a change of the server." in page
     assert "gain up to 25 % of the window" in summary(findings())
 

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelib.findings import figures
-from tracelib.report.sections.answer import three_figures
+from tracelib.report.sections.findings import three_figures
 from tracelib.words import cause_name, counted, duration, plain, sentence, share, verdict_name
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The parts of a report: functions from findings to what Jupyter shows; no script, all escaped."""
 
-from tracelib.report.sections.answer import (
+from tracelib.report.sections.findings import (
     abstained,
     causes_table,
     findings_list,

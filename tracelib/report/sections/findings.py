@@ -1,4 +1,4 @@
-"""What a reader comes for: the verdict, its numbers, the causes, the findings, what is not known."""
+"""The verdict and its numbers, the causes, each finding, and what could not be known, as HTML."""
 
 from __future__ import annotations
 

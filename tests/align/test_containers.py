@@ -19,7 +19,7 @@ KINETO = ("api_server", "engine_core", "worker_TP0", "worker_TP1")
 
 
 def inside(trace, seed, first=2):
-    """Return the trace as a container has it (small ids, main threads' are the process's), and the map back."""
+    """Return the trace as a container has it, main threads' ids equal to their process's, and a map back."""
     ids = sorted(
         {i for i in (*trace.threads["pid"].drop_nulls(), *trace.threads["tid"].drop_nulls()) if i > 0}
     )

@@ -102,7 +102,7 @@ def align(
     proven_ids, container_remarks = ids_on_hosts(clocked, tied.ties, hosts.group, user_ids)
     if proven_ids:
         clocked = _with_ids(clocked, proven_ids)
-        tied.evidence = Evidence(clocked)
+        tied.evidence = Evidence(clocked, max_error_ns)
         hosts = group_hosts(clocked, apart, tied.off_share)
     merged = merge(clocked, tied.ties, hosts.group, hosts.names)
     remarks = [

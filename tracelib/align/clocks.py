@@ -177,6 +177,7 @@ class Evidence:
     """What each of `traces` can be compared by, computed when first asked for."""
 
     traces: Sequence[Trace]
+    max_error_ns: int  # a fit that may be further off is not used
     _frames: dict[tuple[int, str], pl.DataFrame] = field(default_factory=dict)
 
     def _frame(self, index: int, what: str) -> pl.DataFrame:
@@ -200,7 +201,7 @@ class Evidence:
     def _have_activity(self, *, slices: int, sched: int) -> bool:
         return self.traces[sched].sched.height > 0 and self.traces[slices].slices.height > 0
 
-    def fit(self, tied: int, other: int, max_error_ns: int) -> Fit | None:
+    def fit(self, tied: int, other: int) -> Fit | None:
         """Return how source `other`'s clock maps to source `tied`'s, by the anchors that tell it best."""
         best: Fit | None = None
         for kind in ACROSS_HOSTS if self._apart(tied, other) else (*dict(KINDS), "activity"):
@@ -208,7 +209,7 @@ class Evidence:
                 way = self._fit_activity(tied, other)
             else:
                 way = self._fit_moments(tied, other, kind)
-            least = max_error_ns if best is None else best.error_ns - 1
+            least = self.max_error_ns if best is None else best.error_ns - 1
             if way is not None and way.error_ns <= least:
                 best = replace(way, kind=kind)
             if best is not None and best.error_ns <= GOOD_NS:
@@ -240,20 +241,18 @@ class Evidence:
             _moved(begins, ties[slices], "at"), _moved(absences, ties[sched], "left", "came")
         )
 
-    def check(self, one: int, other: int, ties: Sequence[Tie], max_error_ns: int) -> Check | None:
+    def check(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
         """Return how two tied sources agree, None if they share nothing that tells."""
         apart = self._apart(one, other)
         kinds = ACROSS_HOSTS if apart else dict(KINDS)
         pairs = () if apart else ((one, other), (other, one))
-        checks = [self._check_activity(*pair, ties, max_error_ns) for pair in pairs]
-        checks += [self._check_moments(one, other, kind, ties, max_error_ns) for kind in kinds]
+        checks = [self._check_activity(*pair, ties) for pair in pairs]
+        checks += [self._check_moments(one, other, kind, ties) for kind in kinds]
         telling = [check for check in checks if check is not None]
         wrong = [check for check in telling if check.shift_ns]
         return min(wrong or telling, key=lambda check: check.error_ns, default=None)
 
-    def _check_activity(
-        self, slices: int, sched: int, ties: Sequence[Tie], max_error_ns: int
-    ) -> Check | None:
+    def _check_activity(self, slices: int, sched: int, ties: Sequence[Tie]) -> Check | None:
         if not self._have_activity(slices=slices, sched=sched):
             return None
         moments = _moved(self._frame(slices, "moments"), ties[slices], "at")
@@ -264,11 +263,9 @@ class Evidence:
         if limits is not None and limits.contradicted <= CONTRADICTED and limits.low_ns <= limits.high_ns:
             low, high = limits.low_ns, limits.high_ns
             return Check("activity", limits.absences, max(-low, high, low, -high))
-        return _check_of(activity.activity_fit(off, moments), "activity", max_error_ns)
+        return self._check_of(activity.activity_fit(off, moments), "activity")
 
-    def _check_moments(
-        self, one: int, other: int, kind: str, ties: Sequence[Tie], max_error_ns: int
-    ) -> Check | None:
+    def _check_moments(self, one: int, other: int, kind: str, ties: Sequence[Tie]) -> Check | None:
         first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))
         if first.is_empty() or second.is_empty():
             return None
@@ -279,7 +276,16 @@ class Evidence:
         if common and len(missed) >= CHECKED * common and float(np.quantile(missed, 0.5)) <= GOOD_NS:
             p50, p99 = (int(np.quantile(missed, part)) for part in (0.5, 0.99))
             return Check(kind, len(missed), p99, p50, p99)
-        return _check_of(fit(first, second), kind, max_error_ns)
+        return self._check_of(fit(first, second), kind)
+
+    def _check_of(self, better: Fit | None, kind: str) -> Check | None:
+        """Return what a fit of two tied clocks says of their ties: wrong, or by how much they may be off."""
+        if better is None or better.error_ns > self.max_error_ns:
+            return None
+        shift, error = better.offset_ns, better.error_ns
+        if abs(shift) <= self.max_error_ns:
+            shift, error = 0, abs(shift) + error
+        return Check(kind, better.anchors, error, better.p50_ns, better.p99_ns, shift)
 
 
 def _meet(moments: pl.DataFrame, off: pl.DataFrame) -> bool:
@@ -290,16 +296,6 @@ def _meet(moments: pl.DataFrame, off: pl.DataFrame) -> bool:
     second = off.select(low=pl.col("left").min(), high=pl.col("came").max()).row(0)
     common = min(first[1], second[1]) - max(first[0], second[0])
     return bool(common > MEET * min(first[1] - first[0], second[1] - second[0]))
-
-
-def _check_of(better: Fit | None, kind: str, max_error_ns: int) -> Check | None:
-    """Return what a fit of two tied clocks says of their ties: wrong, or by how much they may be off."""
-    if better is None or better.error_ns > max_error_ns:
-        return None
-    shift, error = better.offset_ns, better.error_ns
-    if abs(shift) <= max_error_ns:
-        shift, error = 0, abs(shift) + error
-    return Check(kind, better.anchors, error, better.p50_ns, better.p99_ns, shift)
 
 
 def _moved(frame: pl.DataFrame, tie: Tie, *columns: str) -> pl.DataFrame:

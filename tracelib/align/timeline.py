@@ -64,51 +64,132 @@ class Timeline:
 
 def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: int) -> Timeline:
     """Return how each of `traces` is tied."""
-    rows = [source_row(trace) for trace in traces]
-    evidence = Evidence(traces)
-    ties: list[Tie | None] = [user_offset(str(row["file"]), offsets) or declared_tie(row) for row in rows]
-    if all(tie is None for tie in ties):
-        size = [(trace.gpu_ops.height, _events(trace)) for trace in traces]
-        ties[size.index(max(size))] = Tie("reference")
-    _tie_all(rows, ties, evidence, max_error_ns)
-    remarks, checks = _replace_wrong(rows, ties, evidence, max_error_ns)
-    checked = [_checked(index, tie or UNTIED, checks, rows) for index, tie in enumerate(ties)]
-    remarks += _apart(evidence, checked)
-    for index, tie in enumerate(checked):
-        remarks += _remarks(index, tie, checks, rows)
-    return Timeline(checked, evidence, remarks)
+    tying = _Tying(traces, offsets, max_error_ns)
+    tying.tie_all(tying.rows)
+    remarks, checks = tying.replace_wrong()
+    ties = [_checked(index, tie, checks, tying.files) for index, tie in enumerate(tying.settled())]
+    remarks += _apart(tying.evidence, ties)
+    for index, tie in enumerate(ties):
+        remarks += _remarks(index, tie, checks, tying.files)
+    return Timeline(ties, tying.evidence, remarks)
+
+
+class _Tying:
+    """The sources' ties so far: None, until one is found."""
+
+    def __init__(self, traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: int) -> None:
+        self.rows: Rows = [source_row(trace) for trace in traces]
+        self.files = [str(row["file"]) for row in self.rows]
+        self.evidence = Evidence(traces, max_error_ns)
+        self.ties = [
+            user_offset(file, offsets) or declared_tie(row)
+            for file, row in zip(self.files, self.rows, strict=True)
+        ]
+        if not any(self.ties):
+            sizes = [(trace.gpu_ops.height, _events(trace)) for trace in traces]
+            self.ties[sizes.index(max(sizes))] = Tie("reference")
+
+    def settled(self) -> list[Tie]:
+        return [tie or UNTIED for tie in self.ties]
+
+    def tie_all(self, rows: Rows) -> None:
+        """Tie what can be tied through those that are, the surest first."""
+        while True:
+            for index, row in enumerate(rows):
+                if self.ties[index] is None:
+                    tied = [
+                        (other, tie) for other, tie in zip(rows, self.ties, strict=True) if tie is not None
+                    ]
+                    self.ties[index] = shared_clock_tie(row, tied)
+            fits = [
+                (fit, index, through, against)
+                for index, tie in enumerate(self.ties)
+                if tie is None
+                for through, against in enumerate(self.ties)
+                if against is not None and (fit := self.evidence.fit(through, index)) is not None
+            ]
+            if not fits:
+                return
+            fit, index, through, against = min(fits, key=lambda item: item[0].error_ns)
+            self.ties[index] = _through(fit, against, self.files[through])
+
+    def untie(self, index: int) -> None:
+        """Take a source's tie away, and the ties of those that were tied through it."""
+        self.ties[index] = None
+        for other in self.through(index):
+            self.untie(other)
+
+    def through(self, index: int) -> list[int]:
+        """Return the sources that are tied through source `index`."""
+        return [
+            at for at, tie in enumerate(self.ties) if tie is not None and tie.against == self.files[index]
+        ]
+
+    def replace_wrong(self) -> tuple[list[Remark], Checks]:
+        """Check the ties against each other; tie by anchors those whose declared clock is proven wrong."""
+        remarks: list[Remark] = []
+        while True:
+            checks = self.checks()
+            wrong = {pair: check for pair, check in checks.items() if check.shift_ns}
+            worst = self.worst([*wrong])
+            if worst is None:
+                return [*remarks, *(_doubt(*pair, wrong[pair], self.files) for pair in wrong)], checks
+            pair = next(pair for pair in wrong if worst in pair)
+            self.untie(worst)
+            self.tie_all([{**row, "clock": None} if at == worst else row for at, row in enumerate(self.rows)])
+            level, outcome = "warning", "it is tied by anchors instead"
+            if self.ties[worst] is None:
+                level, outcome = "error", "it is kept apart"
+            message = (
+                f"the clock that it declares is {_off(wrong[pair])} off that of "
+                f"{self.files[_other(pair, worst)]}, as {_anchors(wrong[pair])} prove; {outcome}"
+            )
+            remarks.append((worst, level, message, "give its offset (--offset FILE=NS) if you know better"))
+
+    def checks(self) -> Checks:
+        """Return how the sources agree whose clocks nobody measured."""
+        ties = self.settled()
+        checks: Checks = {}
+        for pair in combinations([index for index, tie in enumerate(self.ties) if tie is not None], 2):
+            files = [self.files[index] for index in pair]
+            measured = [ties[index] for index in pair if ties[index].method == "anchors"]
+            # What was tied through the other one proves nothing about it.
+            if len(measured) < 2 and not any(tie.against in files for tie in measured):
+                check = self.evidence.check(*pair, ties)
+                if check is not None:
+                    checks[pair] = check
+        return checks
+
+    def worst(self, wrong: Sequence[tuple[int, int]]) -> int | None:
+        """Return which source of the pairs that disagree declares a wrong clock, None if none declares one.
+
+        More witnesses decide; then, who shares less time with the others; then, who has no GPU work, and
+        whose header is a mere pair of clock readings.
+        """
+        method = [tie.method for tie in self.settled()]
+        # What was measured against an accused one repeats its word: only declared clocks bear witness.
+        votes = [index for pair in wrong if all(method[at] != "anchors" for at in pair) for index in pair]
+        return max(
+            (index for pair in wrong for index in pair if method[index] == "declared"),
+            key=lambda index: (
+                votes.count(index),
+                -self.shared_time(index),
+                self.evidence.traces[index].gpu_ops.is_empty(),
+                index,
+            ),
+            default=None,
+        )
+
+    def shared_time(self, index: int) -> int:
+        """Return how long a source and others, not tied through it, cover the same time."""
+        spans = _spans(self.evidence, self.settled())
+        first, last = spans.get(index, (0, 0))
+        others = [span for at, span in spans.items() if at not in (index, *self.through(index))]
+        return sum(max(0, min(last, end) - max(first, begin)) for begin, end in others)
 
 
 def _events(trace: Trace) -> int:
     return sum(frame.height for frame in trace.frames().values())
-
-
-def _tie_all(rows: Rows, ties: list[Tie | None], evidence: Evidence, max_error_ns: int) -> None:
-    """Tie what can be tied through those that are, the surest first."""
-    while True:
-        for index, row in enumerate(rows):
-            if ties[index] is None:
-                tied = [(other, tie) for other, tie in zip(rows, ties, strict=True) if tie is not None]
-                ties[index] = shared_clock_tie(row, tied)
-        surest = _surest(ties, evidence, max_error_ns)
-        if surest is None:
-            return
-        index, through, fit = surest
-        against = ties[through]
-        assert against is not None
-        ties[index] = _through(fit, against, str(rows[through]["file"]))
-
-
-def _surest(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -> tuple[int, int, Fit] | None:
-    """Return a source without a tie, the tied one that it agrees with best, and how their clocks differ."""
-    fits = [
-        (index, through, fit)
-        for index, tie in enumerate(ties)
-        if tie is None
-        for through, other in enumerate(ties)
-        if other is not None and (fit := evidence.fit(through, index, max_error_ns)) is not None
-    ]
-    return min(fits, key=lambda item: item[2].error_ns, default=None)
 
 
 def _through(fit: Fit, against: Tie, file: str) -> Tie:
@@ -129,92 +210,11 @@ def _through(fit: Fit, against: Tie, file: str) -> Tie:
     )
 
 
-def _replace_wrong(
-    rows: Rows, ties: list[Tie | None], evidence: Evidence, max_error_ns: int
-) -> tuple[list[Remark], Checks]:
-    """Check tied sources against each other; tie by anchors those whose declared clock is proven wrong."""
-    remarks: list[Remark] = []
-    while True:
-        checks = _checks(ties, evidence, max_error_ns)
-        wrong = {pair: check for pair, check in checks.items() if check.shift_ns}
-        worst = _worst([*wrong], rows, ties, evidence)
-        if worst is None:
-            return [*remarks, *(_doubt(pair, check, rows) for pair, check in wrong.items())], checks
-        pair, check = next((pair, check) for pair, check in wrong.items() if worst in pair)
-        _untie(worst, rows, ties)
-        nameless = [{**row, "clock": None} if at == worst else row for at, row in enumerate(rows)]
-        _tie_all(nameless, ties, evidence, max_error_ns)
-        level, outcome = "warning", "it is tied by anchors instead"
-        if ties[worst] is None:
-            level, outcome = "error", "it is kept apart"
-        message = (
-            f"the clock that it declares is {_off(check)} off that of {rows[_other(pair, worst)]['file']}, "
-            f"as {_anchors(check)} prove; {outcome}"
-        )
-        remarks.append((worst, level, message, "give its offset (--offset FILE=NS) if you know better"))
-
-
-def _worst(
-    wrong: Sequence[tuple[int, int]], rows: Rows, ties: Sequence[Tie | None], evidence: Evidence
-) -> int | None:
-    """Return which source of the pairs that disagree declares a wrong clock, None if none declares one.
-
-    More witnesses decide; then, who shares less time with the others; then, who has no GPU work, and whose
-    header is a mere pair of clock readings.
-    """
-    method = [(tie or UNTIED).method for tie in ties]
-    # What was measured against an accused one repeats its word: only declared clocks bear witness.
-    votes = [index for pair in wrong if all(method[at] != "anchors" for at in pair) for index in pair]
-    return max(
-        (index for pair in wrong for index in pair if method[index] == "declared"),
-        key=lambda index: (
-            votes.count(index),
-            -_shared_time(index, rows, evidence, ties),
-            evidence.traces[index].gpu_ops.is_empty(),
-            index,
-        ),
-        default=None,
-    )
-
-
 def _other(pair: tuple[int, int], one: int) -> int:
     return pair[0] if pair[1] == one else pair[1]
 
 
-def _shared_time(index: int, rows: Rows, evidence: Evidence, ties: Sequence[Tie | None]) -> int:
-    """Return how long a source and others, not tied through it, cover the same time."""
-    spans = _spans(evidence, ties)
-    first, last = spans.get(index, (0, 0))
-    through = [at for at, tie in enumerate(ties) if tie is not None and tie.against == rows[index]["file"]]
-    others = [span for at, span in spans.items() if at not in (index, *through)]
-    return sum(max(0, min(last, end) - max(first, begin)) for begin, end in others)
-
-
-def _untie(index: int, rows: Rows, ties: list[Tie | None]) -> None:
-    """Take a source's tie away, and the ties of those that were tied through it."""
-    ties[index] = None
-    for other, tie in enumerate(ties):
-        if tie is not None and tie.against == rows[index]["file"]:
-            _untie(other, rows, ties)
-
-
-def _checks(ties: Sequence[Tie | None], evidence: Evidence, max_error_ns: int) -> Checks:
-    """Return how the sources agree whose clocks nobody measured."""
-    tied = [index for index, tie in enumerate(ties) if tie is not None]
-    moved = [tie or UNTIED for tie in ties]
-    checks: Checks = {}
-    for one, other in combinations(tied, 2):
-        files = {str(source_row(evidence.traces[index])["file"]) for index in (one, other)}
-        measured = [moved[index] for index in (one, other) if moved[index].method == "anchors"]
-        # What was tied through the other one proves nothing about it.
-        if len(measured) < 2 and not any(tie.against in files for tie in measured):
-            check = evidence.check(one, other, moved, max_error_ns)
-            if check is not None:
-                checks[one, other] = check
-    return checks
-
-
-def _checked(index: int, tie: Tie, checks: Checks, rows: Rows) -> Tie:
+def _checked(index: int, tie: Tie, checks: Checks, files: Sequence[str]) -> Tie:
     """Return a tie that nobody measured with the error that its best check leaves room for, and by what."""
     best = _best_check(index, checks)
     if best is None or tie.error_ns is not None:
@@ -223,7 +223,7 @@ def _checked(index: int, tie: Tie, checks: Checks, rows: Rows) -> Tie:
     return replace(
         tie,
         error_ns=check.error_ns,
-        against=str(rows[other]["file"]),
+        against=files[other],
         kind=check.kind,
         anchors=check.count,
         p50_ns=check.p50_ns,
@@ -247,32 +247,28 @@ def _anchors(check: Check) -> str:
     return f"{count(check.count)} anchors ({check.kind})"
 
 
-def _doubt(pair: tuple[int, int], check: Check, rows: Rows) -> Remark:
+def _doubt(one: int, other: int, check: Check, files: Sequence[str]) -> Remark:
     message = (
-        f"its clock is {_off(check)} off that of {rows[pair[0]]['file']}, as {_anchors(check)} say; "
+        f"its clock is {_off(check)} off that of {files[one]}, as {_anchors(check)} say; "
         "what is joined between them is off by as much"
     )
-    return (
-        pair[1],
-        "warning",
-        message,
-        "correct the offset of one of them (--offset FILE=NS), or leave it out",
-    )
+    fix = "correct the offset of one of them (--offset FILE=NS), or leave it out"
+    return other, "warning", message, fix
 
 
-def _remarks(index: int, tie: Tie, checks: Checks, rows: Rows) -> list[Remark]:
+def _remarks(index: int, tie: Tie, checks: Checks, files: Sequence[str]) -> list[Remark]:
     if tie.method == "untied":
         return [(index, "warning", UNTIED_MESSAGE, UNTIED_FIX)]
     if tie.method == "anchors":
         return [(index, "info", _by_anchors(tie), "")]
     remarks: list[Remark] = []
-    if tie.method == "reference" and len(rows) > 1:
+    if tie.method == "reference" and len(files) > 1:
         remarks.append((index, "info", REFERENCE_MESSAGE, ""))
     if best := _best_check(index, checks):
         check, other = best
         median = "" if check.p50_ns is None else f", half of them within {duration(check.p50_ns)}"
         message = (
-            f"its clock agrees with that of {rows[other]['file']} within {duration(check.error_ns)}{median} "
+            f"its clock agrees with that of {files[other]} within {duration(check.error_ns)}{median} "
             f"by {_anchors(check)}"
         )
         remarks.append((index, "info", message, ""))
@@ -324,10 +320,10 @@ def stretches(spans: Mapping[int, Span]) -> list[list[int]]:
     return groups
 
 
-def _spans(evidence: Evidence, ties: Iterable[Tie | None]) -> dict[int, Span]:
+def _spans(evidence: Evidence, ties: Iterable[Tie]) -> dict[int, Span]:
     """Return what each tied source covers, of those that hold anything with a time."""
     return {
         index: (own[0] + tie.offset_ns, own[1] + tie.offset_ns)
         for index, tie in enumerate(ties)
-        if tie is not None and tie.method != "untied" and (own := evidence.span(index)) is not None
+        if tie.method != "untied" and (own := evidence.span(index)) is not None
     }

@@ -16,10 +16,12 @@ pytestmark = pytest.mark.corpus
 
 CAPTURES = ("starved", "healthy", "throttled")
 LINE = re.compile(
-    r"^ *(?P<comm>.+)-(?P<tid>\d+) +\( *(?P<pid>\d+|-+)\) \[(?P<cpu>\d{3})\] (?P<flags>.{5}) +(?P<s>\d+)\.(?P<us>\d{6}): (?P<rest>.*)$"
+    r"^ *(?P<comm>.+)-(?P<tid>\d+) +\( *(?P<pid>\d+|-+)\) \[(?P<cpu>\d{3})\] "
+    r"(?P<flags>.{5}) +(?P<s>\d+)\.(?P<us>\d{6}): (?P<rest>.*)$"
 )
 SWITCH = re.compile(
-    r"sched_switch: prev_comm=(.+) prev_pid=(\d+) prev_prio=(\d+) prev_state=(\S+) ==> next_comm=(.+) next_pid=(\d+) next_prio=(\d+)$"
+    r"sched_switch: prev_comm=(.+) prev_pid=(\d+) prev_prio=(\d+) prev_state=(\S+) "
+    r"==> next_comm=(.+) next_pid=(\d+) next_prio=(\d+)$"
 )
 WAKE = re.compile(r"sched_(waking|wakeup): comm=(.+) pid=(\d+) prio=(\d+) target_cpu=(\d+)$")
 
@@ -84,7 +86,7 @@ def test_sched_field_by_field(capture):
 
 
 def test_threads(capture):
-    """One row per thread id, with the process of the TGID column and the name that the scheduler knew last."""
+    """One row per thread id, with the process of the TGID column and the name that the scheduler had last."""
     _, events, trace = capture
     pids, names, tids = {}, {}, set()
     for event in events:

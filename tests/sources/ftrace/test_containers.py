@@ -1,4 +1,4 @@
-"""What a text comes in, made here: web pages, `atrace -z`, gzip; function graphs; and raw buffers, which are refused."""
+"""What a text comes in, made here: web pages, `atrace -z`, gzip; graphs; raw buffers, which are refused."""
 
 import gzip
 import io
@@ -13,7 +13,8 @@ from tracelib.sources.files import head
 from tracelib.sources.ftrace import read, sniff
 
 EVENTS = """\
-            bash-557   (    557) [001] d..2     1.000001: sched_switch: prev_comm=bash prev_pid=557 prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120
+            bash-557   (    557) [001] d..2     1.000001: sched_switch: prev_comm=bash prev_pid=557 prev_prio=120 prev_state=S ==> \
+next_comm=swapper/1 next_pid=0 next_prio=120
             init-1     (      1) [000] ...1     1.000002: tracing_mark_write: B|1|load
             init-1     (      1) [000] ...1     1.000009: tracing_mark_write: E
 """
@@ -23,8 +24,15 @@ FORMS = {
     "text": TEXT.encode(),
     "gzip": gzip.compress(TEXT.encode()),
     "atrace -z": b"capturing trace... done\nTRACE:\n" + zlib.compress(TEXT.encode()),
-    "systrace": f'<!DOCTYPE html>\n<html><body>\n<script class="trace-data" type="application/text">\n{TEXT}</script>\n</body></html>\n'.encode(),
-    "old systrace": f'<!DOCTYPE HTML>\n<html><head>\n<script>\n  var linuxPerfData = "\\\n# tracer: nop\\n\\\n{IN_SCRIPT}";\n</script></head></html>\n'.encode(),
+    "systrace": (
+        f"<!DOCTYPE html>\n<html><body>\n"
+        f'<script class="trace-data" type="application/text">\n{TEXT}</script>\n'
+        f"</body></html>\n"
+    ).encode(),
+    "old systrace": (
+        f'<!DOCTYPE HTML>\n<html><head>\n<script>\n  var linuxPerfData = "\\\n'
+        f'# tracer: nop\\n\\\n{IN_SCRIPT}";\n</script></head></html>\n'
+    ).encode(),
 }
 
 
@@ -50,13 +58,14 @@ def test_atrace_that_ends_early(tmp_path, cut):
 
 
 def test_a_function_graph_with_times_and_tasks(tmp_path):
-    """Options funcgraph-abstime and funcgraph-proc: leaf, opening and closing line, an event in comment marks."""
+    """Options funcgraph-abstime and -proc: leaf, opening and closing line, an event in comment marks."""
     path = tmp_path / "x"
     path.write_text(
         "# tracer: function_graph\n#\n"
         "    9.000010 |   1)   ping-1922    |  ...1 |               |  do_sys_poll() {\n"
         "    9.000012 |   1)   ping-1922    |  ..s. |   1.747 us    |    e1000_clean [e1000]();\n"
-        "    9.000015 |   1)   ping-1922    |  ...1 |               |  /* sched_waking: comm=a pid=7 prio=120 target_cpu=000 */\n"
+        "    9.000015 |   1)   ping-1922    |  ...1 |               |  /* sched_waking: "
+        "comm=a pid=7 prio=120 target_cpu=000 */\n"
         "    9.000030 |   1)   ping-1922    |  ..s. | + 20.000 us   |  }\n"
     )
     trace = read(path)
@@ -69,7 +78,7 @@ def test_a_function_graph_with_times_and_tasks(tmp_path):
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_raw_ring_buffers_are_refused_with_the_reason(tmp_path, packed):
-    """As schedviz collects them: not "no trace in this archive", but what they are and what to record instead."""
+    """As schedviz collects them: the error says what they are and what to record instead."""
     path = tmp_path / "buffers.tar.gz"
     with io.BytesIO() as buffer:
         with tarfile.open(fileobj=buffer, mode="w:gz" if packed else "w") as tar:
@@ -85,8 +94,14 @@ def test_raw_ring_buffers_are_refused_with_the_reason(tmp_path, packed):
     assert "trace-cmd record" in str(failure)
 
 
-REPORT = "cpus=2\n            bash-557   [001]     1.000001000: sched_switch:         bash:557 [120] S ==> swapper/1:0 [120]\n"
-OPTIONS = '\t\t[Option TRACECLOCK, 67 bytes]\nlocal global [mono] boot x86-tsc\n\t\t[Option BUFFER, 23 bytes]\n"" [name]\n"local" [clock]\n'
+REPORT = (
+    "cpus=2\n            bash-557   [001]     1.000001000: sched_switch:         "
+    "bash:557 [120] S ==> swapper/1:0 [120]\n"
+)
+OPTIONS = (
+    "\t\t[Option TRACECLOCK, 67 bytes]\nlocal global [mono] boot x86-tsc\n"
+    '\t\t[Option BUFFER, 23 bytes]\n"" [name]\n"local" [clock]\n'
+)
 
 
 @pytest.fixture

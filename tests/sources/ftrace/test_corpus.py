@@ -1,4 +1,4 @@
-"""Other people's files: counts equal to those of independent code (TRUTH.json), or the refusal that is expected."""
+"""Other people's files: counts equal to those of independent code (TRUTH.json), or the expected refusal."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Bytes changed at random: a trace or a typed error comes out, never anything else, and what is untouched stays."""
+"""Bytes changed at random: a trace or a typed error comes out, and what is untouched stays."""
 
 import random
 
@@ -75,7 +75,7 @@ def test_changed_bytes(corpus, tmp_path, sample, seed):
 
 
 def test_the_first_head_is_the_line_s_where_two_writers_are_mixed(tmp_path):
-    """The columns of the other lines fit the second head as well, and would make all before it a thread's name."""
+    """The columns of the other lines fit the second head too, and would make all before it a name."""
     wide = "a-thread-of-a-long-name-so-that-heads-stand-far-to-the-right"
     usual = f"{wide}-7 [000]   8.00000{{}}: tracing_mark_write: B|1|x\n"
     start = "b-1 [001] 7.000001: tracing_mark_write: B|1|"

@@ -66,7 +66,7 @@ def test_both_spellings_of_one_call_count_once(trace_of):
 
 
 def test_raw_events_of_calls_that_no_name_stands_for_are_kept(trace_of):
-    """syscalls:*_futex and raw_syscalls together: read is there by number only, futex twice, in either order."""
+    """syscalls:*_futex and raw_syscalls together: read by number only, futex twice, in either order."""
     trace = trace_of(
         line("1.000000", "sys_enter: NR 0 (3, 0, 0)")
         + line("1.000001", NAMED[0], "other-8")
@@ -180,11 +180,17 @@ def test_numbers_beyond_their_columns_are_not_recorded(trace_of):
         + line("1.000001", f"sched_wakeup: comm=a pid={HUGE} prio=1 target_cpu=1")
         + line(
             "1.000002",
-            f"sched_switch: prev_comm=a prev_pid=5 prev_prio=1 prev_state={HUGE}1 ==> next_comm=b next_pid=6 next_prio=1",
+            (
+                f"sched_switch: prev_comm=a prev_pid=5 prev_prio=1 prev_state={HUGE}1 ==> "
+                f"next_comm=b next_pid=6 next_prio=1"
+            ),
         )
         + line(
             "1.000003",
-            "sched_switch: prev_comm=b prev_pid=6 prev_prio=1 prev_state=007 ==> next_comm=b next_pid=5 next_prio=1",
+            (
+                "sched_switch: prev_comm=b prev_pid=6 prev_prio=1 prev_state=007 ==> next_comm=b "
+                "next_pid=5 next_prio=1"
+            ),
         )
         + line("1.000004", f"sys_enter: NR {HUGE} (1)")
         + line("1.000005", f"tracing_mark_write: trace_event_clock_sync: realtime_ts={HUGE}")

@@ -28,7 +28,10 @@ def test_events_calls_and_functions_in_comments_are_no_markers(trace_of):
         "/* sys_futex -> 0x0 */",
         "/* schedule <-do_nanosleep */",
         "/* <stack trace> */",
-        "/* sched_switch: prev_comm=bash prev_pid=100 prev_prio=120 prev_state=S ==> next_comm=x next_pid=7 next_prio=120 */",
+        (
+            "/* sched_switch: prev_comm=bash prev_pid=100 prev_prio=120 prev_state=S ==> "
+            "next_comm=x next_pid=7 next_prio=120 */"
+        ),
         "/* cpu_idle: state=1 */",
     ]
     trace = trace_of("".join(DRAWN.format(at, text) for at, text in enumerate(texts, 1)))
@@ -42,7 +45,10 @@ def test_events_calls_and_functions_in_comments_are_no_markers(trace_of):
 
 def test_comments_without_a_task_are_told(trace_of):
     """A scheduler event names its threads itself; text and calls do not say who wrote or made them."""
-    sched = "/* sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> next_comm=b next_pid=2 next_prio=1 */"
+    sched = (
+        "/* sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> "
+        "next_comm=b next_pid=2 next_prio=1 */"
+    )
     texts = ["/* B|100|hello */", "/* sys_futex(uaddr: 1, op: 0) */", sched]
     trace = trace_of(
         "".join(f"  100.00000{at} |   0)               |  {text}\n" for at, text in enumerate(texts))
@@ -84,7 +90,7 @@ def test_comments_of_a_graph_without_durations_are_read(trace_of):
     "text", ["\n" * 32768, " " * 32768, "1)" + " " * 1500, "1) " + "1" * 32768, "-1" * 4000 + "\n" * 16000]
 )
 def test_what_repeats_is_recognised_in_time(text):
-    """Each of these took seconds to minutes, a thousand times what prose takes: expressions shared out blanks in every way."""
+    """Each of these took seconds to minutes, as expressions shared out blanks in every way."""
 
     def took(head):
         began = time.process_time()
@@ -113,7 +119,9 @@ def test_functions(trace_of):
 
 def test_function_graph_without_times_is_counted_and_says_what_is_missing(trace_of):
     trace = trace_of(
-        "# tracer: function_graph\n#\n 3)   0.081 us    |  pick_task_fair(rq=0xffff); /* <-x ret=0x0 */\n 3)               |  }\n"
+        "# tracer: function_graph\n#\n"
+        " 3)   0.081 us    |  pick_task_fair(rq=0xffff); /* <-x ret=0x0 */\n"
+        " 3)               |  }\n"
     )
     assert trace.slices.height == 0
     assert "2 lines of a function graph carry no time, no task or no duration" in messages(trace)
@@ -131,7 +139,8 @@ def test_long_functions_have_a_mark_before_their_time(trace_of, mark, us):
 
 def test_function_graphs_whose_lines_name_no_thread_and_arrows_at_interrupts(trace_of):
     trace = trace_of(
-        "  1.000010 |   0)   ==========> |\n  1.000010 |   0)               |  irq() {\n  1.000015 |   0)   5.000 us    |  }\n"
+        "  1.000010 |   0)   ==========> |\n  1.000010 |   0)               |  irq() {\n"
+        "  1.000015 |   0)   5.000 us    |  }\n"
         "  1.000015 |   0)   <========== |\n  1.000020 |   0)    bash-100    |   1.000 us    |  leaf();\n"
     )
     assert trace.slices.select("name", "dur_ns").rows() == [("leaf", 1000)]

@@ -155,13 +155,16 @@ def test_a_mark_by_address(trace_of):
 
 
 def test_markers_of_one_layout_behind_events_of_another(tmp_path):
-    """Found by fuzzing: Polars panicked on columns in unequal pieces when two recordings stand in one text."""
+    """Found by fuzzing: Polars panicked on columns in unequal pieces, of two recordings in one text."""
     text = (
         "cpus=6\n"
-        "           a-4734  [002] 10.675591: sched_switch:          prev_comm=a prev_pid=4734 prev_prio=120 prev_state=1024 next_comm=b next_pid=5 next_prio=120\n"
+        "           a-4734  [002] 10.675591: sched_switch:          prev_comm=a "
+        "prev_pid=4734 prev_prio=120 prev_state=1024 next_comm=b next_pid=5 "
+        "next_prio=120\n"
         "           <...>-18926 (-----) [005] ...1 683202.179559: tracing_mark_write: B|18926|doFrame\n"
         "           <...>-18926 (-----) [005] ...1 683202.179643: tracing_mark_write: E\n"
-        "           <...>-18964 (-----) [005] ...1 683202.181975: tracing_mark_write: C|18926|texture|1906008\n"
+        "           <...>-18964 (-----) [005] ...1 683202.181975: tracing_mark_write: "
+        "C|18926|texture|1906008\n"
         "           <...>-18964 (-----) [005] ...1 683202.181986: tracing_mark_write: C|18926|count|160\n"
     )
     path = tmp_path / "two.txt"

@@ -39,7 +39,10 @@ def test_what_holds_no_event(trace_of, text):
     [
         "sys_exit: NR 1 = 2",  # context-info off
         "00005504 00000001 000002049d2f538c type: 442",  # hex
-        "            bash   21764   0 0 00000000 00000000 [84320ba8] 16.215ms (+0.002ms): sys_exit: NR 1 = 2",  # verbose
+        (
+            "            bash   21764   0 0 00000000 00000000 [84320ba8] 16.215ms "
+            "(+0.002ms): sys_exit: NR 1 = 2"
+        ),  # verbose
     ],
 )
 def test_forms_without_a_head_are_refused_with_the_options_to_set(trace_of, event):

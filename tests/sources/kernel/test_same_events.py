@@ -7,7 +7,9 @@ import pytest
 
 from tracelib.align.clocks import with_ftrace_clock
 from tracelib.sources import ftrace, perf
+from tracelib.sources.kernel.clocks import TRACE_CLOCKS
 
+SEEDS = 60
 NAMES = [
     "python",
     "a b:c",
@@ -53,7 +55,7 @@ class Events:
         self.runs = {0: 0, 1: 0}
         self.rows: list[tuple[int, int, int, str, str]] = []  # us, cpu, tid, event, text
         self.us = 106_000_000
-        for _ in range(self.pick.randrange(1, 60)):
+        while len(self.rows) < 1 or self.pick.random() < 0.97:
             self.us += self.pick.choice([0, 1, 7, 1000])
             self._event(self.pick.randrange(2))
 
@@ -144,11 +146,9 @@ def assert_same(one, other):
     )
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_same_events_make_the_same_frames(tmp_path, seed):
     events = Events(seed)
-    if not events.rows:
-        return
     clock = random.Random(seed).choice(list(CLOCKS))
     head = "# tracer: nop\n#\n"
     by_perf, by_ftrace = read_both(
@@ -159,15 +159,23 @@ def test_the_same_events_make_the_same_frames(tmp_path, seed):
     assert_same(by_perf, by_ftrace)
     if "for some threads only" not in " ".join(by_ftrace.health["message"]):
         assert by_perf.sources["lost_detected"].equals(by_ftrace.sources["lost_detected"])
-    # a flag says what the header says
-    path = tmp_path / "bare.txt"
-    path.write_text(head + events.ftrace())
-    (flagged,) = with_ftrace_clock([ftrace.read(path)], clock)
-    assert flagged.sources["clock"].equals(by_ftrace.sources["clock"])
+
+
+@pytest.mark.parametrize("clock", TRACE_CLOCKS)
+def test_a_clock_in_the_header_is_the_clock_of_the_flag(tmp_path, clock):
+    text = "# tracer: nop\n#\n" + Events(0).ftrace()
+    traces = []
+    for name, head in (("header.txt", f"# clock: {clock}\n"), ("bare.txt", "")):
+        (tmp_path / name).write_text(head + text)
+        traces.append(ftrace.read(tmp_path / name))
+    by_header, bare = traces
+    assert bare.sources["clock"].to_list() == ["unknown"]
+    (by_flag,) = with_ftrace_clock([bare], clock)
+    assert by_flag.sources["clock"].equals(by_header.sources["clock"])
 
 
 def test_the_generator_makes_what_readers_may_get_wrong():
-    made = [Events(seed) for seed in range(120)]
+    made = [Events(seed) for seed in range(SEEDS)]
     texts = "".join(events.perf() for events in made)
     for part in (
         "prev_state=R+ ",
@@ -179,7 +187,7 @@ def test_the_generator_makes_what_readers_may_get_wrong():
         "sched_waking",
     ):
         assert part in texts, part
-    last = [events.rows[-1][3] for events in made if events.rows]
+    last = [events.rows[-1][3] for events in made]
     assert any("sys_enter" in event for event in last)  # a call that is open at the end
 
 

@@ -1,4 +1,4 @@
-"""States in every spelling, and traces recorded for some threads only: what is missing was left out, or lost."""
+"""States in every spelling, and traces of some threads only: what is missing was left out, or lost."""
 
 import polars as pl
 import pytest
@@ -57,12 +57,18 @@ SWITCHES = [
 
 
 def switch(at, prev, following, cpu=1):
-    fields = f"prev_comm=t prev_pid={prev} prev_prio=120 prev_state=S ==> next_comm=t next_pid={following} next_prio=120"
+    fields = (
+        f"prev_comm=t prev_pid={prev} prev_prio=120 prev_state=S ==> next_comm=t "
+        f"next_pid={following} next_prio=120"
+    )
     return f"               t-{prev} [{cpu:03d}] d..2. 1.{at:06d}: sched_switch: {fields}\n"
 
 
 def waking(at, waker, woken):
-    return f"               t-{waker} [001] d..2. 1.{at:06d}: sched_waking: comm=t pid={woken} prio=120 target_cpu=001\n"
+    return (
+        f"               t-{waker} [001] d..2. 1.{at:06d}: sched_waking: comm=t "
+        f"pid={woken} prio=120 target_cpu=001\n"
+    )
 
 
 RECORDED = [switch(10 * at, *pair) for at, pair in enumerate(SWITCHES)]

@@ -108,8 +108,10 @@ def test_call_chain_lines(load, line, symbol, library):
 
 def test_a_branch_row_keeps_where_it_came_from(load):
     trace = load(
-        "8/9  108652.292046895:  1   branches:uH:   return      c8631f Base.fun_48+0xf (foo.exe) =>  bcd5dc Time_now.f+0x2c (foo.exe)\n"
-        "8/9  108652.292046896:  1   branches:uH:   tr strt     0 [unknown] (foo.so) =>  404bf2 chan+0x372 (foo.so)\n"
+        "8/9  108652.292046895:  1   branches:uH:   return      c8631f Base.fun_48+0xf "
+        "(foo.exe) =>  bcd5dc Time_now.f+0x2c (foo.exe)\n"
+        "8/9  108652.292046896:  1   branches:uH:   tr strt     0 [unknown] (foo.so) =>  "
+        "404bf2 chan+0x372 (foo.so)\n"
         "8/9  108652.292046897:  jmp   439421 execute+0x61 =>  43942c execute+0x6c\n"
     )
     assert _chains(trace) == [[("Base.fun_48", "foo.exe")], [("[unknown]", "foo.so")], [("execute", None)]]
@@ -118,7 +120,8 @@ def test_a_branch_row_keeps_where_it_came_from(load):
 
 def test_an_address_on_the_head_is_a_chain_of_one(load):
     trace = load(
-        "x 8 [000] 1.000001: cycles:  ffffffff96613abf foo+0x1 0xffffffff96612350/0xffffffff96613a9a/P/-/-/0/  0x0/0x0/P/-/-/0/\n"
+        "x 8 [000] 1.000001: cycles:  ffffffff96613abf foo+0x1 "
+        "0xffffffff96612350/0xffffffff96613a9a/P/-/-/0/  0x0/0x0/P/-/-/0/\n"
     )
     assert _chains(trace) == [[("foo", None)]]
 
@@ -126,7 +129,8 @@ def test_an_address_on_the_head_is_a_chain_of_one(load):
 def test_source_lines_and_other_programs_messages_leave_chains_whole(load):
     head = "x 7/8 [003] 5.000001: 12 cycles: \n"
     trace = load(
-        f"{head}\t    7f00 foo+0x1 (/lib/x.so)\n  foo.c:12\nbuild id event received for /a: abc\n\t    7f10 main+0x2 (/bin/app)\n  m.c:1\n\n"
+        f"{head}\t    7f00 foo+0x1 (/lib/x.so)\n  foo.c:12\n"
+        f"build id event received for /a: abc\n\t    7f10 main+0x2 (/bin/app)\n  m.c:1\n\n"
         f"{head}{CHAIN}"
     )
     assert _chains(trace) == [[("foo", "/lib/x.so"), ("main", "/bin/app")]] * 2
@@ -150,7 +154,8 @@ def test_an_unreadable_head_takes_its_chain_along(load):
 
 def test_a_refused_head_keeps_its_chain_from_the_event_before(load):
     trace = load(
-        f"x 1/1 [000] 1.000001: 1 cycles: \n{CHAIN}torn 2.0000: 1 cycles: \n{CHAIN}x 1/1 [000] 3.000001: 1 cycles: \n{CHAIN}"
+        f"x 1/1 [000] 1.000001: 1 cycles: \n{CHAIN}torn 2.0000: 1 cycles: \n"
+        f"{CHAIN}x 1/1 [000] 3.000001: 1 cycles: \n{CHAIN}"
     )
     assert _chains(trace) == [[("foo", "/lib/x.so"), ("main", "/bin/app")]] * 2
     said = " ".join(trace.health["message"])
@@ -216,7 +221,10 @@ def test_source_positions_resolved_and_not(load, position):
         ("    7f0012345678 foo+0x1 (/lib/x.so)", ("foo", "/lib/x.so")),
         ("    7f0012345678     7f0012340000 foo+0x1 (/lib/x.so)", ("foo", "/lib/x.so")),  # +addr
         (
-            "       1e05080021 |OP LOAD|LVL L1 hit|SNP N/A|TLB L1 or L2 hit|LCK No|BLK  N/A      57    7f0012340000 foo+0x1 (/x)",
+            (
+                "       1e05080021 |OP LOAD|LVL L1 hit|SNP N/A|TLB L1 or L2 hit|LCK No|BLK  "
+                "N/A      57    7f0012340000 foo+0x1 (/x)"
+            ),
             ("foo", "/x"),
         ),  # +data_src,+weight
         (

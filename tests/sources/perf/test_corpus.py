@@ -10,8 +10,8 @@ from tracelib.errors import BadTrace
 from tracelib.sources.files import head
 from tracelib.sources.perf import read, sniff
 
-#: perf.data that perf 6.1 cannot read: newer recorders (attribute entries of 152 bytes, compression of the second kind),
-#: and one damaged on purpose. A newer perf may read the first three kinds.
+#: perf.data that perf 6.1 cannot read: newer recorders (attribute entries of 152 bytes, compression of the
+#: second kind), and one damaged on purpose. A newer perf may read the first three kinds.
 MAY_BE_REFUSED = (
     "SeanTater__copyforward",
     "githedgehog__dataplane",

@@ -4,7 +4,10 @@ import pytest
 
 from tracelib.sources.perf.header import clock_of, of_lines
 
-EVENT = "# event : name = {name}, , id = {{ 12, 13 }}, type = {kind}, size = 128, {{ sample_period, sample_freq }} = {rate}, sample_type = IP, {freq}inherit = 1"
+EVENT = (
+    "# event : name = {name}, , id = {{ 12, 13 }}, type = {kind}, size = 128, {{ "
+    "sample_period, sample_freq }} = {rate}, sample_type = IP, {freq}inherit = 1"
+)
 SAMPLE = "x 1/1 [000] 1.000001: 1 cycles: \n\n"
 
 
@@ -18,7 +21,10 @@ def test_the_pair_of_clocks_is_exact():
             "# nrcpus avail : 16",
             "# cmdline : /usr/bin/perf record -k mono -a sleep 1",
             "# clockid: monotonic (1)",
-            "# reference time: 2026-11-30 02:40:04.348532 = 1796006404.348532 (TOD) = 89.740626607 (monotonic)",
+            (
+                "# reference time: 2026-11-30 02:40:04.348532 = 1796006404.348532 (TOD) = "
+                "89.740626607 (monotonic)"
+            ),
         ]
     )
     assert header.wall_offset_ns == 1796006404348532000 - 89740626607

@@ -145,7 +145,10 @@ def test_other_texts_are_not_recognised(text):
     assert not sniff(text.encode(), "perf.txt")
 
 
-SWITCH = "sched_switch: prev_comm=a prev_pid=1234 prev_prio=120 prev_state=S ==> next_comm=b next_pid=12 next_prio=120"
+SWITCH = (
+    "sched_switch: prev_comm=a prev_pid=1234 prev_prio=120 prev_state=S ==> "
+    "next_comm=b next_pid=12 next_prio=120"
+)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +234,8 @@ def chains(trace):
 def test_metrics_namespaces_and_rounds_are_no_samples(load):
     trace = load(
         "swapper     0 [000]     0.000000: PERF_RECORD_NAMESPACES 1/1 - nr_namespaces: 7\n"
-        "\t\t[0/net: 0/0, 1/uts: 0/0, 2/ipc: 0/0, 3/pid: 0/0, \n\t\t 4/user: 0/0, 5/mnt: 0/0, 6/cgroup: 0/0]\n"
+        "\t\t[0/net: 0/0, 1/uts: 0/0, 2/ipc: 0/0, 3/pid: 0/0, \n"
+        "\t\t 4/user: 0/0, 5/mnt: 0/0, 6/cgroup: 0/0]\n"
         f"PERF_RECORD_FINISHED_ROUND\n{USUAL_HEAD}\n{FRAMES}\n"
         "          python 14092 [001]   531.565349: \tmetric: 1000.000 M/sec\n"
     )

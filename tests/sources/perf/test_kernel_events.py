@@ -18,7 +18,8 @@ def _sched(trace):
 def test_both_spellings_of_scheduler_events(load):
     trace = load(
         "swapper 0/0 [000] 6.000001: sched:sched_switch: swapper/0:0 [120] R ==> x y:12 [120]\n"
-        "x y 10/12 [000] 6.000002: sched:sched_switch: prev_comm=x y prev_pid=12 prev_prio=120 prev_state=D|W ==> next_comm=a= b next_pid=13 next_prio=1\n"
+        "x y 10/12 [000] 6.000002: sched:sched_switch: prev_comm=x y prev_pid=12 "
+        "prev_prio=120 prev_state=D|W ==> next_comm=a= b next_pid=13 next_prio=1\n"
         "a 12/12 [001] 6.000003: sched:sched_wakeup: comm=a b pid=14 prio=120 success=1 target_cpu=003\n"
         "a 12/12 [001] 6.000004: sched:sched_waking: a:15 [120] success=1 CPU:003\n"
         "a 12/12 [001] 6.000005: sched:sched_wakeup_new: comm=new pid=16 prio=120 target_cpu=002\n"
@@ -59,7 +60,8 @@ def test_both_spellings_of_scheduler_events(load):
 )
 def test_states(load, printed, state):
     trace = load(
-        f"x 12/12 [000] 1.000001: sched:sched_switch: prev_comm=x prev_pid=12 prev_prio=120 prev_state={printed} ==> next_comm=y next_pid=13 next_prio=120\n"
+        f"x 12/12 [000] 1.000001: sched:sched_switch: prev_comm=x prev_pid=12 "
+        f"prev_prio=120 prev_state={printed} ==> next_comm=y next_pid=13 next_prio=120\n"
     )
     assert trace.sched["prev_state"].to_list() == [state]
 
@@ -77,7 +79,10 @@ def test_missing_switches_are_proven_by_the_next_one_on_that_cpu(load):
     ]
     trace = load(
         "".join(
-            f"t {p}/{p} [{cpu:03d}] {s}.000001: sched:sched_switch: prev_comm=t prev_pid={p} prev_prio=120 prev_state=S ==> next_comm=t next_pid={n} next_prio=120\n"
+            (
+                f"t {p}/{p} [{cpu:03d}] {s}.000001: sched:sched_switch: prev_comm=t prev_pid={p} "
+                f"prev_prio=120 prev_state=S ==> next_comm=t next_pid={n} next_prio=120\n"
+            )
             for cpu, s, p, n in lines
         )
     )
@@ -90,7 +95,10 @@ def test_missing_switches_are_proven_by_the_next_one_on_that_cpu(load):
 
 def test_a_recording_of_some_processes_is_not_called_lossy(load):
     header = "# ========\n# cmdline : /usr/bin/perf record -e sched:sched_switch -p 12\n# ========\n#\n"
-    line = "t 12/12 [000] {}.000001: sched:sched_switch: prev_comm=t prev_pid=12 prev_prio=120 prev_state=S ==> next_comm=u next_pid=99 next_prio=120\n"
+    line = (
+        "t 12/12 [000] {}.000001: sched:sched_switch: prev_comm=t prev_pid=12 "
+        "prev_prio=120 prev_state=S ==> next_comm=u next_pid=99 next_prio=120\n"
+    )
     trace = load(header + line.format(1) + line.format(2))
     assert trace.sources["lost_detected"][0] == 0
     assert any("recorded for some processes only" in m for m in trace.health["message"])
@@ -170,7 +178,7 @@ def test_a_probe_whose_name_looks_like_modifiers_is_a_tracepoint(load, said):
 
 
 def test_a_machine_that_no_header_names_is_judged_by_its_calls(load):
-    """By hand: 98 and 63 are futex and read on arm64, getrusage and uname on x86-64; 202 is accept, not futex."""
+    """By hand: 98, 63 are futex, read on arm64, getrusage, uname on x86-64; 202 is accept, not futex."""
     calls = [(98, "futex"), (63, "read"), (202, "accept"), (57, "close"), (5, "syscall 5")]
     trace = load(
         "".join(
@@ -184,7 +192,7 @@ def test_a_machine_that_no_header_names_is_judged_by_its_calls(load):
 
 
 def test_calls_told_by_number_alone_stay_beside_calls_told_by_name(load):
-    """By hand: thread 12 reads (by number), then waits (told twice, in either order), thread 13 the other way round."""
+    """By hand: thread 12 reads (by number), then waits (recorded twice), thread 13 the other way round."""
     futex = ("raw_syscalls:sys_{}: NR 202 (0, 1)", "syscalls:sys_{}_futex: 0x1")
     said = [
         (1, 12, "raw_syscalls:sys_enter: NR 0 (3)"),
@@ -207,7 +215,7 @@ def test_calls_told_by_number_alone_stay_beside_calls_told_by_name(load):
         (13, 4, 5, "futex"),
     ]
     message = " ".join(trace.health["message"])
-    assert "4 raw_syscalls events not used: the same calls stand there by name" in message
+    assert "4 raw_syscalls events not used: the same calls were recorded by name" in message
     assert "began before the trace" not in message
 
 
@@ -221,7 +229,10 @@ def test_calls_told_by_number_alone_stay_beside_calls_told_by_name(load):
 def test_the_plugin_s_letters_are_those_of_old_kernels(load, printed, states):
     trace = load(
         "".join(
-            f"sched_switch 5/5 [000] {at}.000001: sched:sched_switch: kworker/0:1:55 [120] {state} ==> swapper/0:0 [120]\n"
+            (
+                f"sched_switch 5/5 [000] {at}.000001: sched:sched_switch: kworker/0:1:55 [120] "
+                f"{state} ==> swapper/0:0 [120]\n"
+            )
             for at, state in enumerate(printed, 1)
         )
     )
@@ -231,17 +242,18 @@ def test_the_plugin_s_letters_are_those_of_old_kernels(load, printed, states):
 def test_the_kernel_s_own_letters_stay(load):
     trace = load(
         "x 5/5 [000] 1.000001: sched:sched_switch: a:55 [120] W ==> swapper/0:0 [120]\n"
-        "x 5/5 [000] 2.000001: sched:sched_switch: prev_comm=a prev_pid=5 prev_prio=120 prev_state=Z ==> next_comm=b next_pid=6 next_prio=1\n"
+        "x 5/5 [000] 2.000001: sched:sched_switch: prev_comm=a prev_pid=5 prev_prio=120 "
+        "prev_state=Z ==> next_comm=b next_pid=6 next_prio=1\n"
     )
     assert trace.sched["prev_state"].to_list() == ["I", "Z"]
 
 
 WIDE = """\
-          python 29760/29760 [001]  1759.734128922: PERF_RECORD_SWITCH_CPU_WIDE OUT          next pid/tid:  2773/2774
-          pyt-2   2773/2774  [001]  1759.734133721: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid: 29760/29760
-          pyt-2   2773/2774  [001]  1759.736046663: PERF_RECORD_SWITCH_CPU_WIDE OUT preempt  next pid/tid:     0/0
-         swapper     0/0     [001]  1759.736050000: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid:  2773/2774
-            mypy  3235/3235  [001]  1759.736060000: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid:     0/0
+   python 29760/29760 [001]  1759.734128922: PERF_RECORD_SWITCH_CPU_WIDE OUT          next pid/tid:  2773/2774
+   pyt-2   2773/2774  [001]  1759.734133721: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid: 29760/29760
+   pyt-2   2773/2774  [001]  1759.736046663: PERF_RECORD_SWITCH_CPU_WIDE OUT preempt  next pid/tid:     0/0
+  swapper     0/0     [001]  1759.736050000: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid:  2773/2774
+     mypy  3235/3235  [001]  1759.736060000: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid:     0/0
 """
 
 
@@ -281,7 +293,8 @@ def test_of_one_process_only_its_own_side_is_known(load):
 
 def test_beside_the_tracepoint_the_records_are_not_counted_again(load):
     tracepoint = (
-        "python 29760/29760 [001]  1759.734128900: 1 sched:sched_switch: prev_comm=python prev_pid=29760 prev_prio=120 "
+        "python 29760/29760 [001]  1759.734128900: 1 sched:sched_switch: "
+        "prev_comm=python prev_pid=29760 prev_prio=120 "
         "prev_state=S ==> next_comm=pyt-2 next_pid=2774 next_prio=120\n"
     )
     trace = load(tracepoint + WIDE)
@@ -308,7 +321,7 @@ def _recorded(folder, *options):
 
 
 def test_records_and_tracepoints_of_the_same_switches_agree(load, tmp_path):
-    """Recorded at once on this machine: the same threads follow each other on each CPU, whichever way they are recorded.
+    """Recorded at once on this machine: both ways show the same threads following each other on each CPU.
 
     The kernel may trace fewer switches than it records, never others.
     """
@@ -321,7 +334,8 @@ def test_records_and_tracepoints_of_the_same_switches_agree(load, tmp_path):
         first, last = max(rows[0][0] for rows in sides), min(rows[-1][0] for rows in sides)
         by_record, by_tracepoint = (_left(rows, first, last) for rows in sides)
         assert by_tracepoint.total() > 5
-        # at either end one of the pair may lie outside; a thread that has died meanwhile has no id any more in a record
+        # at either end one of the pair may lie outside; a thread that has died meanwhile has no id any more
+        # in a record
         dead = sum(count for (prev, _, after), count in by_record.items() if None in {prev, after})
         assert (by_tracepoint - by_record).total() <= 2 + dead, by_tracepoint - by_record
 

@@ -54,7 +54,10 @@ def test_a_cut_event_is_left_out_and_its_bytes_counted(load):
     trace = load(event.format(1) + event.format(2)[:-8])
     assert trace.samples.height == 1
     assert trace.sources["skipped_bytes"][0] == len(event.format(2)) - 8
-    switch = "x 1/1 [000] 3.000001: sched:sched_switch: prev_comm=x prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=y next_pid=12"
+    switch = (
+        "x 1/1 [000] 3.000001: sched:sched_switch: prev_comm=x prev_pid=1 prev_prio=120 "
+        "prev_state=S ==> next_comm=y next_pid=12"
+    )
     assert load(event.format(1) + switch).sched.is_empty()  # next_pid may have been 123
 
 
@@ -160,7 +163,10 @@ LINE = st.sampled_from(
         "",
         "#",
         "# x : y",
-        "x 1/2 [000] 1.000001: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=1 prev_state=S ==> next_comm=b next_pid=2 next_prio=1",
+        (
+            "x 1/2 [000] 1.000001: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=1 "
+            "prev_state=S ==> next_comm=b next_pid=2 next_prio=1"
+        ),
         "x 1/2 [000] 1.000001: sched:sched_wakeup: comm=a pid=99999999999999999999 prio=1 target_cpu=1",
         "x 1/2 [000] 1.000001: raw_syscalls:sys_enter: NR 99999999999999999999 (",
         "x 1/2 [000] 0.0: PERF_RECORD_LOST lost 99999999999999999999",
@@ -204,7 +210,7 @@ def test_any_bytes_changed_give_a_sound_trace_or_a_typed_refusal(seed, text, tmp
 
 
 def test_a_chain_line_that_is_no_frame_is_told(load, messages):
-    """Found by fuzzing: what begins with a tab was taken for a frame, and left out in silence where it is none."""
+    """Found by fuzzing: what begins with a tab was taken for a frame, and left out in silence."""
     text = "x 1/1 [000] 1.000001: 1 cycles: \n\t 7f00 foo ([k])\n\t7g00 bar ([k])\n\t\n\t 7f01 main ([k])\n\n"
     trace = load(text)
     assert trace.stacks["symbol"].cast(pl.String).to_list() == ["foo", "main"]
@@ -226,5 +232,8 @@ def test_a_line_that_is_too_long_for_a_head_or_a_frame_is_told(load, messages, s
 @pytest.mark.parametrize("blank", ["\t", "\t \t", "\t    "])
 def test_a_line_of_blanks_is_no_frame(load, plain, blank):
     """Found by fuzzing: it was taken for a frame without a text."""
-    text = "x 1/1 [000] 5.000001: 1 cycles: \n\t 7f00 f ([k])\n{}\ny 2/2 [000] 5.000002: 1 cycles: \n\t 7f01 g ([k])\n{}\n"
+    text = (
+        "x 1/1 [000] 5.000001: 1 cycles: \n\t 7f00 f ([k])\n{}\n"
+        "y 2/2 [000] 5.000002: 1 cycles: \n\t 7f01 g ([k])\n{}\n"
+    )
     assert plain(load(text.format(blank, blank))) == plain(load(text.format("", "")))

@@ -266,7 +266,8 @@ FRAMES = "\t    7f0012345678 foo+0x1 (/lib/x.so)\n\t    7f0012345690 main+0x2 (/
 
 def test_a_share_that_was_lost_is_no_count(load):
     trace = load(
-        f"{USUAL_HEAD}\n{FRAMES}\nProcessed 100 samples and lost 12.34%!\nProcessed 9 events and lost 5 chunks!\n"
+        f"{USUAL_HEAD}\n{FRAMES}\nProcessed 100 samples and lost 12.34%!\n"
+        f"Processed 9 events and lost 5 chunks!\n"
     )
     assert trace.sources["lost_declared"].item() == 1 + 5
     assert "6 events in 2 messages" in " ".join(trace.health["message"])

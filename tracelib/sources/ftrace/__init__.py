@@ -1,6 +1,6 @@
 """ftrace: the text of tracefs, `trace-cmd report`, atrace and systrace; trace.dat by an installed trace-cmd.
 
-README.md beside this file says what the format holds, how to record it, and what is lost at worst.
+README.md in this folder says what the format holds, how to record it, and what is lost at worst.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ TRACE_DAT = b"\x17\x08\x44tracing"
 #: `trace-cmd report` writes about 1 GB in this time; one that hangs ends.
 SECONDS = 1800
 REPORT = ("trace-cmd", "report", "-t", "-i")
-#: What `trace-cmd dump --options` says of the clock, and of buffers beside the first, which may have had
+#: What `trace-cmd dump --options` says of the clock, and of buffers other than the first, which may have had
 #: another.
 CLOCK_OPTION = re.compile(rb"\[Option TRACECLOCK\b[^\]]*\]\s*[^\[\n]*\[([\w-]+)\]")
 SECOND_BUFFER = re.compile(rb'^"[^"\n]+" \[name\]', re.MULTILINE)

@@ -60,7 +60,7 @@ class Kind(NamedTuple):
     """What a first word says: the group that the event goes to, its name, and whether it ends something."""
 
     group: str  # sched, syscall, marker, graph, other
-    name: str  # "" = a system call that is told by its number
+    name: str  # "" = a system call that only its number names
     ends: bool = False
 
 
@@ -80,7 +80,8 @@ def _name(word: str) -> str:
     return re.split(r"[:(]", word)[0] if kind.group in {"sched", "syscall"} else kind.name
 
 
-#: What is kept of the events of each group, beside index, ts_ns, cpu and task; a group's place is its number.
+#: What is kept of the events of each group, besides index, ts_ns, cpu and task; a group's place is its
+#: number.
 KEPT = {
     "sched": ["text"],
     "syscall": ["word", "number"],
@@ -106,7 +107,7 @@ class Events:
     waiting: pl.DataFrame = field(
         default_factory=lambda: pl.DataFrame(schema=MARKS)
     )  # loss marks without their time yet
-    markup: bool = False  # the text stands in a web page: what is no event is the page's
+    markup: bool = False  # the text stands in a web page: what is not an event is the page's
     first_ns: int | None = None
     last_ns: int | None = None
     in_buffer: int | None = None
@@ -198,13 +199,13 @@ class Events:
             name = _name(word)
             self.counts[name] = self.counts.get(name, 0) + uses
         groups = pl.Series("group", [GROUPS.index(kind.group) for kind in self.kinds], dtype=pl.UInt8)
-        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; a line without use was no
-        # event
+        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; a line without use was
+        # not an event
         none = table.select(pl.col("args").str.starts_with("<-") | (pl.col("uses") == 0)).to_series()
         return groups[codes_of(table["word"])].set(none, len(GROUPS) - 1)
 
     def _others(self, others: pl.DataFrame, events: pl.Series, markers: pl.Series) -> None:
-        """Sort out the lines that are no events: loss marks, text that goes on, and what cannot be read.
+        """Sort out the lines that are not events: loss marks, text that goes on, and what cannot be read.
 
         `events` and `markers` are indices: of all events around those lines, and of those that are markers.
         """

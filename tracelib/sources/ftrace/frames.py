@@ -233,7 +233,7 @@ class Frames:
         """Return what the lines show of names and of processes, as `threads` takes them."""
         names, processes = [pl.DataFrame(schema=NAMES)], [pl.DataFrame(schema=PROCESSES)]
         seen, rows = self.events.table("task"), self.sched_rows
-        if seen is not None:  # a line that is no event may have had what looks like a task
+        if seen is not None:  # a line that is not an event may have what looks like a task
             last = seen.group_by("task").agg(pl.col("index").cast(pl.Int64).max().alias("last"))
             tasks = self.tasks[codes_of(last["task"])].hstack([last["last"]])
             processes.append(tasks.select("tid", "pid", pl.col("last") + BY_COLUMN).drop_nulls())

@@ -48,11 +48,11 @@ LATENCY = rf"^{TASK}{GAP}+(?P<cpu>\d{{1,6}}){FLAGS}{GAP}+{TIME}(?P<unit>us[ +!#*
 #: How many places of columns are tried before the rest of a chunk goes to the regular expression.
 LAYOUTS = 6
 EXAMPLES = 200
-#: Bytes; a longer line is no event: the kernel's own buffer for one is a page.
+#: Bytes; a longer line is not an event: the kernel's own buffer for one is a page.
 LONGEST_LINE = 1 << 16
 EXCERPT = 200
 NS = 1_000_000_000
-#: Seconds, and counts of µs, beyond these do not fit into 64 bits as ns: such a line is no event.
+#: Seconds, and counts of µs, beyond these do not fit into 64 bits as ns: such a line is not an event.
 MOST_SECONDS, MOST_MICROSECONDS = 9_000_000_000, 9_000_000_000_000_000
 
 
@@ -69,7 +69,7 @@ class Layout:
 
     @classmethod
     def of(cls, line: str) -> Layout | None:
-        """Return the columns of `line`, None if it is no event in brackets form."""
+        """Return the columns of `line`, None if it is not an event in brackets form."""
         head = re.match(HEAD, line)
         if head is None:
             return None
@@ -111,11 +111,11 @@ class Layout:
         ]
 
     def ts_ns(self) -> pl.Expr:
-        """Return the time of `seconds` and `fraction`, null if it is none; a clock that counts is in ns."""
+        """Return the time of `seconds` and `fraction`, null if they are not one; counters count ns."""
         seconds = pl.col("seconds")
         if self.point == self.colon:
             return seconds
-        # a number may have its sign: "1.+23456" is no time
+        # a number may have its sign: "1.+23456" is not a time
         fraction, digits = pl.col("fraction"), self.colon - self.fraction
         ns = pl.when(~fraction.str.starts_with("+")).then(fraction.cast(pl.UInt32, strict=False))
         return pl.when(seconds <= MOST_SECONDS).then(seconds * NS + ns * 10 ** (9 - digits))
@@ -135,7 +135,7 @@ class Piece(NamedTuple):
     events: (
         pl.DataFrame
     )  # one row per event: index UInt32 (its line, from 1), task ("bash-557 (557)"), cpu, ts_ns, rest
-    others: pl.DataFrame  # index, line: what is no event
+    others: pl.DataFrame  # index, line: what is not an event
     rests: Listed  # of the events
 
 
@@ -170,7 +170,7 @@ class Heads:
         return Piece(comments, events, others, self.rests)
 
     def split(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the events of `lines` (columns index, line) and the lines that are no events."""
+        """Return the events of `lines` (columns index, line) and the lines that are not events."""
         parts: list[pl.DataFrame] = []
         used: list[tuple[int, Layout]] = []
         earlier = iter(self.layouts)

@@ -27,7 +27,7 @@ class Texts:
 
 
 class Listed:
-    """One list of the texts of several columns; what hardly repeats stands there as often as it comes."""
+    """One list of the texts of several columns; what hardly repeats is listed as often as it comes."""
 
     def __init__(self) -> None:
         self._parts: list[pl.Series] = []
@@ -56,7 +56,7 @@ def codes_of(interned: pl.Series) -> pl.Series:
 def distinct(texts: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Return the distinct texts, and for each of `texts` its place among them.
 
-    Texts that hardly repeat are returned as they are: equal ones may stand there more than once.
+    Texts that hardly repeat are returned as they are: equal ones may occur more than once.
     """
     if texts.head(TRIED).n_unique() > MOST_DISTINCT:
         return texts.alias("text"), pl.int_range(texts.len(), dtype=pl.UInt32, eager=True)

@@ -22,8 +22,8 @@ from tracelib.words import counted
 if TYPE_CHECKING:
     from tracelib.sources.health import Remarks
 
-#: First words of the events of system calls, and whether they end one. Without a group, the call is told by
-#: its number.
+#: First words of the events of system calls, and whether they end one. Without a group, the number tells the
+#: call.
 SPELLINGS = tuple(
     (re.compile(pattern), ends)
     for pattern, ends in (
@@ -53,7 +53,7 @@ LEAST_USUAL = 0.25
 class Edge(NamedTuple):
     """What the first word of an event says of a system call."""
 
-    call: str  # "" = told by its number
+    call: str  # "" = its number tells
     ends: bool
 
 
@@ -141,8 +141,8 @@ def slices(
     Parameters
     ----------
     edges
-        ts_ns, thread Int32, call Categorical, ends, raw Boolean (told by number), number: one row per entry
-        or exit, in the order of the file. A call told by name and by number counts once, by name.
+        ts_ns, thread Int32, call Categorical, ends, raw Boolean (by number), number: one row per entry
+        or exit, in the order of the file. A call recorded by name and by number counts once, by name.
     sched
         The frame `sched`: a thread that left its CPU for good is in no call any more.
     during
@@ -166,16 +166,17 @@ def slices(
 
 
 def _named(rows: pl.DataFrame, uname: str | None, remarks: Remarks) -> pl.DataFrame:
-    """Return `rows` (by thread and time) without calls told twice, those told by number with their names."""
+    """Return `rows` (by thread and time) without calls recorded twice, those recorded by number named."""
     neighbours = [
         ((~pl.col("raw")).shift(step) & (pl.col("ends").shift(step) == pl.col("ends"))).over("thread")
-        for step in (1, -1)  # two entries, or two exits, next to each other are one told twice
+        for step in (1, -1)  # two entries, or two exits, next to each other are one recorded twice
     ]
     twice = rows.select((pl.col("raw") & pl.any_horizontal(neighbours)).fill_null(value=False)).to_series()
     if twice.any():
         remarks.add(
             "info",
-            f"{counted(int(twice.sum()), 'raw_syscalls event')} not used: the same calls stand there by name",
+            f"{counted(int(twice.sum()), 'raw_syscalls event')} not used: "
+            "the same calls were recorded by name",
         )
         rows = rows.filter(~twice)
     numbers = rows.filter("raw")["number"]

@@ -66,7 +66,7 @@ INSTRUCTION = "insn:"
 def parse(lines: pl.Series, patterns: Sequence[str] = (FRAME,)) -> pl.DataFrame:
     """Return one row per line, read by the first of `patterns` that fits: `symbol` and `library` (String).
 
-    A line that is no frame gives two nulls; one without a symbol gives "[unknown]". The offset in the
+    A line that is not a frame gives two nulls; one without a symbol gives "[unknown]". The offset in the
     function is left out, so that samples at two instructions of a function share a chain. An inlined function
     has no library of its own: null.
     """

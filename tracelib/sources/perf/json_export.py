@@ -1,10 +1,10 @@
 """The JSON of `perf data convert --to-json`: samples with call chains, without event names and periods.
 
-From tools/perf/util/data-convert-json.c (perf 5.14 and later). A tracepoint's fields stand beside the
-sample's own, as strings; a switch is told by them, a wake-up cannot be told from its kin. A perf that was
+From tools/perf/util/data-convert-json.c (perf 5.14 and later). A tracepoint's fields stand among
+the sample's own, as strings: they show a switch, but not which kind of wake-up. A perf that was
 built without libtraceevent writes no such fields: its tracepoints look like samples.
 
-The file is decoded whole in one go, or, where that fails, one sample at a time. A sample that is no sample
+The file is decoded whole in one go, or, where that fails, one sample at a time. A broken sample
 (cut, of other types, a number beyond 64 bits) costs itself: the next one starts at the next brace followed by
 a timestamp, which perf writes first.
 """
@@ -82,7 +82,7 @@ class Sample(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Tracepoint(Sample, forbid_unknown_fields=False):
-    """A sample with other fields than those: perf writes what a tracepoint says beside what samples have."""
+    """A sample with other fields than those: perf adds a tracepoint's fields to those of a sample."""
 
 
 FIELDS = frozenset(Sample.__struct_fields__)
@@ -125,7 +125,7 @@ def read_json(path: Path) -> Trace:
     Raises
     ------
     BadTrace
-        It is no such JSON, or holds no sample with a time.
+        It is not such JSON, or holds no sample with a time.
 
     """
     remarks = PerfRemarks()

@@ -115,7 +115,7 @@ def system_calls(
 
 
 def _edges(says: pl.DataFrame) -> pl.DataFrame:
-    """Return what each row of `says` says of a system call: call, ends (null = it is none), raw, number."""
+    """Return call, ends (null = not a system call), raw and number of each row of `says`."""
     edge_of = {
         event: edge
         for event in says["event"].drop_nulls().unique()

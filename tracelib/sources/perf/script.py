@@ -160,7 +160,7 @@ def _last_use(codes: pl.Series, height: int) -> pl.Series:
 
 
 def _samples(text: Text, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the frames `samples` and `stacks`: every event that is no tracepoint."""
+    """Return the frames `samples` and `stacks`: every event that is not a tracepoint."""
     is_sample = (events["kind"] == "sample").to_numpy()
     of_event = events["says"].to_numpy()
     chains, distinct = _chains(text, is_sample, of_event)

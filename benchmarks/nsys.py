@@ -84,7 +84,8 @@ def write(path, rows):
         )
         connection.executemany(
             "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL "
-            f"VALUES (?, ?, 0, 1, NULL, ?, ?, {PROCESS}, ?, ?, NULL, 0, 0, 32, ?, 1, 1, 256, 1, 1, 0, 1024, 0, 60817408, ?, 32768, NULL, 0)",
+            f"VALUES (?, ?, 0, 1, NULL, ?, ?, {PROCESS}, ?, ?, NULL, 0, 0, 32, "
+            "?, 1, 1, 256, 1, 1, 0, 1024, 0, 60817408, ?, 32768, NULL, 0)",
             zip(*(column.tolist() for column in kernels), strict=True),
         )
         calls = (

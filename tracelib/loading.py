@@ -12,14 +12,13 @@ from tracelib.manifest import FILE_NAME, manifest_of
 from tracelib.pid_map import read_pid_map
 from tracelib.schema import FRAMES
 from tracelib.sources.cache import cache as user_cache
-from tracelib.sources.discovery import discover, not_opened, not_read, read_files
+from tracelib.sources.discovery import Discovery, discover, not_opened, not_read, read_files
 from tracelib.sources.files import sha256
 from tracelib.sources.progress import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tracelib.sources.discovery import Discovery
     from tracelib.sources.format import TraceFile
     from tracelib.trace import Trace
 
@@ -30,7 +29,7 @@ ABOUT_FILES = ("sources", "health")
 
 
 def load(
-    paths: str | Path | Iterable[str | Path],
+    paths: str | Path | Iterable[str | Path] | Discovery,
     *,
     offsets: Mapping[str, int] | None = None,
     roles: Mapping[str, str] | None = None,
@@ -47,7 +46,8 @@ def load(
     Parameters
     ----------
     paths
-        A file, a directory (every trace file below it), or several of them.
+        A file, a directory (every trace file below it), several of them, or what `discover` returned for
+        some.
     offsets, roles, ftrace_clock
         See :func:`tracelib.align.align`.
     host
@@ -72,9 +72,9 @@ def load(
         A parameter names a file, role, or clock that does not exist; or the manifest has a key that does not.
 
     """
-    several = [paths] if isinstance(paths, str) or not hasattr(paths, "__iter__") else list(paths)
-    manifest = manifest_of(several)
-    discovery = discover(several)
+    discovery = paths if isinstance(paths, Discovery) else discover(_several(paths))
+    manifest = manifest_of(discovery.paths)
+    pids = read_pid_map(Path(pid_map)) if pid_map else manifest.pids
     with progress_bar(len(discovery.traces), progress) as begin:
         read, failures = read_files(discovery.traces, begin, user_cache(cache))
     if not read:
@@ -91,7 +91,7 @@ def load(
         roles=_over(roles, manifest.roles),
         ftrace_clock=ftrace_clock or manifest.ftrace_clock,
         wall_offsets=manifest.wall_offsets(),
-        pids=read_pid_map(Path(pid_map)) if pid_map else manifest.pids,
+        pids=pids,
     )
     rows = [_host_row(strangers)] if strangers and not host else []
     rows += [_copy_row(read[copy][0].path, read[original][0].path) for copy, original in copies.items()]
@@ -99,6 +99,10 @@ def load(
     rows += _rows_of_others(discovery)
     health = pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])])
     return trace.replace(health=health.sort("source", maintain_order=True))
+
+
+def _several(paths: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    return [paths] if isinstance(paths, (str, Path)) else list(paths)
 
 
 def _hosts_unlike(host: str | None, read: Sequence[tuple[TraceFile, Trace]]) -> set[str]:

@@ -195,7 +195,7 @@ def test_a_cut_tar_gives_what_stands_before_the_cut(loaded):
 def test_what_is_no_trace_is_left_over_and_named(tmp_path):
     path = tmp_path / "a.zip"
     path.write_bytes(zipped([*BESIDE, *RANKS, ("inner.zip", zipped())]))
-    traces, others, _ = discover([path])
+    traces, others, *_ = discover([path])
     assert len(traces) == 3
     assert [file.name for file in others] == ["notes.txt", "inner.zip"]
     path.write_bytes(marked(flag=1)[: place_of(marked(), 0) + 40])

@@ -9,7 +9,7 @@ import pytest
 
 import tracelib
 from tests.conftest import ROOT
-from tracelib import sources
+from tracelib import cli, sources
 from tracelib.errors import UnknownFormat
 from tracelib.sources import discovery
 
@@ -18,9 +18,18 @@ SAMPLE = ROOT / "sample_traces" / "starved"
 PERFETTO = b"\x0a\x02\x40\x01\x0a\x02\x40\x02"
 
 
+def _load(folder, cache):
+    tracelib.load(folder, cache=cache)
+
+
+def _export(folder, _):
+    assert cli.main(["export", str(folder), "--to", "archive", "-o", str(folder.parent / "run.tar")]) == 0
+
+
 @pytest.mark.parametrize("cache", [False, True])
-def test_each_file_is_looked_at_once(tmp_path, monkeypatch, cache):
-    monkeypatch.setenv("TRACELIB_CACHE", str(tmp_path / "cache"))
+@pytest.mark.parametrize("use", [_load, _export])
+def test_each_file_is_looked_at_once(tmp_path, monkeypatch, use, cache):
+    monkeypatch.setenv("TRACELIB_CACHE", str(tmp_path / "cache") if cache else "off")
     asked, heads = Counter(), Counter()
 
     def counted(each):
@@ -38,7 +47,7 @@ def test_each_file_is_looked_at_once(tmp_path, monkeypatch, cache):
     monkeypatch.setattr(sources, "FORMATS", tuple(map(counted, sources.FORMATS)))
     monkeypatch.setattr(discovery, "head", head)
     folder = shutil.copytree(SAMPLE, tmp_path / "run")
-    tracelib.load(folder, cache=cache)
+    use(folder, cache)
     files = {file.name for file in folder.iterdir() if file.is_file()}
     assert set(heads) == files
     assert set(heads.values()) == {1}

@@ -94,9 +94,10 @@ def _export(flags: argparse.Namespace) -> int:
         )
     name = name_of(options.traces[:1])
     target = flags.output or Path(name + FORMATS[flags.to])
-    files = [file.path for file in discover(options.traces).traces]
+    discovery = discover(options.traces)
+    files = [file.path for file in discovery.traces]
     _refuse_inputs(target, files)
-    run = load(options.traces, **options.arguments_of(load))
+    run = load(discovery, **options.arguments_of(load))
     if flags.to == "archive":
         for left in write_archive(run, files, target):
             print(f"left out: {left}", file=sys.stderr)

@@ -40,11 +40,12 @@ REPORTS, DATABASE, DIRECTORIES = (".nsys-rep", ".qdrep"), ".sqlite", ("_pqtdir",
 
 
 class Discovery(NamedTuple):
-    """What is in some paths: the traces, other files, and reports whose own export is among the traces."""
+    """What is in `paths`: the traces, other files, and reports whose own export is among the traces."""
 
     traces: list[TraceFile]
     others: list[Path]
     exported: dict[Path, Path]
+    paths: list[Path]
 
 
 def recognised(path: Path) -> TraceFile:
@@ -129,15 +130,17 @@ def discover(paths: Iterable[str | Path]) -> Discovery:
     """
     traces: list[TraceFile] = []
     others: list[Path] = []
-    for path in map(Path, paths):
+    places = [Path(path) for path in paths]
+    for path in places:
         _check_place(path)
         inside = _traces_in(path) if path.is_file() else _traces_below(path)
         traces, others = [*traces, *inside[0]], [*others, *inside[1]]
-    places = [trace.path for trace in traces]
-    exported = {path: export for path in places if (export := export_of(path, places))}
+    files = [trace.path for trace in traces]
+    exported = {path: export for path in files if (export := export_of(path, files))}
     traces = [trace for trace in traces if trace.path not in exported]
     read = {file for trace in traces for file in trace.files} if others else set()
-    return Discovery(traces, [*exported, *(path for path in others if path not in read)], exported)
+    others = [*exported, *(path for path in others if path not in read)]
+    return Discovery(traces, others, exported, places)
 
 
 def _check_place(path: Path) -> None:

@@ -34,7 +34,7 @@ def converted(path, folder, kind):
 def test_same_frames_as_from_sqlite(corpus, tmp_path, name, kind):
     path = corpus / "nsys" / f"{name}.sqlite"
     folder = converted(path, tmp_path / "export", kind)
-    (file,), others, _ = discover([folder])
+    (file,), others, *_ = discover([folder])
     assert [file.path.stem] == ["StringIds"]
     assert others == []
     found, expected = file.read(), read(path)

@@ -462,6 +462,8 @@ def test_graph_launches_and_collectives(trace_of):
         ({"pg_config": [{"pg_size": 4}, {"pg_size": 8}]}, "<float, 8>", 8),
         ({"world_size": 2}, "<float>", 2),
         ({"pg_config": "damaged", "world_size": "2"}, "<float>", 2),
+        ({"world_size": 2**31}, "<float>", None),
+        ({"pg_config": [{"pg_size": 2**64}, {"pg_size": []}]}, "<float>", None),
         ({}, "<float>", None),
     ],
 )

@@ -96,8 +96,8 @@ class Document:
         """How many ranks talk to each other, if all process groups of several ranks have one size."""
         info = self.fields.get("distributedInfo")
         groups = _objects(info.get("pg_config")) if isinstance(info, dict) else []
-        sizes = {group.get("pg_size") for group in groups} or {self.integer("distributedInfo", "world_size")}
-        several = {size for size in sizes if type(size) is int and size > 1}
+        sizes = [group.get("pg_size") for group in groups] or [self.integer("distributedInfo", "world_size")]
+        several = {size for size in sizes if type(size) is int and 1 < size < 2**31}
         return several.pop() if len(several) == 1 else None
 
     @property

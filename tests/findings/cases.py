@@ -1,4 +1,4 @@
-"""The tests that every rule has: a run that triggers it, a near miss that does not, and what it cannot do without.
+"""The tests that every rule has: a run that triggers it, a near miss, and what it cannot do without.
 
 A topic's test file lists its rules' cases and makes their tests of them: `TestRules = rule_tests(CASES)`.
 """
@@ -22,7 +22,8 @@ class Case:
     rule: str
     trigger: Callable[[], Sheet]
     near_miss: Callable[[], Sheet]
-    #: What makes the rule abstain when it is taken away from the trigger: silence would be a "no" that nobody recorded.
+    #: What makes the rule abstain when it is taken away from the trigger: silence would be a "no" that nobody
+    #: recorded.
     without: tuple[Callable[[Sheet], None], ...]
 
 

@@ -1,7 +1,7 @@
-"""One server's run, written by hand in milliseconds: what each GPU, thread and CPU did, as frames of the schema.
+"""One server's run, written by hand in ms: what each GPU, thread and CPU did, as frames of the schema.
 
-Scheduler events are made from what is declared of each thread (`runs`, `ready`, asleep otherwise), so that a test says
-what happened and not how a kernel spells it.
+Scheduler events are made from what is declared of each thread (`runs`, `ready`, asleep otherwise), so that a
+test says what happened and not how a kernel spells it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Sheet:
         )
         return number
 
-    # ------------------------------------------------------------------------------------------------------ the GPUs
+    # -------------------- the GPUs
     def kernel(
         self, start: float, end: float, call: tuple[float, float] | None = None, rank: int = 0, **more: Any
     ) -> None:
@@ -104,7 +104,7 @@ class Sheet:
                 elements=8,
             )
 
-    # --------------------------------------------------------------------------------------------------- the threads
+    # -------------------- the threads
     def doing(
         self, thread: int, start: float, end: float, name: str, category: str = "annotation", **more: Any
     ) -> None:
@@ -146,7 +146,7 @@ class Sheet:
         """Let a thread want a CPU that it does not get."""
         self.on_cpu[thread].append((ns(start), ns(end), "ready", cpu))
 
-    # ------------------------------------------------------------------------------------------------------- the run
+    # -------------------- the run
     def results(self) -> Results:
         """Return the analyses of the run."""
         return analyse(self.trace())

@@ -93,7 +93,7 @@ def test_shortage_behind_gpu_work_costs_nothing():
     assert outcome("cpu_shortage", kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
 
 
-# ------------------------------------------------------------------------------------------------- tokenizers in the way
+# -------------------- tokenizers in the way
 def tokenizer(sheet):
     thread = sheet.thread("api_server", "tokenizer", pid=300)
     sheet.doing(thread, 20, 40, "tokenize")
@@ -137,7 +137,7 @@ def test_the_same_cpu_number_of_another_host_is_another_cpu():
     assert server_cpus(dataclasses.replace(results, thread_states=states))[0] == 2
 
 
-# ----------------------------------------------------------------------------------------------------------- polling
+# -------------------- polling
 def helper(sheet):
     """An OpenMP thread of the worker that polls from 20 to 40 ms."""
     thread = sheet.thread("worker", "worker_TP0", pid=100)
@@ -160,7 +160,7 @@ def test_work_on_the_wanted_cpu_is_no_polling():
     assert outcome("busy_wait", kept_off(sheet, thread).results()) is None
 
 
-# ------------------------------------------------------------------------------------------------------------- quota
+# -------------------- quota
 def stopped(ends, *, polls=False):
     """The worker runs 60 ms of each 100 and is ready, its CPU idle, until each of `ends`."""
     sheet = Sheet()
@@ -192,7 +192,7 @@ def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
 
 
 def test_the_quota_that_polling_used_up_is_pollings():
-    """Of each 60 ms that the worker ran it polled 38: so of the 240 ms it was stopped, that share is polling's."""
+    """Of each 60 ms that the worker ran it polled 38; that share of the 240 ms it was stopped is polling's."""
     results = stopped(GRID, polls=True).results()
     found = outcome("busy_wait", results)
     load = results.thread_load.row(0, named=True)
@@ -233,7 +233,7 @@ def test_a_quota_used_up_by_work_is_not_pollings():
     assert outcome("busy_wait", stopped(GRID).results()) is None
 
 
-# ---------------------------------------------------------------------------------------------------- one full thread
+# -------------------- one full thread
 def test_a_thread_that_works_all_the_time_is_saturated():
     sheet = gap()
     sheet.runs(0, 0, 102, cpu=0)

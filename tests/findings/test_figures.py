@@ -8,7 +8,8 @@ from tracelib.report.sections import three_figures
 
 
 def test_only_causes_on_the_host_count():
-    # rank 0: 150 + 50 + 100 of 1000 µs (not: upstream not recorded, imbalance, unattributed); rank 1: 400 of 1000
+    # rank 0: 150 + 50 + 100 of 1000 µs (not: upstream not recorded, imbalance, unattributed); rank 1: 400 of
+    # 1000
     assert figures.exposed_host_shares(findings()) == [0.3, 0.4]
     head, value, meaning = three_figures(findings())[0]
     assert (head, value) == ("GPU time lost to the host", "35 %")

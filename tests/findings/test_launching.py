@@ -106,7 +106,7 @@ def test_ops_alike_are_no_reason_to_abstain():
     assert outcome("run_time_compilation", sheet.results()) is None
 
 
-# ------------------------------------------------------------------------------------------------- synchronisation
+# -------------------- synchronisation
 def test_a_synchronisation_that_outlasts_the_gpu_costs():
     found = outcome("host_synchronisation", synchronising(until=60).results())
     assert (found.exposed_ns, found.gain_ns) == (10 * MS, 10 * MS)
@@ -122,7 +122,7 @@ def test_a_synchronisation_that_had_no_cpu_to_return_on_is_not_to_blame():
     assert outcome("host_synchronisation", sheet.results()) is None
 
 
-# ---------------------------------------------------------------------------------------------------------- graphs
+# -------------------- graphs
 def test_single_launches_that_cannot_keep_up_call_for_graphs():
     sheet = gap()
     sheet.doing(0, 20, 40, "aten::mm", "op")
@@ -175,9 +175,9 @@ def test_single_launches_that_lack_a_cpu_call_for_cpus_not_graphs():
     assert outcome("low_graph_coverage", sheet.results()) is None
 
 
-# ----------------------------------------------------------------------------------------------- interpreter lock
+# -------------------- interpreter lock
 def locked(pid):
-    """The worker sleeps from 20 to 40 ms inside an op, while another thread's samples lie in the interpreter."""
+    """The worker sleeps from 20 to 40 ms inside an op; another thread's samples are in the interpreter."""
     sheet = gap()
     sheet.doing(0, 19, 41, "aten::mm", "op")
     sheet.runs(0, 0, 20, cpu=0)
@@ -200,7 +200,7 @@ def test_asleep_without_samples_is_abstained_from():
     assert isinstance(outcome("gil_contention", sheet.results()), Abstained)
 
 
-# -------------------------------------------------------------------------------------------------------- recorder
+# -------------------- recorder
 def test_the_recorders_part_of_launching_is_told_from_samples():
     """20 ms of dispatch, half of the worker's samples in CUPTI: some 10 ms are the recorder's."""
     sheet = gap()

@@ -70,7 +70,7 @@ def test_each_says_why_it_stands_there():
 
 
 def test_gains_of_a_run_that_the_recorders_slowed_down_say_so():
-    """20 of 102 ms in dispatch; in the first half of them the worker's samples lie in CUPTI, in the second in PyTorch."""
+    """20 of 102 ms in dispatch: half of the worker's samples in them are in CUPTI, half in PyTorch."""
     said = {}
     for library in ("libcupti.so.13", "libtorch_cpu.so"):
         sheet = Sheet()
@@ -88,7 +88,7 @@ def test_gains_of_a_run_that_the_recorders_slowed_down_say_so():
 
 
 def test_the_document_holds_gain_and_place():
-    """20 of 102 ms in dispatch, for 15 of them without a CPU: cores give back 15, the launching itself 5.01."""
+    """20 of 102 ms in dispatch, for 15 of them without a CPU: cores give back 15, launching 5.01."""
     sheet = Sheet()
     sheet.kernel(0, 1)
     sheet.doing(0, 20, 40, "aten::mm", "op")

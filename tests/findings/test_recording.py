@@ -1,4 +1,4 @@
-"""Where the evidence is missing a rule abstains (each rule's case: test_cpus.py and its neighbours), and only there."""
+"""Where its evidence is missing a rule abstains (each rule's case says so), and only there."""
 
 from tests.findings.cases import no_gpu
 from tests.findings.test_launching import inside

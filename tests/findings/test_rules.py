@@ -1,4 +1,4 @@
-"""The rules' tables: each complete, in the docs, and with a run that triggers it, a near miss, and a removal."""
+"""The rules' tables: each complete, in the docs, and with a case in its topic's test file."""
 
 import importlib
 import inspect

@@ -22,7 +22,7 @@ def tokenizing(sheet, end=81):
     return sheet
 
 
-# ------------------------------------------------------------------------------------------ engine and API server
+# -------------------- engine and API server
 def test_a_wait_that_ends_at_the_tokenizer_is_tokenization():
     results = tokenizing(waiting()).results()
     found = outcome("tokenization_exposed", results)
@@ -70,7 +70,7 @@ def test_an_engine_that_nobody_recorded_proves_nothing():
     assert isinstance(outcome("ipc_stretched", waiting().results()), Abstained)
 
 
-# ------------------------------------------------------------------------------------------------- the whole run
+# -------------------- the whole run
 def idle():
     """The API server has answered a request before, and has none now."""
     sheet = waiting()
@@ -109,7 +109,7 @@ def test_a_full_gpu_is_the_limit():
     assert verdict(results).state == "not_cpu_bound"
 
 
-# --------------------------------------------------------------------------------------------------------- steps
+# -------------------- steps
 def bursts(busy, name="aten::mm", length=400):
     """GPU busy for `busy` ms of each 100, the worker in a slice of that name meanwhile."""
     sheet = Sheet()

@@ -1,4 +1,4 @@
-"""A simulated run whose only defect is X must lead to the finding of X, before all others (the simulator's own truth)."""
+"""A simulated run whose only defect is X must lead to the finding of X, before all others."""
 
 import pytest
 

@@ -67,7 +67,7 @@ def test_only_the_compilers_part_of_a_long_op_is_compilation():
 
 
 def test_a_compiler_kept_off_its_cpu_still_compiles():
-    """100 ms of the compilation the thread waits for a CPU: no sample falls there, both ends sit in the compiler."""
+    """For 100 ms of the compilation the thread waits for a CPU: no sample is there, both ends are in the compiler."""
     sheet = attention()
     sheet.sampled(0, 10, 110, *NVRTC)
     sheet.sampled(0, 210, 410, *NVRTC)
@@ -101,7 +101,7 @@ def test_running_beside_a_compiler_process_is_not():
 
 
 def test_a_compiler_in_python_leaves_samples_without_names():
-    """150 of 400 ms are named, all of them a compiler's; the rest is its interpreter, and sleep that nobody explains."""
+    """150 of 400 ms are named, all a compiler's; the rest is its interpreter, and unexplained sleep."""
     sheet = attention()
     for n in range(10):
         sheet.sampled(0, 10 + 30 * n, 25 + 30 * n, ("[unknown]", "/x/triton/_C/libtriton.so"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tracelib.findings.document import schema
+from tracelib.findings.contract import schema
 from tracelib.findings.order import CHANGES
 from tracelib.findings.rules import RULES
 

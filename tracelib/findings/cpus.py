@@ -16,7 +16,6 @@ from tracelib.findings.finding import (
     Evidence,
     Finding,
     evidence_rows,
-    exposed,
     exposed_share,
     longest_first,
     over_the_window,
@@ -78,11 +77,11 @@ def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
         return rule.abstained(
             "no wake-up events: whether threads waited for a CPU or slept cannot be told", recording.SWITCHES
         )
-    lost = exposed(results, (pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))
+    lost = results.lost.filter((pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    host = exposed(results, ~pl.col("cause").is_in(NOT_HOST))
+    host = results.lost.filter(~pl.col("cause").is_in(NOT_HOST))
     known = 1 - spent(host.filter(pl.col("cpu_state") == "unknown")) / spent(host)
     return rule.finding(
         results,
@@ -148,7 +147,7 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
             f"{recording.SWITCHES}; keep cpu.stat before and after",
         )
     gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
-    lost = exposed(results, pl.col("cpu_state") == "throttled")
+    lost = results.lost.filter(pl.col("cpu_state") == "throttled")
     part = exposed_share(results, lost)
     if gaps.is_empty() or part < rule.threshold:
         return None
@@ -247,7 +246,7 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
     server's CPU time that polling had used up.
     """
     taken = results.cpu_contention.filter(pl.col("doing") == "spin")
-    stopped = exposed(results, pl.col("cpu_state") == "throttled")
+    stopped = results.lost.filter(pl.col("cpu_state") == "throttled")
     load = results.thread_load
     ran, spun = (int(load[column].sum()) for column in ("running_ns", "spinning_ns"))
     burnt = spun / ran if ran else 0.0
@@ -337,7 +336,7 @@ def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
     full = results.thread_load.filter(pl.col("working_ns") >= SATURATED * window)
     once = pl.col("sub_cause").is_in(ONCE).fill_null(value=False)
     blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST) & ~once
-    lost = exposed(results, blamed & pl.col("thread").is_in(full["thread"].implode()))
+    lost = results.lost.filter(blamed & pl.col("thread").is_in(full["thread"].implode()))
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None

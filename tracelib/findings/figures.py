@@ -1,8 +1,9 @@
 """The few figures that a report leads with, computed from its document by the definitions of the verdict.
 
-Exposed host share: GPU time lost to a cause on the host, as a share of the window, on the median device; causes that
-accuse nobody (`imbalance`, `no_work`, `profiler`, `unattributed`, `ipc` with "upstream not recorded") do not count.
-CPU shortage: the part of lost GPU time in which the thread to blame was `runnable` or `throttled`.
+Exposed host share: GPU time lost to a cause on the host, as a share of the window, on the median device;
+causes that accuse nobody (`imbalance`, `no_work`, `profiler`, `unattributed`, `ipc` with "upstream not
+recorded") do not count. CPU shortage: the part of lost GPU time in which the thread to blame was `runnable`
+or `throttled`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SHORTAGE = ("runnable", "throttled")
 
 @dataclass(frozen=True)
 class CauseRow:
-    """One cause over all devices: lost GPU time, its CPU shortage and sub-causes, and all host time of that kind."""
+    """One cause over all devices: lost GPU time, the CPU shortage and sub-causes in it, all host time of its kind."""
 
     cause: str
     exposed_ns: int
@@ -63,7 +64,7 @@ def lost_shares(findings: Document) -> list[float]:
 
 
 def cpu_shortage_ns(findings: Document, states: Collection[str] = SHORTAGE) -> int:
-    """Return the GPU time lost to the host, over all devices, while the thread to blame wanted a CPU and had none.
+    """Return the GPU time lost to the host, all devices, while the thread to blame wanted a CPU and had none.
 
     `states` chooses one of the reasons: `throttled` (a quota) or `runnable` (no CPU free).
     """

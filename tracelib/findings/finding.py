@@ -100,11 +100,6 @@ def shown(part: Part, start_ns: int) -> str:
 
 
 # -------------------- lost GPU time
-def exposed(results: Results, condition: pl.Expr) -> pl.DataFrame:
-    """Return the rows of `results.lost` for which `condition` holds; null is no."""
-    return results.lost.filter(condition)
-
-
 def whole_ns(results: Results) -> int:
     """Return the GPU time of the window, all devices."""
     return results.window.duration_ns * results.gpu_time["gpu"].n_unique()

@@ -14,7 +14,6 @@ from tracelib.findings.finding import (
     Finding,
     evidence_of_lost,
     evidence_rows,
-    exposed,
     exposed_share,
     mean,
     over_the_window,
@@ -43,7 +42,7 @@ ASLEEP = 0.05
 
 
 def _launching(results: Results) -> pl.DataFrame:
-    return exposed(results, (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(LAUNCHING))
+    return results.lost.filter((pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(LAUNCHING))
 
 
 # -------------------- compilation
@@ -53,7 +52,7 @@ def run_time_compilation(rule: Rule, results: Results) -> Finding | Abstained | 
     Compilation that the GPUs do not wait for (another batch runs meanwhile) costs them nothing and is not
     counted.
     """
-    lost = exposed(results, (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") == "jit_compile"))
+    lost = results.lost.filter((pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") == "jit_compile"))
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return _unexplained_ops(rule, results)
@@ -166,7 +165,7 @@ def host_synchronisation(rule: Rule, results: Results) -> Finding | None:
     which the GPU had nothing left to do and the host had not yet noticed; and where it could not notice
     because it had no CPU, the lack of CPUs is to blame, not the synchronisation.
     """
-    lost = exposed(results, pl.col("cause") == "sync")
+    lost = results.lost.filter(pl.col("cause") == "sync")
     own = own_ns(lost)
     if not own or share_of(results, own) < rule.threshold:
         return None
@@ -213,7 +212,7 @@ def gil_contention(rule: Rule, results: Results) -> Finding | Abstained | None:
 
 def _asleep_in_the_framework(rule: Rule, results: Results) -> Abstained | None:
     """Abstain where launching threads slept inside framework code and no sample says for what."""
-    asleep = exposed(results, (pl.col("cpu_state") == "blocked") & (pl.col("sub_cause") == "dispatch"))
+    asleep = results.lost.filter((pl.col("cpu_state") == "blocked") & (pl.col("sub_cause") == "dispatch"))
     part = exposed_share(results, asleep)
     if results.cpu_time.height or part < ASLEEP:
         return None
@@ -232,13 +231,13 @@ def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
     workers' launch path, samples tell how much is in the profiler; that part of the GPUs' waiting for
     launches is the profiler's too.
     """
-    recorded = exposed(results, pl.col("cause") == "profiler")
+    recorded = results.lost.filter(pl.col("cause") == "profiler")
     launching = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["dispatch", "api"])
     worker = results.cpu_time.filter(pl.col("role") == "worker")
     recorder = int(worker.filter(pl.col("cause") == "profiler")["cpu_ns"].sum())
     path = recorder + int(worker.filter(launching)["cpu_ns"].sum())
     sampled = recorder / path if recorder else 0.0
-    total = spent(recorded) + round(sampled * own_ns(exposed(results, launching)))
+    total = spent(recorded) + round(sampled * own_ns(results.lost.filter(launching)))
     part = share_of(results, total)
     if part < rule.threshold:
         return None

@@ -10,7 +10,6 @@ from tracelib.findings.finding import (
     Evidence,
     Finding,
     evidence_rows,
-    exposed,
     exposed_share,
     quantile,
     rank_labels,
@@ -77,7 +76,7 @@ def launch_skew_amplified(rule: Rule, results: Results) -> Finding | None:
     Amplification = GPU time that all ranks wait per time that the last one is late: with N ranks up to N - 1.
     Waiting for a rank whose device computed is another finding (`rank_imbalance`).
     """
-    lost = exposed(results, (pl.col("lost") == "collective_wait") & ~pl.col("cause").is_in(NOT_HOST))
+    lost = results.lost.filter((pl.col("lost") == "collective_wait") & ~pl.col("cause").is_in(NOT_HOST))
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
@@ -97,7 +96,7 @@ def launch_skew_amplified(rule: Rule, results: Results) -> Finding | None:
 
 def rank_imbalance(rule: Rule, results: Results) -> Finding | None:
     """Report waiting in collectives while the late rank's device computed: the host is not to blame."""
-    lost = exposed(results, pl.col("cause") == "imbalance")
+    lost = results.lost.filter(pl.col("cause") == "imbalance")
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None

@@ -14,7 +14,7 @@ import polars as pl
 from tracelib.analyses.results import NEEDS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
-from tracelib.findings.finding import Abstained, exposed, exposed_share
+from tracelib.findings.finding import Abstained, exposed_share
 from tracelib.words import share
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def unseen(rule: str, checks: tuple[str, ...], results: Results) -> Abstained | 
 
 
 def _share(results: Results, condition: pl.Expr) -> float:
-    return exposed_share(results, exposed(results, condition))
+    return exposed_share(results, results.lost.filter(condition))
 
 
 def _hides_something(results: Results) -> bool:

@@ -30,7 +30,6 @@ from tracelib.findings.finding import (
     Evidence,
     Finding,
     evidence_of_lost,
-    exposed,
     exposed_share,
     gain_of,
     shortage_note,
@@ -128,7 +127,7 @@ def lost_time(rule: Rule, results: Results) -> Finding | None:
     condition = pl.col("cause") == rule.cause
     if rule.sub_cause:
         condition &= pl.col("sub_cause") == rule.sub_cause
-    lost = exposed(results, condition)
+    lost = results.lost.filter(condition)
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None

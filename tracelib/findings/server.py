@@ -13,7 +13,6 @@ from tracelib.findings.finding import (
     Abstained,
     Finding,
     evidence_rows,
-    exposed,
     exposed_share,
     longest_first,
     over_the_window,
@@ -49,7 +48,7 @@ CPUS_FIRST = [
 
 def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
     """Report lost GPU time that ends up at tokenization after following waits upstream."""
-    lost = exposed(results, pl.col("cause") == "tokenization")
+    lost = results.lost.filter(pl.col("cause") == "tokenization")
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
@@ -76,8 +75,8 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
 def ipc_stretched(rule: Rule, results: Results) -> Finding | Abstained | None:
     """Report lost GPU time in messages between processes; where the other side was not recorded, abstain."""
     unrecorded = (pl.col("sub_cause") == NOT_RECORDED).fill_null(value=False)
-    lost = exposed(results, (pl.col("cause") == "ipc") & ~unrecorded)
-    blind = exposed_share(results, exposed(results, (pl.col("cause") == "ipc") & unrecorded))
+    lost = results.lost.filter((pl.col("cause") == "ipc") & ~unrecorded)
+    blind = exposed_share(results, results.lost.filter((pl.col("cause") == "ipc") & unrecorded))
     part = exposed_share(results, lost)
     if part < rule.threshold:
         if blind < rule.threshold:

@@ -192,7 +192,7 @@ def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
 
 
 def test_the_quota_that_polling_used_up_is_pollings():
-    """Of each 60 ms that the worker ran it polled 38; that share of the 240 ms it was stopped is polling's."""
+    """Of each 60 ms that the worker ran it polled 38; that share of 240 ms stopped is polling's."""
     results = stopped(GRID, polls=True).results()
     found = outcome("busy_wait", results)
     load = results.thread_load.row(0, named=True)

@@ -13,7 +13,7 @@ def in_turn(n):
 
 
 def ranks(late, name="aten::mm", compute=0.0):
-    """Ten collectives of two ranks, 5 ms apart on the rank that `late` gives, which is in a slice or computes."""
+    """Ten collectives of two ranks; that which `late` gives is 5 ms late, in a slice or computing."""
     sheet = Sheet(ranks=2)
     for rank in (0, 1):
         sheet.kernel(-2, -1, rank=rank)

@@ -67,7 +67,7 @@ def test_only_the_compilers_part_of_a_long_op_is_compilation():
 
 
 def test_a_compiler_kept_off_its_cpu_still_compiles():
-    """For 100 ms of the compilation the thread waits for a CPU: no sample is there, both ends are in the compiler."""
+    """For 100 ms of it the thread waits for a CPU: no sample is there, both ends are in the compiler."""
     sheet = attention()
     sheet.sampled(0, 10, 110, *NVRTC)
     sheet.sampled(0, 210, 410, *NVRTC)

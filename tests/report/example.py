@@ -296,6 +296,6 @@ def everywhere(text: str) -> Document:
     for row in document["health"]:
         row.update(source=text, message=text, fix=text)
     for finding in document["findings"]:
-        finding.update(claim=text, why=text, disproof=text, advice=[text], verify=[text])
+        finding.update(claim=text, why=text, disproof=text, place=text, advice=[text], verify=[text])
         finding["evidence"][0].update(who=text, what=text, value=text)
     return typed(document)

@@ -26,7 +26,7 @@ SHORTAGE = ("runnable", "throttled")
 
 @dataclass(frozen=True)
 class CauseRow:
-    """One cause over all devices: lost GPU time, the CPU shortage and sub-causes in it, all host time of its kind."""
+    """One cause over all devices: lost GPU time, the parts of it, and all host time of its kind."""
 
     cause: str
     exposed_ns: int

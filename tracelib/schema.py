@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import polars as pl
 
-#: In `sched.prev` / `sched.next`: the CPU's idle task, which is no thread.
+#: In `sched.prev` / `sched.next`: the CPU's idle task, which is not a thread.
 IDLE = -1
 
 #: What kind of interval a slice is. `op`: a framework operator; `runtime`: a CUDA/HIP/XPU/MTIA runtime call;

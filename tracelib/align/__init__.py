@@ -80,7 +80,7 @@ def align(
     Raises
     ------
     BadParameter
-        An offset names no file, a role or a clock does not exist, or there is no trace.
+        An offset names no file, a role or a clock does not exist, or `traces` is empty.
 
     """
     if not traces:

@@ -39,7 +39,7 @@ DECOYS_NS = (53_000_011, -53_000_011, 137_000_003, -137_000_003, 411_000_017, -4
 PROVEN = 12
 #: Of those, the share that may be contradicted (profilers cut what is open when they start and stop).
 CLEAN = 0.05
-#: A rival that cannot be told apart: so many absences that chance would contradict, so few contradicted.
+#: A rival that fits as well: so many absences that chance would contradict, so few contradicted.
 RIVAL, RIVAL_CLEAN = 5, 0.2
 
 UNKNOWN = (

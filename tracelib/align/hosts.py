@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Share of a source's own threads that must be found on a host before the source is put there.
 ENOUGH = 0.8
-#: Short-lived processes change their name between two recorders' looks; more contradictions are no accident.
+#: Short-lived processes change their name between two recorders' looks; more contradictions are not chance.
 CLASHES = 0.1
 #: Above this share of slices that begin while their thread is off the CPU, the ids are another machine's.
 IMPOSSIBLE = 0.2

@@ -104,7 +104,7 @@ def with_length(rows: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def lines(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:
-    """Return `rows` in parts of whole keys that each fit on one line, no part if there are no rows.
+    """Return `rows` in parts of whole keys that each fit on one line, none if it has no rows.
 
     The parts have about `CHUNK` rows where the keys allow, so that what is made of them stays in the
     processor's reach.

@@ -32,7 +32,7 @@ _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,19})
 _INTEGER = re.compile(r"([0-9]{1,19})(?:\.0*)?")
 #: How files are called by what writes them: most by "rank3"; SGLang "…-TP-3.trace…", "…-TP-3-DP-0…"; vLLM
 #: "worker_TP3"; the TensorBoard plugin "worker3" or else {host}_{pid}, whose hosts ("gpu-worker-3") have
-#: numbers that are no ranks.
+#: numbers that are not ranks.
 _FILE_RANKS = (
     r"(?:(?<![A-Za-z])(?:[Rr]ank|RANK)|(?<=[a-z])Rank)[-_ ]?(\d+)",
     r"(?<![A-Za-z])TP-(\d+)(?=\.|-[A-Z])",

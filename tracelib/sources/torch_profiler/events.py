@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelib.sources.torch_profiler.plain import Event
 
 
-#: One row per interval or instant that is no work of a GPU.
+#: One row per interval or instant of the host.
 SPANS = pl.Schema(
     {
         "category": SLICE_CATEGORY,

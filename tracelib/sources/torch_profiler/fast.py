@@ -2,8 +2,8 @@
 
 An event is ordinary if it is an interval, an instant or a flow with plain numbers. The others (metadata,
 counters, begins and ends, ids as texts, collectives without arguments, odd numbers) are slow: the plain
-decoder reads them, so that only that one knows their rules. A chunk that is not valid JSON but for small
-faults, or has hardly any ordinary events, is refused as a whole. Both decoders give the same rows.
+decoder reads them, and only that one knows their rules. A chunk is refused as a whole if more than small
+faults keep it from being valid JSON, or few of its events are ordinary. Both decoders give the same rows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def meaning(text: str) -> str:
 class Scan:
     """One chunk on its way to columns; `slow` marks the events that are left to the plain decoder.
 
-    `host` and `device` are the numbers of the ordinary events that are no work of a GPU, and that are;
+    `host` and `device` are the numbers of the host's and of the GPUs' ordinary events;
     reading their values marks those as slow whose values are not plain.
     """
 
@@ -89,7 +89,7 @@ class Scan:
         every = np.arange(self.scanned.begins.size)
         self.slow = self.scanned.odd | (self.event("args").states == ODD)
         if self.scanned.mended.any() and (self.scanned.odd | (self.event("ph").states != PLAIN)).any():
-            raise Refused("faults, and parts that may be no events")
+            raise Refused("faults, and parts that may not be events")
         self.phase = self._phases(every)
         spans = IS_SPAN[self.phase]
         self.slow |= ~(spans | IS_FLOW[self.phase])
@@ -313,8 +313,8 @@ def fast_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     Raises
     ------
     Refused
-        The chunk is not a list of whole events in JSON that is valid but for small faults, has hardly any
-        ordinary events, or there is no compiled pass.
+        The chunk is not a list of whole events, has more than small faults, has few ordinary events, or
+        there is no compiled pass.
 
     """
     scan = Scan(chunk)

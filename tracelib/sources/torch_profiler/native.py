@@ -65,7 +65,7 @@ PLACES = {
 }
 #: Bytes of text per event and per distinct string for which there is room: with less, a piece is refused.
 EVENT_BYTES, STRING_BYTES = 48, 64
-REASONS = {-1: "it is cut short or no valid JSON", -2: "too many events or distinct strings"}
+REASONS = {-1: "it is cut short or not valid JSON", -2: "too many events or distinct strings"}
 
 
 class Refused(Exception):
@@ -216,7 +216,7 @@ def _check_utf8(data: bytearray) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise Refused("no UTF-8") from error
+        raise Refused("not UTF-8") from error
 
 
 def scanned(chunk: Chunk) -> Scanned:
@@ -225,8 +225,8 @@ def scanned(chunk: Chunk) -> Scanned:
     Raises
     ------
     Refused
-        It is not a sequence of whole events in UTF-8, in JSON that is valid but for small faults, or there
-        is no compiled pass.
+        It is not a sequence of whole events in UTF-8, has more than small faults, or there is no compiled
+        pass.
 
     """
     scan = _scan()

@@ -97,7 +97,7 @@ def _integer(value: object) -> int | None:
 
 
 def _reading(value: object) -> float | None:
-    """Return a counter's value, None if it is no finite number nor the text of one."""
+    """Return a counter's value, None if it is not a finite number or the text of one."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) else math.nan
     except (ValueError, OverflowError):
@@ -229,7 +229,7 @@ class _Rows:
 
     def counter(self, event: Event, ts: int) -> None:
         args, name = self.args(event), _text(event.name) or ""
-        if event.id is not None:  # counters of one name, told apart by their ids
+        if event.id is not None:  # counters of one name have ids
             name = f"{name}[{event.id}]"
         readings = [(key, value) for key, given in args.items() if (value := _reading(given)) is not None]
         for key, value in readings:

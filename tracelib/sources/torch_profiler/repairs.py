@@ -18,12 +18,13 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BYTES_STRING = re.compile(_STRING.pattern.encode(), re.DOTALL)
 #: A pair of surrogates; half of one; another escape; a backslash that begins none.
 _ESCAPE = re.compile(
-    r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
     r'|(?P<other>\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|(?P<lone>\\)'
 )
 _MEANT = {"half": r"\ufffd", "lone": r"\\"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
-#: A value that is no string, nor what such values are in JSON; all others mean nothing: NaN, 0x7f, 007, None,
+#: A value other than a string; those that JSON does not know mean nothing: NaN, 0x7f, 007, None,
 #: -1.-500, a word.
 _BARE = re.compile(r"([:\[,]\s*+)([^\s\[\]{},:]++(?:\s++[^\s\[\]{},:]++)*+)(?=\s*+[,\]}])")
 _LITERAL = re.compile(r"-?(?:0|[1-9]\d{0,200})(?:\.\d+)?(?:[eE][+-]?\d{1,2})?|true|false|null")

@@ -2,7 +2,7 @@
 
 What is seen in the wild: lone backslashes of Windows paths (pytorch#98432, kineto#336), unescaped quotes and
 newlines in names (pytorch#113001; whole dictionaries, pytorch#146900), log lines between and in events,
-control characters (pytorch#130622), bytes that are no UTF-8 (pytorch#136180), NaN and Infinity, files cut
+control characters (pytorch#130622), bytes that are not UTF-8 (pytorch#136180), NaN and Infinity, files cut
 short. The piece is halved at event boundaries until each part decodes or is a single event; a single event is
 repaired if it can be (:mod:`repairs`), and else counted as lost.
 """
@@ -36,8 +36,6 @@ _values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 REPAIRED = "repaired: invalid JSON"
 #: The start of an event, wherever it stands.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|args|ts|pid|tid|dur|id|s)"\s*:')
-
-
 _PHASE, _OBJECT = re.compile(rb'"ph"\s*:'), re.compile(rb'\{\s*"')
 #: What is nothing, as in valid JSON: some writers begin or end their list with it.
 _EMPTY = re.compile(rb"\{\s*\}")
@@ -72,7 +70,7 @@ class Salvaged:
             self.remarks[remark] += len(events)
 
     def skip(self, text: bytes) -> None:
-        """Count what is no event, and no part of one."""
+        """Count what is not part of an event."""
         self.remarks["text between events: skipped"] += 1
         self.skipped_bytes += len(text)
 

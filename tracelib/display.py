@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
-from tracelib.words import count, counted, duration, plain
+from tracelib.words import SERVER, count, counted, duration, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def _source_rows(trace: Frames) -> list[list[str]]:
 
 
 def _role_rows(trace: Frames) -> list[list[str]]:
-    server = trace.threads.filter(pl.col("role").is_in(["api_server", "engine", "worker"]))
+    server = trace.threads.filter(pl.col("role").is_in(SERVER))
     distinct = [pl.col(name).drop_nulls().unique().sort().head(MOST_IDS) for name in ("pid", "name")]
     roles = server.group_by("role", "rank").agg(*distinct, threads=pl.len())
     return [

@@ -109,6 +109,8 @@ REQUEST_PARTS = {
     "back": Word("back to the first token", "from the step's end to the first token"),
     "unknown": Word("not known", "what no file tells"),
 }
+#: The roles of the server's own processes, in the order in which a request meets them.
+SERVER = ("api_server", "engine", "worker")
 #: The answer in a word or two.
 VERDICTS = {
     "cpu_bound": Word("CPU-bound", "the host held the GPUs up for much of the time"),

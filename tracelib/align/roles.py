@@ -22,15 +22,13 @@ import polars as pl
 from tracelib.align.hosts import is_generic
 from tracelib.errors import BadParameter
 from tracelib.schema import THREADS
-from tracelib.words import ROLES
+from tracelib.words import ROLES, SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelib.trace import Trace
 
-#: Order among equal evidence: what a name says of the rarer part first.
-SERVER = ("worker", "engine", "api_server")
 
 Process = tuple[str | None, int | None, int | None]  # host, pid; without a pid each thread stands for itself
 Verdict = tuple[str | None, int | None]  # role, rank
@@ -144,7 +142,8 @@ def _process_role(
 
 
 def _order(role: str | None) -> int:
-    return SERVER.index(role) if role in SERVER else len(SERVER)
+    """Return the order among equal evidence: what a name says of the last part of the server goes first."""
+    return -SERVER.index(role) if role in SERVER else 1
 
 
 def _thread_role(

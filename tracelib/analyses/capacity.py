@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.scheduling import SERVER, WAITS_FOR_CPU, demand_at, tells_shortage
+from tracelib.analyses.scheduling import WAITS_FOR_CPU, demand_at, tells_shortage
+from tracelib.words import SERVER
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
-from tracelib.analyses.scheduling import SERVER
 from tracelib.analyses.upstream import waits_until
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
+from tracelib.words import SERVER
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window

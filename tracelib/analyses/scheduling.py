@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.intervals import overlay
-from tracelib.words import CPU_STATES
+from tracelib.words import CPU_STATES, SERVER
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-#: Roles whose threads make up the server.
-SERVER = ("api_server", "engine", "worker")
 #: States that only wake-ups, or the state in which threads leave their CPU, tell apart.
 OFF_CPU = ("runnable", "throttled", "blocked")
 #: A thread that wants a CPU and has none.

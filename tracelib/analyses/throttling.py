@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.scheduling import SERVER
 from tracelib.intervals import overlay
+from tracelib.words import SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

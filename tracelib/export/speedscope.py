@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.analyses.scheduling import SERVER
 from tracelib.export.tracks import Layer, nested_layers, tracks
-from tracelib.words import role_name
+from tracelib.words import SERVER, role_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.scheduling import SERVER
 from tracelib.intervals import merge_equal
-from tracelib.words import role_name
+from tracelib.words import SERVER, role_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

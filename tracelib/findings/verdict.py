@@ -10,12 +10,12 @@ import polars as pl
 from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.collectives import missing_ranks
 from tracelib.analyses.gpu_time import USEFUL
-from tracelib.analyses.scheduling import SERVER, tells_shortage
+from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
 from tracelib.findings.finding import mean, spent
-from tracelib.words import cause_name, counted, share, sub_cause_name
+from tracelib.words import SERVER, cause_name, counted, share, sub_cause_name
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results

@@ -10,15 +10,13 @@ from markupsafe import Markup
 
 from tracelib.findings import figures
 from tracelib.report.sections.render import Section, render
-from tracelib.words import CPU_STATES, GPU_STATES
+from tracelib.words import CPU_STATES, GPU_STATES, SERVER
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracelib.findings.document import Device, Document, RoleStates
 
-#: The order in which a request meets the server's roles.
-SERVER = ("api_server", "engine", "worker")
 #: Smaller shares of the CPU time are counted, not listed.
 LEAST_SHARE = 0.005
 FRAME_ROWS = 200

@@ -10,7 +10,7 @@ from tracelib.analyses.requests import request_log
 from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.analyses.throttling import cpu_stat as growth
 from tracelib.errors import BadParameter, BadTrace
-from tracelib.manifest import Manifest, manifest_of
+from tracelib.manifest import AFTER, BEFORE, CPU_MAX, Manifest, manifest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelib.trace import Trace
-
-BEFORE, AFTER, MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def _supply(
     tokens: float,
 ) -> Supply:
     files = [Path(path) for path in cpu_stat] or list(manifest.cpu_stat or _together(folders, BEFORE, AFTER))
-    text = manifest.cpu_max or next((path.read_text() for path in _together(folders, MAX)), "")
+    text = manifest.cpu_max or next((path.read_text() for path in _together(folders, CPU_MAX)), "")
     quota, period = _cpu_max(text) if text else (None, None)
     mean, origin = _tokens(manifest, log, tokens)
     return Supply(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 FILE_NAME, SCHEMA = "run.toml", "tracelib.run/1"
+#: Files in the same folder that need no key: the cgroup's counters before and after the run, and its quota.
+BEFORE, AFTER, CPU_MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
 #: Clocks of which `[clocks]` may give one reading, all taken together: `<name>_ns`.
 CLOCKS = ("realtime", "monotonic", "monotonic_raw", "boottime", "tai")
 

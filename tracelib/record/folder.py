@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from tracelib.manifest import FILE_NAME, SCHEMA
+from tracelib.manifest import AFTER, BEFORE, FILE_NAME, SCHEMA
 from tracelib.record.cgroups import cpu_group
 from tracelib.record.processes import PROC, allowed_cpus, descendants, outside_ids, threads
+from tracelib.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,12 +121,8 @@ def write_run(
     requests.
     """
     quota: dict[str, Any] = {"cpu_max": cpu_max} if cpu_max else {}
-    if (folder / "cpu.stat.after").exists() and seconds is not None:
-        quota |= {
-            "cpu_stat_before": "cpu.stat.before",
-            "cpu_stat_after": "cpu.stat.after",
-            "seconds": seconds,
-        }
+    if (folder / AFTER).exists() and seconds is not None:
+        quota |= {"cpu_stat_before": BEFORE, "cpu_stat_after": AFTER, "seconds": seconds}
     requests = about.get("requests", {})
     data = {
         "schema": SCHEMA,
@@ -146,11 +143,11 @@ def write_recording(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def write_threads(path: Path, threads: Mapping[int, Thread]) -> None:
-    """Write the threads' counters as tab-separated values; names lose what is not printable."""
+    """Write the threads' counters as tab-separated values."""
     rows = ["pid\ttid\tstart\trun_ns\twait_ns\tname"]
     for tid, thread in sorted(threads.items()):
-        name = "".join(c if c.isprintable() else "?" for c in thread.name)
-        rows.append(f"{thread.pid}\t{tid}\t{thread.start}\t{thread.run_ns}\t{thread.wait_ns}\t{name}")
+        counters = f"{thread.start}\t{thread.run_ns}\t{thread.wait_ns}"
+        rows.append(f"{thread.pid}\t{tid}\t{counters}\t{plain(thread.name)}")
     path.write_text("\n".join(rows) + "\n")
 
 

@@ -45,8 +45,7 @@ OWN_FILES = (
     ".perf.*",
 )
 STDIN = 0
-
-
+#: End a recording early.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -149,7 +148,7 @@ class Keeper:
 
     def record(self) -> int:
         """Record, and save whatever happens; return COMPLETE or PARTLY."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, self._stop_early)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         pids = [self.workload.hold()] if self.workload else list(self.made.pids)

@@ -48,9 +48,7 @@ class Plan:
     server_traces: str = ""  # where the server's profiler writes
     left_out: dict[str, str] = field(default_factory=dict)
     lacks: dict[str, str] = field(default_factory=dict)
-    about: dict[str, Any] = field(
-        default_factory=dict
-    )  # title, ticket, roles, requests: goes into run.toml as it is
+    about: dict[str, Any] = field(default_factory=dict)  # title, ticket, roles, requests, as in run.toml
     prefix: tuple[str, ...] = ()
     recorder: str = ""  # program and version
 
@@ -86,28 +84,12 @@ def plan(
     chosen = recipe(recipe_name)
     _check(folder, seconds, server, without, pids, command)
     left_out = dict.fromkeys(without, "not wanted")
-    rung, refused = None, ""
+    rung = None
     if "perf" not in without:
         rung, refused = _rung(here, pids, command)
-        if rung is None:
-            left_out["perf"] = refused
-    place = here.tracefs or (ftrace.PLACE if here.mounts_tracefs else None)
-    usable = here.mounts_tracefs or here.tracefs_writable
-    if not usable:
-        left_out.setdefault(
-            "ftrace",
-            "no tracefs is mounted"
-            if place is None
-            else f"{place} is not writable by this user (needs root)",
-        )
-    if here.tools["nvidia-smi"] is None:
-        left_out.setdefault("gpu", "no nvidia-smi")
-    switch = bool(server and chosen.start)
-    if not switch:
-        left_out.setdefault(
-            "profiler",
-            "no --server URL" if chosen.start else f"recipe {chosen.name} has no switch for its profiler",
-        )
+        left_out |= {} if rung else {"perf": refused}
+    reasons = {**_impossible(here, chosen, server), **left_out}
+    left_out = {name: reasons[name] for name in STEPS if name in reasons}
     if {"perf", "ftrace", "profiler"} <= set(left_out):
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise MissingEvents(
@@ -122,7 +104,7 @@ def plan(
         command=tuple(shlex.split(command)),
         rung=rung.name if rung else "",
         lacks={"perf": rung.lacks} if rung and rung.lacks else {},
-        tracefs=str(place) if "ftrace" not in left_out else "",
+        tracefs=str(here.tracefs or ftrace.PLACE) if "ftrace" not in left_out else "",
         mount_tracefs=here.mounts_tracefs,
         buffer_kb=ftrace.buffer_kb(here.cpus_online, here.available_kb),
         gpu="gpu" not in left_out,
@@ -169,6 +151,21 @@ def lines(made: Plan) -> Iterator[str]:
         yield f"# {name}: {what}"
     for name, why in made.left_out.items():
         yield f"# without {name}: {why}"
+
+
+def _impossible(here: Machine, chosen: Recipe, server: str) -> dict[str, str]:
+    """Return what cannot be recorded here, and why; perf tells by itself."""
+    reasons = {}
+    if not (here.mounts_tracefs or here.tracefs_writable):
+        closed = f"{here.tracefs} is not writable by this user (needs root)"
+        reasons["ftrace"] = closed if here.tracefs else "no tracefs is mounted"
+    if here.tools["nvidia-smi"] is None:
+        reasons["gpu"] = "no nvidia-smi"
+    if not chosen.start:
+        reasons["profiler"] = f"recipe {chosen.name} has no switch for its profiler"
+    elif not server:
+        reasons["profiler"] = "no --server URL"
+    return reasons
 
 
 def _rung(here: Machine, pids: Sequence[int], command: str) -> tuple[perf.Rung | None, str]:

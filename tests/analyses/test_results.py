@@ -198,10 +198,10 @@ def test_without_engine_and_api_server_waits_end_at_what_was_not_recorded(seed, 
     document = diagnose(less)
     hidden = less.causes.filter(pl.col("sub_cause") == "upstream not recorded")["ns"].sum()
     shown = sum(
-        row["ns"]
+        row.ns
         for device in document.devices
-        for row in device["causes"]
-        if row["sub_cause"] == "upstream not recorded"
+        for row in device.causes
+        if row.sub_cause == "upstream not recorded"
     )
     assert shown == hidden
 

@@ -63,7 +63,7 @@ def test_a_message_whose_sender_has_no_cpu_is_shortage_first():
     sheet.runs(sheet.engine, 71, 102, cpu=2)
     found = outcome("ipc_stretched", sheet.results())
     assert (found.exposed_ns, found.gain_ns) == (90 * MS, 30 * MS)
-    assert found.advice[0].startswith("Mend the lack of CPUs first")
+    assert found.advice[0].startswith("Fix the lack of CPUs first")
 
 
 def test_an_engine_that_nobody_recorded_proves_nothing():

@@ -7,6 +7,7 @@ import pytest
 from tests.report.example import everywhere, findings
 from tracelib.report import sections
 from tracelib.report.sections.render import figure, render
+from tracelib.report.ticket import summary
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -74,3 +75,10 @@ def test_one_cause_has_one_name_in_every_section():
     assert "essages between processes" in page
     assert "IPC" not in page
     assert "Inter-process" not in page
+
+
+def test_the_report_and_the_ticket_say_what_a_finding_gives():
+    page = sections.findings_list(findings())._repr_html_()
+    assert "gain up to 25\N{NO-BREAK SPACE}% of the window" in page
+    assert "First, because it takes a change of the server." in page
+    assert "gain up to 25 % of the window" in summary(findings())

@@ -75,7 +75,8 @@ def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
     """Report lost GPU time whose blamed thread was runnable, and who ran instead."""
     if not tells_shortage(results.thread_states):
         return rule.abstained(
-            "no wake-up events: whether threads waited for a CPU or slept cannot be told", recording.SWITCHES
+            "no wake-up events, so nothing shows whether threads waited for a CPU or slept",
+            recording.SWITCHES,
         )
     lost = results.lost.filter((pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))
     part = exposed_share(results, lost)
@@ -143,7 +144,7 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
     """
     if not tells_shortage(results.thread_states):
         return rule.abstained(
-            f"no wake-up events: whether threads were ready or slept cannot be told{_counted(results)}",
+            f"no wake-up events, so nothing shows whether threads were ready or slept{_counted(results)}",
             f"{recording.SWITCHES}; keep cpu.stat before and after",
         )
     gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")

@@ -137,7 +137,7 @@ def own_ns(lost: pl.DataFrame) -> int:
 
 
 def gain_of(lost: pl.DataFrame) -> int | None:
-    """Return what mending the cause of `lost` gives back beyond CPUs; None where that is little."""
+    """Return what fixing the cause of `lost` gives back beyond CPUs; None where that is little."""
     own = own_ns(lost)
     return own if own >= SYMPTOM * spent(lost) else None
 

@@ -38,7 +38,7 @@ PLACES = {
         "Takes a change to the server or its clients.",
     ),
 }
-SYMPTOM = "A symptom: it goes when what causes it is mended."
+SYMPTOM = "A symptom: it goes away when its cause is fixed."
 
 
 def in_order(findings: Iterable[Finding], results: Results) -> list[Finding]:

@@ -83,7 +83,8 @@ def _nobody_upstream(results: Results) -> str:
 def _no_wakeups(results: Results) -> str:
     if tells_shortage(results.thread_states) or not _hides_something(results):
         return ""
-    return "no wake-up events: whether threads waited for a CPU or slept cannot be told, nor who ran instead"
+    asleep = "whether threads waited for a CPU or slept"
+    return f"no wake-up events, so nothing shows {asleep}, nor who ran instead"
 
 
 def _no_switches(results: Results) -> str:
@@ -120,7 +121,7 @@ def _no_samples_of(cause: str, words: str) -> Callable[[Results], str]:
 def _unmatched(results: Results) -> str:
     if results.collectives.is_empty() or results.collectives["matched"].any():
         return ""
-    return "collectives could not be matched across ranks, so waiting in them cannot be told from transfer"
+    return "collectives could not be matched across ranks, so nothing tells waiting in them from transfer"
 
 
 CHECKS = {

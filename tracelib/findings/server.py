@@ -36,7 +36,7 @@ FEWEST_STEPS = 3
 ASIDE = 0.005
 CPUS_FIRST = [
     (
-        "Mend the lack of CPUs first: most of this time the sender or reader was ready and had none, and no "
+        "Fix the lack of CPUs first: most of this time the sender or reader was ready and had none, and no "
         "other transport changes that."
     ),
     (
@@ -122,7 +122,7 @@ def gpu_bound(rule: Rule, results: Results) -> Finding | None:
 def staircase(rule: Rule, results: Results) -> Finding | None:
     """Report bursts and starvation in turn, where it is the host that starves the GPUs between bursts.
 
-    Steps that come from missing requests are not of this kind: there is nothing to mend in the server.
+    Steps that come from missing requests are not of this kind: there is nothing to fix in the server.
     """
     starved = results.utilisation_steps.filter(pl.col("level") == "starved")
     pieces = overlay(

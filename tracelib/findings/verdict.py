@@ -257,8 +257,8 @@ def _missing(results: Results) -> list[str]:
     numbers = ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")
     rank, was, them = ("rank", "was", "it") if missing == 1 else ("ranks", "were", "them")
     named = f"{rank} {numbers}" if ranks else f"{missing} more {rank} of its group"
-    unsure = f"whether the others waited for {them} cannot be told"
-    return [f"{named} {was} not recorded: {unsure}; record every rank at once"]
+    unsure = f"so nothing shows whether the others waited for {them}"
+    return [f"{named} {was} not recorded, {unsure}; record every rank at once"]
 
 
 def _confidence(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
@@ -275,7 +275,7 @@ def _confidence(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
     why.append(
         f"the CPU state is known for {share(part.cpu_known)} of the exposed host time"
         if tells_shortage(results.thread_states)
-        else "no wake-up events: how much of it is CPU shortage cannot be told"
+        else "no wake-up events, so nothing shows how much of it is CPU shortage"
     )
     if untied:
         why.append(

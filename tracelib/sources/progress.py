@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tracelib.sources.files import watched
+from tracelib.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,8 +61,7 @@ def _terminal() -> tuple[Callable[[float, str], None], Callable[[], None]]:
     def show(share: float, name: str) -> None:
         nonlocal used
         used = True
-        plain = "".join(c if c.isprintable() else " " for c in name)
-        print(f"\r{share:4.0%} read: {plain}\x1b[K", end="\r", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"\r{share:4.0%} read: {plain(name)}\x1b[K", end="\r", file=sys.stderr, flush=True)  # noqa: T201
 
     def clear() -> None:
         if used:
@@ -82,7 +82,7 @@ def _notebook() -> tuple[Callable[[float, str], None], Callable[[], None]]:
             return
         from IPython.display import display  # noqa: PLC0415
 
-        text = f"{share:.0%} read: {name}"
+        text = f"{share:.0%} read: {plain(name)}"
         bar = {
             "text/html": f'<progress value="{share:.3f}"></progress> {html.escape(text)}',
             "text/plain": text,

@@ -70,7 +70,7 @@ def test_an_export_of_some_tables_is_to_be_made_again_not_the_recording(export, 
 def test_an_export_of_some_times_and_tables(export):
     trace = read(export({"META_DATA_EXPORT": [(TABLES, "a\nb"), (TIMES, "1s-2s")]}))
     assert said(trace, "limited to the times 1s-2s")[2] == "Export the .nsys-rep again without --times."
-    assert said(trace, "limited to the tables a?b")
+    assert said(trace, r"limited to the tables a\nb")
     assert "Export again without --tables and --times; else record with: nsys profile -t osrt" in fixes(trace)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracelib.words import plain
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -42,7 +44,7 @@ class Tables(ABC):
 
     def note(self, damage: str) -> None:
         """Add to `damage`, once: some tables are read more than once."""
-        damage = "".join(c if c.isprintable() else "?" for c in damage)  # a table's name may hold anything
+        damage = plain(damage)  # a table's name may hold anything
         if damage not in self.damage:
             self.damage.append(damage)
 
@@ -85,4 +87,4 @@ def enumeration(
 
 def shown_name(name: str) -> str:
     """Return a table's name for a remark: it may hold anything, of any length."""
-    return "".join(c if c.isprintable() else "?" for c in name[:_NAME_SHOWN])
+    return plain(name, _NAME_SHOWN)

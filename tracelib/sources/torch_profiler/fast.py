@@ -38,7 +38,7 @@ from tracelib.sources.torch_profiler.repairs import UNDECODABLE, repaired
 from tracelib.sources.torch_profiler.salvage import REPAIRED, salvage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -108,16 +108,16 @@ class Scan:
         return self.scanned.column("args", name)
 
     def _phases(self, rows: Integers) -> NDArray[np.uint8]:
-        phases, code = self._texts(self.event("ph"), rows)
+        phases, code = self.texts(self.event("ph"), rows)
         characters = [ord(phase) if len(phase) == 1 and phase.isascii() else 0 for phase in phases]
         return np.array([*characters, 0], np.uint8)[code]
 
     def _categories(self, rows: Integers) -> tuple[list[str | None], Integers]:
         """Return the categories that occur, None first for "has none", and which of them each event has."""
-        categories, code = self._texts(self.event("cat"), rows)
+        categories, code = self.texts(self.event("cat"), rows)
         return [None, *categories], code + 1
 
-    def _texts(
+    def texts(
         self, column: Column, rows: Integers, among: Flags | np.bool_ = ALL
     ) -> tuple[list[str], Integers]:
         """Return the distinct texts in the events `rows`, and which each has (-1 = none)."""
@@ -131,8 +131,7 @@ class Scan:
 
     def _nameless_collectives(self, rows: Integers) -> None:
         """Mark events with arguments of a collective that do not name it: the plain decoder reads them."""
-        described = np.any([self.args(name).states[rows] != 0 for name in KEYS], axis=0)
-        self.slow[rows[described & (self.args("Collective name").states[rows] == 0)]] = True
+        self.slow[rows[self.has_any(rows, KEYS) & ~self.has_any(rows, ["Collective name"])]] = True
 
     def of_categories(self, chosen: Callable[[str | None], bool]) -> Flags:
         """Return which events have one of the `chosen` categories."""
@@ -158,18 +157,9 @@ class Scan:
         has: Flags = (states == PLAIN) & among
         return np.where(has, column.values[rows], 0), has
 
-    def strings(self, name: str, rows: Integers, among: Flags) -> tuple[list[str], Integers]:
-        """Return the distinct texts `name` in the args of `rows`, `among` them, and which each has."""
-        return self._texts(self.args(name), rows, among)
-
-    def collectives(self, rows: Integers) -> Flags:
-        """Return which of the events `rows` have the arguments of a collective."""
-        has: Flags = self.args("Collective name").states[rows] != 0
-        return has
-
-    def older(self, rows: Integers) -> Flags:
-        """Return which of the events `rows` have args of a collective in the spellings of before."""
-        has: Flags = np.any([self.args(name).states[rows] != 0 for name in OLDER], axis=0)
+    def has_any(self, rows: Integers, names: Iterable[str]) -> Flags:
+        """Return which of the events `rows` have at least one of `names` in their args."""
+        has: Flags = np.any([self.args(name).states[rows] != 0 for name in names], axis=0)
         return has
 
     def correlations(self, rows: Integers, among: Flags | np.bool_ = ALL) -> tuple[Integers, Flags]:
@@ -179,7 +169,7 @@ class Scan:
 
     def names(self, rows: Integers) -> tuple[list[str], Integers]:
         """Return the distinct names of the events `rows`, and which each has; those without become slow."""
-        names, which = self._texts(self.event("name"), rows)
+        names, which = self.texts(self.event("name"), rows)
         self.slow[rows[which < 0]] = True
         return names, which
 
@@ -232,13 +222,13 @@ def _spans(scan: Scan, name: tuple[pl.Series, Integers]) -> pl.DataFrame:
 def _collectives(scan: Scan) -> dict[str, Values]:
     """Return the columns of :func:`collectives.of_args`, none if no event has such arguments."""
     rows = scan.device
-    among = scan.collectives(rows)
+    among = scan.has_any(rows, ["Collective name"])
     if not among.any():
         return {}
-    called, collective = scan.strings("Collective name", rows, among)
-    groups, group = scan.strings("Process Group Name", rows, among)
+    called, collective = scan.texts(scan.args("Collective name"), rows, among)
+    groups, group = scan.texts(scan.args("Process Group Name"), rows, among)
     size, sized = scan.optional("Group size", rows, among)
-    scan.slow[rows[(size >= LARGEST_GROUP) | (scan.older(rows) & among)]] = True
+    scan.slow[rows[(size >= LARGEST_GROUP) | (scan.has_any(rows, OLDER) & among)]] = True
     (sent, sends), (received, receives) = (
         scan.optional(f"{way} msg nelems", rows, among) for way in ("In", "Out")
     )

@@ -2,7 +2,10 @@
 
 import sqlite3
 
+import polars as pl
 import pytest
+
+KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 TABLES = {
     "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
@@ -111,3 +114,13 @@ def one_kernel(export, process):
     kernel, call = (20, 30, 0, 1, 7, 1, process, 4, 4), (10, 15, 0, process + 100, 1, 1)
     rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel], "CUPTI_ACTIVITY_KIND_RUNTIME": [call]}
     return export(rows, name="run.sqlite")
+
+
+@pytest.fixture
+def kernels(process):
+    return [(10, 20, 0, 1, 7, 1, process, 4, 4, None, None), (30, 40, 0, 1, 7, 2, process, 4, 4, None, None)]
+
+
+def messages(trace, level=None):
+    health = trace.health if level is None else trace.health.filter(pl.col("level") == level)
+    return " | ".join(health["message"])

@@ -1,10 +1,10 @@
-"""Which GPU a process's device is, and what is told where an export leaves it open."""
+"""GPUs, what ran on them and their counters, on rows written by hand."""
 
 import pytest
 
+from tests.sources.nsys.conftest import KERNELS, RUNTIME, messages
 from tracelib.sources.nsys import read
 
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 OVERLAP = "kernels overlap one of another process on the same GPU and stream number"
 
 
@@ -19,6 +19,72 @@ def placed(trace):
 
 def overlaps(trace):
     return [message.split(" ")[0] for message in trace.health["message"] if OVERLAP in message]
+
+
+def test_kernels_fall_back_to_their_short_name_one_by_one(export, process):
+    ids = [(4, 13), (999, 13), (999, 998)]
+    rows = [(at, at + 1, 0, 1, 7, at, process, *pair, None, None) for at, pair in enumerate(ids, 1)]
+    trace = read(export({KERNELS: rows}))
+    assert trace.gpu_ops["name"].to_list() == ["my_kernel(int)", "main", "[unknown]"]
+    assert "1 calls and kernels are called [unknown]" in messages(trace)
+
+
+def test_processes_count_their_devices_from_0(export, process):
+    other = process + (1 << 24)
+    rows = {
+        KERNELS: [
+            (10, 20, 0, 1, 7, 1, process, 4, 4, None, None),
+            (10, 20, 0, 1, 7, 1, other, 4, 4, None, None),
+        ],
+        "TARGET_INFO_CUDA_DEVICE": [(2, 0, 100), (3, 0, 101)],
+        "TARGET_INFO_GPU": [(0, 2, "H200"), (0, 3, "H100")],
+    }
+    trace = read(export(rows))
+    seen = trace.gpu_ops.join(trace.gpus, on="gpu", suffix="_gpu")
+    assert sorted(seen.select("pid", "device", "name_gpu").rows()) == [(100, 2, "H200"), (101, 3, "H100")]
+
+
+def test_kernels_of_graphs(export, process):
+    """By number where the row has it, 0 where it names only its node or was launched by cudaGraphLaunch."""
+    rows = {
+        RUNTIME: [(1, 2, 0, process + 100, 50, 3), (3, 4, 0, process + 100, 51, 1)],
+        KERNELS: [
+            (10, 11, 0, 1, 7, 50, process, 4, 4, None, None),
+            (12, 13, 0, 1, 7, 51, process, 4, 4, None, None),
+            (14, 15, 0, 1, 7, 52, process, 4, 4, 1 << 40, None),
+            (16, 17, 0, 1, 7, 53, process, 4, 4, 1 << 40, 6),
+            (18, 19, 0, 1, 7, 54, process, 4, 4, 0, 0),
+        ],
+    }
+    assert read(export(rows)).gpu_ops["graph"].to_list() == [0, None, 0, 6, None]
+
+
+def test_graphs_recorded_as_a_whole(export, process):
+    rows = {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [(10, 30, 0, 7, 5, process, 3, 4)]}
+    trace = read(export(rows))
+    assert trace.gpu_ops.select("kind", "name", "graph", "dur_ns").rows() == [
+        ("graph", "CUDA graph 3", 3, 20)
+    ]
+    assert "--cuda-graph-trace=node" in " ".join(trace.health["fix"])
+
+
+def test_collectives_and_copies(export, process):
+    rows = {
+        KERNELS: [(10, 20, 0, 1, 7, 1, process, 5, 5, None, None)],
+        "CUPTI_ACTIVITY_KIND_MEMCPY": [(30, 40, 0, 7, 0, process, 4096, 1, 0, 2)],
+    }
+    ops = read(export(rows)).gpu_ops
+    assert ops["collective"].to_list() == ["all_reduce", None]
+    assert ops.row(1, named=True)["name"] == "Memcpy HtoD (Pageable -> Device)"
+    assert ops.select("bytes", "correlation").row(1) == (4096, None)
+
+
+def test_gpu_counters(export):
+    rows = {
+        "GPU_METRICS": [(10, 256 + 3, 1, 42)],
+        "TARGET_INFO_GPU_METRICS": [(256 + 3, 1, "SMs Active [%]")],
+    }
+    assert read(export(rows)).counters.rows() == [(0, 10, "SMs Active [%]", "GPU 3", 42.0)]
 
 
 def test_cuda_numbers_gpus_in_its_own_order(export, process):

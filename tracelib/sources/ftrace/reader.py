@@ -18,7 +18,7 @@ from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
 from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.clocks import clock_named
-from tracelib.sources.text import CHUNK, ahead, chunks, lines
+from tracelib.sources.kernel.lines import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
 from tracelib.words import counted, plain
 

@@ -6,6 +6,7 @@ The files have the names and columns of the SQLite export's tables: `CUPTI_ACTIV
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -24,24 +25,10 @@ _ENTRIES = ("StringIds.parquet", "StringIds.arrow")
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 EXCERPT = 200
 #: How the names of an export's tables begin.
-_TABLES = (
-    "CUPTI_ACTIVITY_",
-    "CUDA_",
-    "ENUM_",
-    "TARGET_INFO_",
-    "META_DATA_",
-    "NVTX_",
-    "OSRT_API",
-    "SCHED_EVENTS",
-    "COMPOSITE_EVENTS",
-    "SAMPLING_CALLCHAINS",
-    "GPU_METRICS",
-    "DIAGNOSTIC_EVENT",
-    "ANALYSIS_",
-    "PROCESSES",
-    "PROFILER_OVERHEAD",
-    "ThreadNames",
-    "ProcessStreams",
+_TABLE = re.compile(
+    "CUPTI_ACTIVITY_|CUDA_|ENUM_|TARGET_INFO_|META_DATA_|NVTX_|OSRT_API|SCHED_EVENTS|COMPOSITE_EVENTS|"
+    "SAMPLING_CALLCHAINS|GPU_METRICS|DIAGNOSTIC_EVENT|ANALYSIS_|PROCESSES|PROFILER_OVERHEAD|ThreadNames|"
+    "ProcessStreams"
 )
 
 
@@ -52,7 +39,7 @@ def is_table_of_directory(head: bytes, name: str) -> bool:
 
 def part_of_directory(path: Path, head: bytes) -> str:
     """Return what to give in place of one table of a directory, "" if the file is none or stands for all."""
-    if not head.startswith((PARQUET, ARROW, _ARROW_STREAM)) or not path.name.startswith(_TABLES):
+    if not head.startswith((PARQUET, ARROW, _ARROW_STREAM)) or not _TABLE.match(path.name):
         return ""
     entry = f"StringIds{path.suffix}"
     table = "one table of an nsys export, which is read as a whole"

@@ -125,32 +125,13 @@ _COLUMNS = {
 }
 #: CUpti_ActivityMemcpyKind, as PyTorch's profiler abbreviates them: the same copy has the same name in both
 #: tools.
-_COPY = {
-    0: "?",
-    1: "HtoD",
-    2: "DtoH",
-    3: "HtoA",
-    4: "AtoH",
-    5: "AtoA",
-    6: "AtoD",
-    7: "DtoA",
-    8: "DtoD",
-    9: "HtoH",
-    10: "PtoP",
-    11: "HtoD unified",
-    12: "DtoH unified",
-    13: "DtoD unified",
-}
+_COPY = dict(
+    enumerate(("?", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"))
+) | {11: "HtoD unified", 12: "DtoH unified", 13: "DtoD unified"}
 #: As ENUM_CUDA_MEM_KIND has them, where the export lacks that table.
-_MEMORY = {
-    0: "Pageable",
-    1: "Pinned",
-    2: "Device",
-    3: "Array",
-    4: "Managed",
-    5: "Device static",
-    6: "Managed static",
-}
+_MEMORY = dict(
+    enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device static", "Managed static"))
+)
 
 
 def gpu_ops(database: Tables, texts: pl.DataFrame) -> pl.DataFrame:

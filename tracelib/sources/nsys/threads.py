@@ -124,22 +124,8 @@ def numbered(column: pl.Series, thread_ids: pl.DataFrame) -> pl.Series:
 
 SCHED_TABLE = "SCHED_EVENTS"
 #: ENUM_SAMPLING_THREAD_STATE, and the kernel's letter for each.
-_STATES = {
-    0: "Unknown",
-    1: "Running",
-    2: "Interruptible",
-    3: "Uninterruptible",
-    4: "Stopped",
-    5: "Terminated",
-}
-_LETTERS = {
-    "Running": "R",
-    "Interruptible": "S",
-    "Uninterruptible": "D",
-    "Stopped": "T",
-    "Terminated": "X",
-    "Unknown": None,
-}
+_STATES = dict(enumerate(("Unknown", "Running", "Interruptible", "Uninterruptible", "Stopped", "Terminated")))
+_LETTERS = {"Running": "R", "Interruptible": "S", "Uninterruptible": "D", "Stopped": "T", "Terminated": "X"}
 
 
 def switches(database: Tables) -> pl.DataFrame:
@@ -179,7 +165,9 @@ def _joined(comes: pl.Expr) -> pl.Expr:
 
 def _state(database: Tables) -> pl.Expr:
     states = enumeration(database, "ENUM_SAMPLING_THREAD_STATE", _STATES, column="name")
-    letters = {number: _LETTERS.get(name, "other") for number, name in states.items()}
+    letters = {
+        number: None if name == "Unknown" else _LETTERS.get(name, "other") for number, name in states.items()
+    }
     return (
         pl.col("threadState").replace_strict(letters, default=None, return_dtype=pl.String).cast(THREAD_STATE)
     )

@@ -20,9 +20,9 @@ import polars as pl
 from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
 from tracelib.sources.kernel.interning import Texts
+from tracelib.sources.kernel.lines import CHUNK, lines, pieces
 from tracelib.sources.perf import call_chains, heads
 from tracelib.sources.perf.header import Header, of_lines
-from tracelib.sources.text import CHUNK, lines, pieces
 
 if TYPE_CHECKING:
     import io

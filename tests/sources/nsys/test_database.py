@@ -1,6 +1,7 @@
-"""Cut, broken and hostile files: what is whole is read, the rest is told; never a traceback."""
+"""An export as tables: damage costs what it hit, hostile schemas run nothing, odd columns shift no other."""
 
 import gzip
+import shutil
 import sqlite3
 
 import polars as pl
@@ -8,11 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sources.nsys.conftest import KERNELS, RUNTIME, messages
 from tracelib.errors import BadTrace
 from tracelib.sources.nsys import read, sniff
-from tracelib.sources.nsys.database import open_database
+from tracelib.sources.nsys.database import Database, open_database
 
-KERNELS, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+def _with_column(path, definition, at):
+    """Rewrite the kernels' table with one more column before its column `at`."""
+    with sqlite3.connect(path) as connection:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({KERNELS})")]
+        place = columns.index(at)
+        wanted = [
+            *(f"{name} INTEGER" for name in columns[:place]),
+            definition,
+            *(f"{name} INTEGER" for name in columns[place:]),
+        ]
+        connection.execute(f"ALTER TABLE {KERNELS} RENAME TO old")
+        connection.execute(f"CREATE TABLE {KERNELS} ({', '.join(wanted)})")
+        names = ", ".join(columns)
+        connection.execute(f"INSERT INTO {KERNELS} ({names}) SELECT {names} FROM old")
+        connection.execute("DROP TABLE old")
+    connection.close()
+    return path
 
 
 def errors(trace):
@@ -25,6 +44,113 @@ def large(export, process):
     kernels = [(n * 10, n * 10 + 5, 0, 1, 7, n, process, 4, 4, None, None) for n in range(1, 6000)]
     calls = [(n * 10 - 5, n * 10 - 3, 0, process + 100, n, 1) for n in range(1, 6000)]
     return export({KERNELS: kernels, RUNTIME: calls})
+
+
+def _leaves(path, table):
+    """Return the number and the rows of each leaf page of a table, found by hand: a table of two levels."""
+    with sqlite3.connect(path) as connection:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        root = connection.execute(query, (table,)).fetchone()[0]
+    connection.close()
+    data = path.read_bytes()
+    page = data[(root - 1) * 4096 : root * 4096]
+    cells = [
+        int.from_bytes(page[12 + 2 * at : 14 + 2 * at], "big")
+        for at in range(int.from_bytes(page[3:5], "big"))
+    ]
+    numbers = [int.from_bytes(page[at : at + 4], "big") for at in [*cells, 8]]
+    return [(number, int.from_bytes(data[(number - 1) * 4096 + 3 :][:2], "big")) for number in numbers]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """A small export as bytes, and a place for its damaged copies."""
+    path = tmp_path_factory.mktemp("nsys") / "sample.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA page_size = 512")
+        connection.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, f"name {n}") for n in range(60)])
+        connection.execute(
+            f"CREATE TABLE {RUNTIME} "
+            "(start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER)"
+        )
+        connection.executemany(
+            f"INSERT INTO {RUNTIME} VALUES (?, ?, ?, ?, ?)",
+            [(n, n + 1, 1 << 24 | n, n, n) for n in range(60)],
+        )
+        connection.execute(
+            "CREATE TABLE NVTX_EVENTS "
+            "(start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER)"
+        )
+        connection.executemany(
+            "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, ?)", [(n, n + 1, "t", 1 << 24) for n in range(60)]
+        )
+    connection.close()
+    return path, path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
+def test_a_generated_column_shifts_no_other(export, kernels, kind):
+    path = _with_column(export({KERNELS: kernels}), f"length INTEGER AS (end - start) {kind}", "end")
+    ops = read(path).gpu_ops
+    assert ops.select("ts_ns", "dur_ns", "stream", "correlation").rows() == [(10, 10, 7, 1), (30, 10, 7, 2)]
+
+
+@pytest.mark.parametrize("kind", ["REAL", "TEXT", "BIGINT", ""])
+def test_columns_of_other_types(export, kernels, kind):
+    """As programs leave them that write a database anew."""
+    path = export({KERNELS: kernels})
+    with sqlite3.connect(path) as connection:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({KERNELS})")]
+        connection.execute(f"ALTER TABLE {KERNELS} RENAME TO old")
+        connection.execute(f"CREATE TABLE {KERNELS} ({', '.join(f'{name} {kind}' for name in columns)})")
+        connection.execute(f"INSERT INTO {KERNELS} SELECT * FROM old")
+    connection.close()
+    ops = read(path).gpu_ops
+    assert ops.select("ts_ns", "dur_ns", "stream", "correlation", "pid", "name").rows() == [
+        (10, 10, 7, 1, 100, "my_kernel(int)"),
+        (30, 10, 7, 2, 100, "my_kernel(int)"),
+    ]
+
+
+def test_a_view_is_not_read_but_told(export, kernels):
+    path = export(
+        {KERNELS: kernels},
+        statements=[f"CREATE VIEW OSRT_API AS SELECT * FROM {KERNELS}", 'CREATE VIEW "a\nb" AS SELECT 1'],
+    )
+    trace = read(path)
+    assert trace.slices.is_empty()
+    assert "OSRT_API is a view, which is never read" in messages(trace)
+    assert "\n" not in messages(trace)
+
+
+@pytest.mark.parametrize("ending", ["-wal", "-journal"])
+def test_changes_that_are_not_merged_are_told(export, kernels, tmp_path, ending):
+    path = export({KERNELS: []})
+    mode = "WAL" if ending == "-wal" else "DELETE"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA cache_size = 5")  # so that a long transaction reaches the file
+    connection.execute("BEGIN")
+    connection.executemany(f"INSERT INTO {KERNELS} VALUES ({', '.join('?' * 11)})", kernels * 2000)
+    if ending == "-wal":
+        connection.commit()
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    connection.close()
+    (copy.parent / f"{path.name}{ending}").chmod(0o444)
+    assert f"{path.name}{ending} beside it holds changes that are not read" in messages(read(copy))
+    assert sorted(file.name for file in copy.parent.iterdir()) == [path.name, f"{path.name}{ending}"]
+
+
+@pytest.mark.parametrize("content", [b"", bytes(5000), b"\x37\x7f\x06\x82"])
+def test_a_log_that_is_done_with_is_no_damage(export, kernels, content):
+    path = export({KERNELS: kernels})
+    path.with_name(path.name + "-wal").write_bytes(content)
+    assert "beside it" not in messages(read(path))
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.95])
@@ -55,22 +181,6 @@ def test_a_broken_page_costs_its_rows(large):
     assert 11800 < trace.gpu_ops.height + trace.slices.height < 11998
     assert "pages of 4096 bytes cannot be read" in errors(trace)
     assert trace.sources["skipped_bytes"].item() == 4096
-
-
-def _leaves(path, table):
-    """Return the number and the rows of each leaf page of a table, found by hand: a table of two levels."""
-    with sqlite3.connect(path) as connection:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
-        root = connection.execute(query, (table,)).fetchone()[0]
-    connection.close()
-    data = path.read_bytes()
-    page = data[(root - 1) * 4096 : root * 4096]
-    cells = [
-        int.from_bytes(page[12 + 2 * at : 14 + 2 * at], "big")
-        for at in range(int.from_bytes(page[3:5], "big"))
-    ]
-    numbers = [int.from_bytes(page[at : at + 4], "big") for at in [*cells, 8]]
-    return [(number, int.from_bytes(data[(number - 1) * 4096 + 3 :][:2], "big")) for number in numbers]
 
 
 @pytest.mark.parametrize("broken", [(0,), (10,), (-1,), (5, 20, 21, 40), tuple(range(0, 46, 2))])
@@ -218,33 +328,6 @@ def test_strings_missing_altogether(export, process):
     assert read(path).slices["name"].to_list() == ["[unknown]"]
 
 
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory):
-    """A small export as bytes, and a place for its damaged copies."""
-    path = tmp_path_factory.mktemp("nsys") / "sample.sqlite"
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA page_size = 512")
-        connection.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
-        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, f"name {n}") for n in range(60)])
-        connection.execute(
-            f"CREATE TABLE {RUNTIME} "
-            "(start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER)"
-        )
-        connection.executemany(
-            f"INSERT INTO {RUNTIME} VALUES (?, ?, ?, ?, ?)",
-            [(n, n + 1, 1 << 24 | n, n, n) for n in range(60)],
-        )
-        connection.execute(
-            "CREATE TABLE NVTX_EVENTS "
-            "(start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER)"
-        )
-        connection.executemany(
-            "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, ?)", [(n, n + 1, "t", 1 << 24) for n in range(60)]
-        )
-    connection.close()
-    return path, path.read_bytes()
-
-
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_damage_gives_a_trace_or_a_typed_refusal(sample, data):
@@ -273,3 +356,15 @@ def test_a_value_that_sqlite_cannot_hold_in_memory_is_damage(export, process, mo
         monkeypatch.setattr(database, "_connection", OutOfMemory())
         assert database._by_query("OSRT_API", {"start": pl.Int64}).is_empty()
         assert "a value of a damaged length is larger than memory" in database.damage[0]
+
+
+def test_tables_of_millions_of_rows_take_the_fast_path_and_texts_are_read_once(export, process, monkeypatch):
+    queried, query = [], Database._by_query
+    monkeypatch.setattr(Database, "_by_query", lambda *given: queried.append(given[1]) or query(*given))
+    rows = {
+        "GPU_METRICS": [(10, 256 + 3, 1, 42)],
+        "NVTX_EVENTS": [(1, None, 39, "loader", process + 3, None, 0), (2, 4, 59, "a", process + 3, None, 0)],
+    }
+    trace = read(export(rows))
+    assert (trace.counters["value"].to_list(), trace.threads["name"].to_list()) == ([42.0], ["loader"])
+    assert [queried.count(table) for table in rows] == [0, 1]

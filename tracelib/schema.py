@@ -26,8 +26,7 @@ SLICE_CATEGORY = pl.Enum(
 )
 GPU_OP_KIND = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 SCHED_EVENT = pl.Enum(["switch", "wakeup", "waking", "wakeup_new"])
-#: The state in which a thread left its CPU, by the kernel's letter; `R` covers `R+` (see `preempted` in the
-#: text forms).
+#: The state in which a thread left its CPU, by the kernel's letter; `R` covers `R+` (preempted).
 THREAD_STATE = pl.Enum(["R", "S", "D", "T", "t", "X", "Z", "P", "I", "other"])
 HEALTH_LEVEL = pl.Enum(["info", "warning", "error"])
 

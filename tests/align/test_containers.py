@@ -143,7 +143,8 @@ def test_a_map_is_read_as_people_and_the_kernel_write_it(tmp_path):
     path = tmp_path / "map"
     path.write_text(
         "# of the pod\n1 4155\n\n7   4160  # its tokenizer\nworker_TP1* 1 4290\n"
-        "/proc/4301/task/4302/status:NSpid:\t4302\t12\t3\n/proc/88/task/88/status:NSpid:\t88\nNSpid:\t90\t90\n"
+        "/proc/4301/task/4302/status:NSpid:\t4302\t12\t3\n/proc/88/task/88/status:NSpid:\t88\n"
+        "NSpid:\t90\t90\n"
     )
     assert read_pid_map(path) == {"*": {1: 4155, 7: 4160, 3: 4302, 90: 90}, "worker_TP1*": {1: 4290}}
 

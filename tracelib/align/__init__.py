@@ -27,6 +27,7 @@ from tracelib.words import share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tracelib.align.hosts import Hosts
     from tracelib.align.timeline import Timeline
     from tracelib.trace import Trace
 
@@ -90,29 +91,28 @@ def align(
     files = [str(row["file"]) for row in rows]
     if stray := unmatched_offsets(files, offsets or {}):
         raise BadParameter("offsets", stray[0], files)
-    user_ids = {
-        index: ids
-        for index, row in enumerate(rows)
-        if (ids := user_map(files[index], row["format"], pids or {}))
-    }
+    maps = [user_map(file, row["format"], pids or {}) for file, row in zip(files, rows, strict=True)]
+    user_ids = {index: ids for index, ids in enumerate(maps) if ids}
     clocked = _with_ids(clocked, user_ids)
     tied = timeline(clocked, offsets or {}, max_error_ns)
-    apart = [tie.method == "untied" for tie in tied.ties]
-    hosts = group_hosts(clocked, apart, tied.off_share)
-    proven_ids, container_remarks = ids_on_hosts(clocked, tied.ties, hosts.group, user_ids)
-    if proven_ids:
-        clocked = _with_ids(clocked, proven_ids)
-        tied.evidence = Evidence(clocked, max_error_ns)
-        hosts = group_hosts(clocked, apart, tied.off_share)
+    clocked, hosts, remarks = _on_hosts(clocked, tied, user_ids)
     merged = merge(clocked, tied.ties, hosts.group, hosts.names)
-    remarks = [
-        *tied.remarks,
-        *_disagreements(clocked, tied, hosts.group),
-        *hosts.remarks,
-        *container_remarks,
-        *(_map_remark(clocked[index], index, ids) for index, ids in user_ids.items()),
-    ]
-    return assign_roles(_with_remarks(merged, remarks), roles)
+    remarks += (_map_remark(clocked[index], index, ids) for index, ids in user_ids.items())
+    return assign_roles(_with_remarks(merged, [*tied.remarks, *remarks]), roles)
+
+
+def _on_hosts(
+    traces: list[Trace], tied: Timeline, user_ids: Mapping[int, Mapping[int, int]]
+) -> tuple[list[Trace], Hosts, list[Remark]]:
+    """Return the traces with the ids of their hosts, as far as activity proves them, and who shares a host."""
+    apart = [tie.method == "untied" for tie in tied.ties]
+    hosts = group_hosts(traces, apart, tied.off_share)
+    ids, container_remarks = ids_on_hosts(traces, tied.ties, hosts.group, user_ids)
+    if ids:
+        traces = _with_ids(traces, ids)
+        tied.evidence = Evidence(traces, tied.evidence.max_error_ns)
+        hosts = group_hosts(traces, apart, tied.off_share)
+    return traces, hosts, [*_disagreements(traces, tied, hosts.group), *hosts.remarks, *container_remarks]
 
 
 def _with_ids(traces: Sequence[Trace], maps: Mapping[int, Mapping[int, int]]) -> list[Trace]:

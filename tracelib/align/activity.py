@@ -209,8 +209,7 @@ def _limits(
     for left, came, at in pairs:
         middle = (left + came) // 2
         long = (came - left) > 2 * unsure_ns
-        # The middle of the absence in the profiler's clock; the drift over the shift itself is far below a
-        # ns.
+        # The middle of the absence in the profiler's clock; the drift over the shift itself is below 1 ns.
         there = middle - offset - (middle - offset - centre) * rate
         inside = (there > at[0]) & (there < at[-1]) & long
         if reach is not None:

@@ -305,8 +305,7 @@ def _track(index: _Index, times: Ints, keys: Ints, shift: int, centre: int, widt
     offset, rate, reach, tolerance = float(shift), 0.0, 0, 2 * width
     span = int(max(times.max() - centre, centre - times.min()))
     while reach < span:
-        # Start with what the voters spanned; from there the rate is known well enough to look four times as
-        # far.
+        # Start with what the voters spanned: the rate is known well enough to look four times as far.
         reach = min(span, max(1_000_000_000, reach * 4))
         inside = np.abs(times - centre) <= reach
         for _ in range(6):

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 #: Bytes 0 behind a chunk's text: the compiled scan stops at the first, and may look at the others.
 PAD = 64
-#: Measured on 500 MB: with 4 MiB a tenth slower, because what is done once a piece costs more; with 12 MiB no
-#: faster.
+#: Measured on 500 MB: with 4 MiB a tenth slower, because each piece costs something; with 12 MiB no faster.
 CHUNK = 8 << 20
 #: No event is longer than this (a name of some MB is damage): a bound on memory.
 LONGEST = 64 << 20

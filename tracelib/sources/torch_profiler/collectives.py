@@ -32,8 +32,7 @@ _SPELLINGS = {
     "bcast": "broadcast",
     "alltoallv": "all_to_all",
 }
-#: What PyTorch appends to say in which form a collective was asked for ("_allgather_base",
-#: "allgather_into_tensor_coalesced").
+#: What PyTorch appends for the form of a collective ("_allgather_base", "allgather_into_tensor_coalesced").
 _FORM = re.compile(r"(?:coalesced|tensor|into|base|oop|sparse|pivot|single)+$")
 
 

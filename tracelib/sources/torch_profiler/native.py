@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     Kind = Literal["integer", "time", "string", "object"]
 
 FOLDER = Path(__file__).parent
-#: States of a value: what it should be; something else. 0 is none at all. Of an event: faults that can be
-#: mended.
+#: States of a value: as it should be, or something else (0: none at all); of an event: with faults to mend.
 PLAIN, ODD, MENDED = 1, 2, 3
 KINDS: tuple[Kind, ...] = ("integer", "time", "string", "object")
 #: Spellings of a collective's args before October 2024: the plain decoder knows what they mean.

@@ -24,13 +24,11 @@ _ESCAPE = re.compile(
 )
 _MEANT = {"half": r"\ufffd", "lone": r"\\"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
-#: A value other than a string; those that JSON does not know mean nothing: NaN, 0x7f, 007, None,
-#: -1.-500, a word.
+#: A value other than a string; those that JSON does not know mean nothing: NaN, 0x7f, 007, None, a word.
 _BARE = re.compile(r"([:\[,]\s*+)([^\s\[\]{},:]++(?:\s++[^\s\[\]{},:]++)*+)(?=\s*+[,\]}])")
 _LITERAL = re.compile(r"-?(?:0|[1-9]\d{0,200})(?:\.\d+)?(?:[eE][+-]?\d{1,2})?|true|false|null")
 _NO_VALUE = re.compile(r":(?=\s*[,\]}])")
-#: Where a string value begins, and where it may end: before the next key or the end of its object. All
-#: between belongs to it.
+#: Where a string value begins, and where it may end: before the next key or the end of its object.
 _VALUE = re.compile(r'"\w[\w .%/()-]*"\s*:\s*"')
 _VALUE_END = re.compile(r'"(?=\s*(?:,\s*"\w[\w .%/()-]*"\s*:|\}|\]))')
 _MISSING_COMMA = re.compile(r"\}(\s*)\{")

@@ -148,7 +148,7 @@ def test_missing_switches_are_counted(capture):
     assert missing > 100
     assert trace.sources["lost_detected"][0] == missing
     message = trace.health.filter(pl.col("level") == "warning")["message"][0]
-    assert f"{missing:,} switches are missing" in message
+    assert f"at least {missing:,} switches missing" in message
     assert f"({from_idle:,} of them from idle" in message
 
 

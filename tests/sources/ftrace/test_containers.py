@@ -13,8 +13,8 @@ from tracelib.sources.files import head
 from tracelib.sources.ftrace import read, sniff
 
 EVENTS = """\
-            bash-557   (    557) [001] d..2     1.000001: sched_switch: prev_comm=bash prev_pid=557 prev_prio=120 prev_state=S ==> \
-next_comm=swapper/1 next_pid=0 next_prio=120
+            bash-557   (    557) [001] d..2     1.000001: sched_switch: prev_comm=bash prev_pid=557 \
+prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120
             init-1     (      1) [000] ...1     1.000002: tracing_mark_write: B|1|load
             init-1     (      1) [000] ...1     1.000009: tracing_mark_write: E
 """

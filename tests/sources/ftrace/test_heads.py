@@ -84,7 +84,7 @@ def test_numbers_beyond_64_bits_make_no_event(trace_of, bad):
 
 
 def test_what_looks_like_an_event_in_a_line_that_is_none_leaves_no_trace(trace_of):
-    """The columns of the second line are the first one's, its time is none: its task and fields do not count."""
+    """The second line has the columns of the first, but no time: its task and fields do not count."""
     bad = line("1.00000x", "sched_wakeup: comm=ghost pid=666 prio=1 target_cpu=001", "ghost-667")
     trace = trace_of(line("1.000000", "sched_wakeup: comm=a pid=5 prio=1 target_cpu=001") + bad)
     assert trace.threads["tid"].to_list() == [5, 7]
@@ -145,7 +145,7 @@ def test_both_forms_of_a_head_in_one_text(trace_of):
 
 
 def test_a_line_that_is_too_long_for_an_event_is_told(trace_of):
-    """A file of one endless line, or of empty ones, costs no expression: 600 MB of them fit in 3 MB of gzip."""
+    """An endless line, or empty ones, cost no expression: 600 MB of them fit in 3 MB of gzip."""
     trace = trace_of(SWITCH_1 + "x" * 300_000 + "\n" * 5 + SWITCH_2)
     assert trace.sched.height == 2
     assert "1 line not understood, first at line 2" in messages(trace)

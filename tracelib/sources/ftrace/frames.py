@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.schema import COUNTERS, IDLE, SCHED, SLICES
+from tracelib.schema import COUNTERS, SCHED, SLICES
 from tracelib.sources.ftrace import markers, ranges
 from tracelib.sources.ftrace.graph import calls
 from tracelib.sources.kernel import sched, syscalls
@@ -70,7 +70,7 @@ class Frames:
         """Return the frames sched, slices, counters and threads; what is wrong with them becomes remarks."""
         scheduled = self._sched()
         self._of_losses()
-        self._of_gaps(scheduled)
+        self.lost_detected = sched.missing_switches(scheduled, self.remarks)
         marks = self._marks()
         slices = pl.concat(
             [self._syscalls(scheduled), _slices(self._graph(), "other"), _slices(marks.slices, "annotation")]
@@ -141,43 +141,14 @@ class Frames:
             )
         if marks.height:
             unknown = marks["events"].null_count()
-            number = f"{marks['events'].sum():,}" + (
-                f" and an unknown number at {unknown} places" if unknown else ""
-            )
+            more = f" and an unknown number at {unknown} places" if unknown else ""
             cpus = ", ".join(str(cpu) for cpu in sorted(marks["cpu"].unique()))
             self.remarks.add(
                 "warning",
-                f"{number} events lost on CPU {cpus} at {counted(marks.height, 'place')}; "
-                "what those CPUs did there is unknown",
+                f"{marks['events'].sum():,}{more} events lost on CPU {cpus} "
+                f"at {counted(marks.height, 'place')}; what those CPUs did there is unknown",
                 BIGGER,
             )
-
-    def _of_gaps(self, scheduled: pl.DataFrame) -> None:
-        """Remark the switches that are proven to be missing: not recorded on purpose, or lost."""
-        gaps = sched.gaps(sched.handovers(scheduled))
-        if gaps.is_empty():
-            return
-        if recorded := sched.threads_recorded(scheduled, gaps):
-            self.remarks.add(
-                "info",
-                f"recorded for some threads only (at least {recorded:,}): "
-                "switches of others are not in the file, "
-                f"what came in between is unknown at {counted(gaps.height, 'place')}",
-                "To see who else ran, record all threads: without set_event_pid, or trace-cmd record "
-                "without -P and -F.",
-            )
-            return
-        self.lost_detected = gaps.height
-        switches = scheduled.filter(pl.col("event") == "switch").height
-        from_idle = int((gaps["came"] == IDLE).sum())
-        self.remarks.add(
-            "warning",
-            f"at least {gaps.height:,} switches are missing beside {switches:,} recorded "
-            f"({from_idle:,} of them from idle to a thread), "
-            "although no loss is declared for them",
-            "Running time is known only where a thread's arrival was recorded; "
-            "record sched_waking and sched_wakeup as well.",
-        )
 
     def _syscalls(self, scheduled: pl.DataFrame) -> pl.DataFrame:
         rows = self.events.table("syscall")
@@ -192,11 +163,8 @@ class Frames:
         rows = self.events.table("marker")
         if rows is None:
             return markers.nothing()
-        rows = markers.texts(
-            rows.hstack(
-                [self._threads_of(rows), self.tasks["tid"][codes_of(rows["task"])], *self._kinds_of(rows)]
-            )
-        )
+        tids = self.tasks["tid"][codes_of(rows["task"])]
+        rows = markers.texts(rows.hstack([self._threads_of(rows), tids, *self._kinds_of(rows)]))
         marks = markers.read_marks(rows, self.last_ns)
         if marks.open_at_end or marks.without_start:
             self.remarks.add(

@@ -76,9 +76,7 @@ def _rest() -> pl.Expr:
     call = pl.col("call")
     inside = call.str.strip_prefix("/*").str.strip_suffix("*/").str.strip_chars(" ")
     text = pl.concat_str(pl.lit("tracing_mark_write: "), inside)
-    duration = (
-        pl.when(pl.col("duration").is_not_null()).then(pl.col("duration") + " us | ").otherwise(pl.lit("| "))
-    )
+    duration = pl.coalesce(pl.col("duration") + " us | ", pl.lit("| "))
     return (
         pl.when(call.str.starts_with("/*"))
         .then(pl.when(inside.str.contains(NAMED)).then(inside).otherwise(text))
@@ -98,13 +96,8 @@ CALL = (
 def calls(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
     """Return the calls (thread, ts_ns, dur_ns, name), how many did not return, how many returns had no call.
 
-    Parameters
-    ----------
-    rows
-        index, ts_ns, thread, ends, args: entries and exits. A leaf is an entry that states its duration.
-    last_ns
-        End of a call that did not return.
-
+    `rows` has index, ts_ns, thread, ends and args of entries and exits; a leaf is an entry that states its
+    duration. A call that did not return ends at `last_ns`.
     """
     rows = rows.with_columns(pl.col("args").str.extract_groups(CALL).struct.unnest())
     leaf = ~pl.col("ends") & pl.col("us").is_not_null()
@@ -114,10 +107,6 @@ def calls(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
     name = pl.coalesce(pl.col("leaf").str.replace(r"\(.*$", "").str.strip_chars(" "), by_address, pl.lit("?"))
     leaves = rows.filter(leaf).select("thread", "ts_ns", duration.alias("dur_ns"), name.alias("name"))
     nested = rows.filter(~leaf).sort("thread", "ts_ns", "index")
-    depth = pl.when("ends").then(-1).otherwise(1).cum_sum().over("thread")
-    level = pl.when("ends").then(depth).otherwise(depth - 1)
-    keyed = nested.select(
-        "ts_ns", "thread", name.alias("name"), "ends", pl.struct("thread", level.alias("level")).alias("key")
-    )
+    keyed = nested.select("ts_ns", "thread", name.alias("name"), "ends", key="thread")
     ranges, open_at_end, without_start = matched(keyed, last_ns)
     return pl.concat([ranges, leaves]), open_at_end, without_start

@@ -54,12 +54,8 @@ def nothing() -> Marks:
 def texts(rows: pl.DataFrame) -> pl.DataFrame:
     """Return marker rows with `text`: the fields without what trace_printk writes before it."""
     args = pl.col("args")
-    # by trace-cmd: plain, and with -R
-    own = (
-        args.str.strip_prefix("tracing_mark_write:")
-        .str.replace(r"^ *ip=\S+ buf=", "")
-        .str.strip_chars_start(" ")
-    )
+    own = args.str.strip_prefix("tracing_mark_write:")  # by trace-cmd: plain, and with -R
+    own = own.str.replace(r"^ *ip=\S+ buf=", "").str.strip_chars_start(" ")
     printed = args.str.replace(r"^(?:0x[0-9a-f]+s?|\w[\w.+/]*): ", "")
     return rows.with_columns(
         text=pl.when(pl.col("event").is_in(["bprint", "bputs"])).then(printed).otherwise(own)
@@ -68,11 +64,8 @@ def texts(rows: pl.DataFrame) -> pl.DataFrame:
 
 def clock_tie(rows: pl.DataFrame) -> int | None:
     """Return wall time minus the times in ns, to 1 ms, by atrace's clock_sync mark, None without one."""
-    for ts_ns, text in (
-        rows.filter(pl.col("text").str.starts_with("trace_event_clock_sync: re"))
-        .select("ts_ns", "text")
-        .iter_rows()
-    ):
+    marks = rows.filter(pl.col("text").str.starts_with("trace_event_clock_sync: re"))
+    for ts_ns, text in marks.select("ts_ns", "text").iter_rows():
         if sync := SYNC.match(text):
             return int(sync[1]) * 1_000_000 - int(ts_ns)
     return None
@@ -81,44 +74,20 @@ def clock_tie(rows: pl.DataFrame) -> int | None:
 def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
     """Turn texts into slices and counters.
 
-    Parameters
-    ----------
-    rows
-        index, ts_ns, thread Int32 (null or negative = idle or unknown), tid Int64, text: one row per text.
-    last_ns
-        Where ranges that do not end are cut.
-
+    `rows` has index, ts_ns, thread (null or negative = idle or unknown), tid and text: one row per text.
+    Ranges that do not end are cut at `last_ns`.
     """
-    rows = (
-        rows.rechunk()
-    )  # columns in unequal pieces, the first one empty, have made Polars panic (pl.format)
-    parts = pl.col("text").str.extract_groups(FIRST).struct.rename_fields(["mark", "pid", "more"])
-    rows = rows.with_columns(parts.struct.unnest()).with_columns(pl.col("pid").cast(pl.Int64, strict=False))
+    rows = _marked(rows)
     mark = pl.col("mark")
-    whole = {"B": pl.col("more").is_not_null(), "C": pl.col("more").str.contains(COUNTER)}
-    is_mark = mark.is_not_null() & pl.when(mark == "B").then(whole["B"]).when(mark == "C").then(
-        whole["C"]
-    ).when(mark == "E").then(pl.lit(value=True)).otherwise(
-        pl.col("more").is_not_null() & pl.col("pid").is_not_null()
-    )
-    rows = rows.with_columns(mark=pl.when(is_mark).then(mark))
     ranges, open_ranges, stray = matched(_nested(rows), last_ns)
     apart, open_apart, stray_apart = matched(_apart(rows), last_ns)
-    plain = rows.filter(mark.is_null() | mark.is_in(["I", "N"])).select(
-        "thread",
-        "ts_ns",
-        pl.lit(0, pl.Int64).alias("dur_ns"),
-        pl.when(mark == "N")
-        .then(pl.col("more").str.replace(r"^[^|]*\|", ""))
-        .when(mark == "I")
-        .then(_own_name())
-        .otherwise("text")
-        .alias("name"),
-    )
-    slices = pl.concat([ranges, apart, plain]).filter(pl.col("thread") >= 0)
+    of_track = pl.col("more").str.replace(r"^[^|]*\|", "")
+    name = pl.when(mark == "N").then(of_track).when(mark == "I").then(_own_name()).otherwise("text")
+    instants = rows.filter(mark.is_null() | mark.is_in(["I", "N"]))
+    instants = instants.select("thread", "ts_ns", pl.lit(0, pl.Int64).alias("dur_ns"), name.alias("name"))
     own = rows.filter(mark.is_in(["B", "E"]) & (pl.col("pid") > 0))
     return Marks(
-        slices,
+        pl.concat([ranges, apart, instants]).filter(pl.col("thread") >= 0),
         _counters(rows),
         own.group_by("tid", "pid").agg(pl.len().cast(pl.Int64).alias("last")).select(PROCESSES.names()),
         open_ranges + open_apart,
@@ -126,22 +95,30 @@ def read_marks(rows: pl.DataFrame, last_ns: int) -> Marks:
     )
 
 
+def _marked(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return `rows` with `mark` (null = plain text), `pid` and `more`, what stands behind the process."""
+    rows = (
+        rows.rechunk()
+    )  # columns in unequal pieces, the first one empty, have made Polars panic (pl.format)
+    parts = pl.col("text").str.extract_groups(FIRST).struct.rename_fields(["mark", "pid", "more"])
+    rows = rows.with_columns(parts.struct.unnest()).with_columns(pl.col("pid").cast(pl.Int64, strict=False))
+    mark, more = pl.col("mark"), pl.col("more")
+    whole = (
+        pl.when(mark == "E")
+        .then(pl.lit(value=True))
+        .when(mark == "C")
+        .then(more.str.contains(COUNTER))
+        .otherwise(more.is_not_null() & ((mark == "B") | pl.col("pid").is_not_null()))
+    )
+    return rows.with_columns(mark=pl.when(whole).then(mark))
+
+
 def _nested(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return begins and ends on threads, keyed by thread and depth."""
+    """Return begins and ends on threads, keyed by thread."""
+    on = rows.filter(pl.col("mark").is_in(["B", "E"]) & (pl.col("thread") >= 0))
     ends = pl.col("mark") == "E"
-    on = rows.filter(pl.col("mark").is_in(["B", "E"]) & (pl.col("thread") >= 0)).sort(
-        "thread", "ts_ns", "index"
-    )
-    depth = pl.when(ends).then(-1).otherwise(1).cum_sum().over("thread")
-    level = pl.when(ends).then(depth).otherwise(depth - 1)
-    return on.select(
-        "index",
-        "ts_ns",
-        "thread",
-        _own_name().alias("name"),
-        ends.alias("ends"),
-        pl.struct("thread", level.alias("level")).alias("key"),
-    )
+    on = on.sort("thread", "ts_ns", "index")
+    return on.select("ts_ns", "thread", _own_name().alias("name"), ends.alias("ends"), key="thread")
 
 
 def _own_name() -> pl.Expr:
@@ -150,9 +127,9 @@ def _own_name() -> pl.Expr:
 
 
 def _apart(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return begins and ends of async ranges, keyed by process, name (or track) and cookie, and depth.
+    """Return begins and ends of async ranges, keyed by process, name (or track) and cookie.
 
-    Ranges of one key may overlap, as where every cookie is 0: the one that began last is taken to end first.
+    Ranges of one key may overlap, as where every cookie is 0: the last that began is taken to end first.
     """
     mark, ends = pl.col("mark"), pl.col("mark").is_in(["F", "H"])
     parts, read = pl.col("more").str.split("|"), pl.col("more").str.extract_groups(ASYNC).struct.field
@@ -163,17 +140,8 @@ def _apart(rows: pl.DataFrame) -> pl.DataFrame:
     )
     name = pl.when(mark == "G").then(parts.list.get(1, null_on_oob=True)).otherwise(first)
     on = rows.filter(mark.is_in(["S", "F", "G", "H"])).sort("ts_ns", "index")
-    on = on.select(
-        "index",
-        "ts_ns",
-        "thread",
-        name.alias("name"),
-        ends.alias("ends"),
-        pl.struct("pid", first.alias("first"), cookie.alias("cookie")).alias("key"),
-    )
-    depth = pl.when("ends").then(-1).otherwise(1).cum_sum().over("key")
-    level = pl.when("ends").then(depth).otherwise(depth - 1)
-    return on.with_columns(pl.struct("key", level.alias("level")).alias("key"))
+    key = pl.struct("pid", first.alias("first"), cookie.alias("cookie"))
+    return on.select("ts_ns", "thread", name.alias("name"), ends.alias("ends"), key=key)
 
 
 def _counters(rows: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Begins and ends into ranges."""
+"""Begins and ends into ranges that nest."""
 
 from __future__ import annotations
 
@@ -10,24 +10,15 @@ NO_RANGES = pl.DataFrame(
 
 
 def matched(rows: pl.DataFrame, last_ns: int) -> tuple[pl.DataFrame, int, int]:
-    """Pair every begin with the next end of its key.
+    """Return the ranges (thread, ts_ns, dur_ns, name), how many did not end, how many ends had no begin.
 
-    Parameters
-    ----------
-    rows
-        ts_ns, thread, name, ends Boolean, key: in the order of time. Begins and ends of one key take turns;
-        for ranges that nest, the key holds the depth.
-    last_ns
-        End of a range whose end is not in the trace.
-
-    Returns
-    -------
-    tuple
-        One row per range (thread, ts_ns, dur_ns Int64 >= 0, name); how many did not end; how many ends had no
-        begin.
-
+    `rows` has ts_ns, thread, name, ends Boolean and key, of each key in the order of time: what began last
+    ends first. A range whose end is missing ends at `last_ns`.
     """
-    turns = rows.with_columns(
+    depth = pl.when("ends").then(-1).otherwise(1).cum_sum().over("key")
+    level = pl.when("ends").then(depth).otherwise(depth - 1)  # begins and ends of one level take turns
+    turns = rows.with_columns(pl.struct("key", level.alias("level")).alias("key"))
+    turns = turns.with_columns(
         end_ns=pl.col("ts_ns").shift(-1).over("key"),
         ended=pl.col("ends").shift(-1).over("key").fill_null(value=False),
         begun=(~pl.col("ends").shift(1).over("key")).fill_null(value=False),

@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.
 SURELY_WHOLE = re.compile(r"(next_prio=\d+|target_cpu=\d{3}|\[-?\d+\]|-> 0x[0-9a-f]+|\))$")
-EXCERPT = 80
+EXCERPT, LISTED = 80, 40
+FOR_GRAPHS = (
+    "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc; "
+    "echo 1 > options/funcgraph-duration. Graphs of irqsoff and wakeup tracers count time from their start: "
+    "echo 0 > options/display-graph"
+)
+BARE_NUMBERS = (
+    "times are bare numbers, taken as ns: right for raw mono or boot clocks, "
+    "wrong for x86-tsc, counter or uptime"
+)
 NO_EVENT = (
     "If ftrace wrote it: echo 1 > options/context-info; echo 0 > options/{raw,hex,bin,verbose}; "
     "and record again."
@@ -125,8 +134,8 @@ def read(path: Path) -> Trace:
         at, example = events.unread_example or (1, text.cut_line or text.damage or "")
         raise BadTrace(path, "ftrace", f"line {at}", "no line is an event", example, NO_EVENT)
     remarks = Remarks()
-    _of_file(text, remarks)
-    _of_lines(events, text.heads, remarks)
+    _remark_on_file(text, remarks)
+    _remark_on_lines(events, text.heads, remarks)
     frames = Frames(events, text.heads, remarks)
     made = frames.made()
     source = {
@@ -154,75 +163,47 @@ def _recorder(path: Path, events: Events) -> str | None:
     return f"ftrace, tracer {events.tracer}" if events.tracer else None
 
 
-def _of_file(text: Text, remarks: Remarks) -> None:
+def _remark_on_file(text: Text, remarks: Remarks) -> None:
     """Add what is wrong with the file as a whole."""
     if text.damage:
-        remarks.add(
-            "error",
-            f"the file is damaged: {text.damage}; events after that are missing",
-            "Copy or record it again.",
-        )
+        damaged = f"the file is damaged: {text.damage}; events after that are missing"
+        remarks.add("error", damaged, "Copy or record it again.")
     if text.cut_line is not None:
-        remarks.add(
-            "warning",
-            f"the last line is cut and was left out: '{plain(text.cut_line, EXCERPT)}'",
-            "Copy the whole file.",
-        )
+        cut = f"the last line is cut and was left out: '{plain(text.cut_line, EXCERPT)}'"
+        remarks.add("warning", cut, "Copy the whole file.")
     if text.not_utf8:
         remarks.add("info", f"{counted(text.not_utf8, 'place')} not UTF-8, shown as U+FFFD")
     if not text.events.counts:
-        remarks.add(
-            "error",
-            "no event with a time and a task",
-            "Switch events on before recording: trace-cmd record -e sched",
-        )
+        on = "Switch events on before recording: trace-cmd record -e sched"
+        remarks.add("error", "no event with a time and a task", on)
 
 
-def _of_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
+def _remark_on_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
     """Add what the lines themselves show: which events there are, what could not be read, and the clock."""
     by_name = sorted(events.counts.items(), key=lambda item: (-item[1], item[0]))
     if by_name:
-        listed = ", ".join(f"{plain(name, EXCERPT)} {count:,}" for name, count in by_name[:40])
-        more = f", and {len(by_name) - 40} more" if len(by_name) > 40 else ""
+        listed = ", ".join(f"{plain(name, EXCERPT)} {count:,}" for name, count in by_name[:LISTED])
+        more = f", and {len(by_name) - LISTED} more" if len(by_name) > LISTED else ""
         remarks.add("info", f"{counted(sum(events.counts.values()), 'event')}: {listed}{more}")
     if events.unread:
         at, text = events.unread_example or (0, "")
-        remarks.add(
-            "warning",
-            f"{counted(events.unread, 'line')} not understood, first at line {at}: '{plain(text, EXCERPT)}'",
-        )
+        example = f"first at line {at}: '{plain(text, EXCERPT)}'"
+        remarks.add("warning", f"{counted(events.unread, 'line')} not understood, {example}")
     if events.continued:
-        remarks.add(
-            "info",
-            f"{counted(events.continued, 'line')} continue the text of a marker; only its first line is kept",
-        )
+        continued = counted(events.continued, "line")
+        remarks.add("info", f"{continued} continue the text of a marker; only its first line is kept")
     if events.no_time:
-        remarks.add(
-            "warning",
-            f"{counted(events.no_time, 'line')} of a function graph carry no time, "
-            "no task or no duration and cannot be placed",
-            "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc; "
-            "echo 1 > options/funcgraph-duration. "
-            "Graphs of irqsoff and wakeup tracers count time from their start: "
-            "echo 0 > options/display-graph",
-        )
+        lacking = "carry no time, no task or no duration and cannot be placed"
+        remarks.add("warning", f"{counted(events.no_time, 'line')} of a function graph {lacking}", FOR_GRAPHS)
     if unprinted := events.counts.get(UNPRINTED):
+        missing = "that the kernel did not print (UNKNOWN TYPE): text that programs wrote is missing"
         remarks.add(
-            "warning",
-            f"{counted(unprinted, 'event')} that the kernel did not print (UNKNOWN TYPE): "
-            "text that programs wrote is missing",
-            "Record with: echo 0 > options/fields",
+            "warning", f"{counted(unprinted, 'event')} {missing}", "Record with: echo 0 > options/fields"
         )
     if heads.counting:
         remarks.add(
-            "warning",
-            "times are bare numbers, taken as ns: right for raw mono or boot clocks, "
-            "wrong for x86-tsc, counter or uptime",
-            "Record with: echo mono > trace_clock, or trace-cmd record -C mono",
+            "warning", BARE_NUMBERS, "Record with: echo mono > trace_clock, or trace-cmd record -C mono"
         )
     if heads.since_start:
-        remarks.add(
-            "warning",
-            "latency format: times count from the start of the trace",
-            "Record with: echo 0 > options/latency-format",
-        )
+        from_start = "latency format: times count from the start of the trace"
+        remarks.add("warning", from_start, "Record with: echo 0 > options/latency-format")

@@ -7,10 +7,16 @@ libtraceevent that trace-cmd uses, and perfs that load it (plugins/plugin_sched_
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
 from tracelib.sources.kernel.threads import number_of
+from tracelib.words import counted
+
+if TYPE_CHECKING:
+    from tracelib.sources.health import Remarks
 
 SWITCH = (
     r"^prev_comm=(?P<prev_name>.*) prev_pid=(?P<prev>-?\d+) prev_prio=-?\d+ prev_state=(?P<state>\S+) "
@@ -139,22 +145,46 @@ def frame(rows: pl.DataFrame, fields: pl.DataFrame, threads: pl.DataFrame) -> pl
     )
 
 
-def handovers(sched: pl.DataFrame) -> pl.DataFrame:
-    """Return who came by a switch and who left by the next on that CPU: came, left, one row per two.
+def missing_switches(sched: pl.DataFrame, remarks: Remarks, *, system_wide: bool | None = None) -> int:
+    """Return how many switches at least are proven to be lost; say that, or that others were not recorded.
 
-    Where these differ, at least one switch between the two was not recorded. A loss that the recorder
-    declares, a switch from nothing to nothing, is not counted again.
+    On one CPU the thread that a switch brings is the thread that the next switch takes away; where it is not,
+    at least one switch between the two was not recorded. A loss that the recorder declares, a switch from
+    nothing to nothing, is not counted again. `system_wide` says whether all threads were recorded, None where
+    the file does not tell.
     """
+    handovers = _handovers(sched)
+    gaps = handovers.filter(pl.col("came") != pl.col("left"))
+    if gaps.is_empty():
+        return 0
+    recorded = threads_recorded(sched, gaps) if system_wide is None else 0
+    if recorded or system_wide is False:
+        least = f" (at least {recorded:,})" if recorded else ""
+        remarks.add(
+            "info",
+            f"recorded for some threads only{least}: switches of others are not in the file, "
+            f"what came in between is unknown at {counted(gaps.height, 'place')}",
+            "To see who else ran, record all threads: perf record -a; trace-cmd record without -P and -F",
+        )
+        return 0
+    remarks.add(
+        "warning",
+        f"at least {counted(gaps.height, 'switch', 'switches')} missing: {gaps.height:,} of "
+        f"{handovers.height:,} times the next switch on that CPU leaves another thread than the one that "
+        f"came ({int((gaps['came'] == IDLE).sum()):,} of them from idle to a thread)",
+        "Running time is known only where a thread's arrival was recorded; record sched_waking and "
+        "sched_wakeup as well, with a larger buffer",
+    )
+    return gaps.height
+
+
+def _handovers(sched: pl.DataFrame) -> pl.DataFrame:
+    """Return who came by a switch and who left by the next on that CPU: came, left, one row per two."""
     switches = sched.filter((pl.col("event") == "switch") & pl.col("cpu").is_not_null())
     switches = switches.select("ts_ns", "cpu", "prev", "next")
     if not switches["ts_ns"].is_sorted():
         switches = switches.sort("ts_ns", maintain_order=True)
     return switches.select(came=pl.col("next").shift(1).over("cpu"), left=pl.col("prev")).drop_nulls()
-
-
-def gaps(handovers: pl.DataFrame) -> pl.DataFrame:
-    """Return those of `handovers` between which a switch is proven to be missing."""
-    return handovers.filter(pl.col("came") != pl.col("left"))
 
 
 #: Of fewer switches, and at fewer gaps, a loss may look the same by chance as a recording for some threads

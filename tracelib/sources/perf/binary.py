@@ -14,12 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from tracelib.errors import BadTrace
-from tracelib.schema import HEALTH
 from tracelib.sources import programs
 from tracelib.sources.files import open_stream
+from tracelib.sources.health import with_remark
 from tracelib.sources.perf.script import UNTIMED, read_text
 
 if TYPE_CHECKING:
@@ -55,27 +53,22 @@ def read_binary(path: Path) -> Trace:
     by_hand = f"{shlex.join(command('perf', path.name))} > perf.txt"
     perf = shutil.which("perf")
     if perf is None or Path(perf).stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
-        reason = (
-            "no perf is installed here"
-            if perf is None
-            else "the installed perf runs with another user's rights"
-        )
-        raise BadTrace(
-            path, FORMAT, "", reason, "", f"Where it was recorded, run: {by_hand}, and give that text."
-        )
+        reason = "the installed perf runs with another user's rights" if perf else "no perf is installed here"
+        advice = f"Where it was recorded, run: {by_hand}, and give that text."
+        raise BadTrace(path, FORMAT, "", reason, "", advice)
     with tempfile.TemporaryDirectory(prefix="tracelib-perf-") as folder:
         text, errors, status = _run(perf, _unpacked(path, Path(folder)), Path(folder))
         complaint = _complaint(errors)
         try:
             trace = read_text(text, path)
         except BadTrace as error:
-            reason = (
-                f"perf script ended with status {status}: {complaint}"
-                if status
-                else f"perf script printed no event: {error.reason}"
-            )
+            ended = f"perf script ended with status {status}: {complaint}"
+            reason = ended if status else f"perf script printed no event: {error.reason}"
             raise BadTrace(path, FORMAT, "", reason, "", _advice(error, by_hand)) from error
-    return _with_status(trace, status, complaint)
+    if status == 0:
+        return trace
+    stopped = f"perf script stopped early (status {status}: {complaint}); what it printed before is read"
+    return with_remark(trace, "error", stopped, "use a perf at least as new as the one that recorded")
 
 
 def _advice(error: BadTrace, by_hand: str) -> str:
@@ -105,37 +98,16 @@ def _run(perf: str, recording: Path, folder: Path) -> tuple[Path, str, int]:
     The user's configuration and symbol servers are left out: what is read depends on the file alone.
     """
     text, messages = folder / "perf.txt", folder / "messages.txt"
-    environment = os.environ | {
-        "PERF_CONFIG": os.devnull,
-        "DEBUGINFOD_URLS": "",
-        "PAGER": "cat",
-        "LC_ALL": "C",
-    }
+    own = {"PERF_CONFIG": os.devnull, "DEBUGINFOD_URLS": "", "PAGER": "cat", "LC_ALL": "C"}
     with text.open("wb") as out, messages.open("wb") as errors:
         shown = command(perf, str(recording.absolute()))
-        status, why = programs.run(shown, out, errors, SECONDS, cwd=folder, env=environment)
+        status, why = programs.run(shown, out, errors, SECONDS, cwd=folder, env=os.environ | own)
         errors.write(f"\n{why}".encode())
     return text, messages.read_text(errors="replace"), status
 
 
 def _complaint(messages: str) -> str:
     """Return what perf said last that is a complaint."""
-    spoken = [
-        line.strip()
-        for line in messages.splitlines()
-        if line.strip() and not any(talk in line for talk in IDLE_TALK)
-    ]
-    return " / ".join(spoken[-2:])[:300] or "no message"
-
-
-def _with_status(trace: Trace, status: int, complaint: str) -> Trace:
-    """Return `trace` with a remark if perf did not read the recording to its end."""
-    if status == 0:
-        return trace
-    row = (
-        0,
-        "error",
-        f"perf script stopped early (status {status}: {complaint}); what it printed before is read",
-        "use a perf at least as new as the one that recorded",
-    )
-    return trace.replace(health=pl.concat([trace.health, pl.DataFrame([row], schema=HEALTH, orient="row")]))
+    lines = [line.strip() for line in messages.splitlines()]
+    complaints = [line for line in lines if line and not any(talk in line for talk in IDLE_TALK)]
+    return " / ".join(complaints[-2:])[:300] or "no message"

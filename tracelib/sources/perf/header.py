@@ -15,6 +15,8 @@ from tracelib.sources.perf.heads import MODIFIERS, PROBE, TRACEPOINT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: Of these a header has some; other comments are not perf's.
+KEYS = {"hostname", "perf version", "captured on", "cmdline", "clockid", "header version"}
 #: perf's tools that record tracepoints without naming them (`perf sched record`).
 TRACING = ("sched", "lock", "kmem", "kvm", "trace", "timechart", "kwork")
 EVENTS = re.compile(r"(?:^|\s)(?:-\w*?e[= ]?|--event[= ])(\S+)")
@@ -49,24 +51,18 @@ def of_lines(lines: Iterable[str]) -> Header:
             subsampled += _subsampled(value)
         else:
             values.setdefault(key.strip(), value.strip())
-    if not values.keys() & {
-        "hostname",
-        "perf version",
-        "captured on",
-        "cmdline",
-        "clockid",
-        "header version",
-    }:
+    if not values.keys() & KEYS:
         return Header()
     cpus = values.get("nrcpus online", "")
+    clock = _clock(values.get("clockid"))
     return Header(
         present=True,
         host=values.get("hostname"),
         cpus=int(cpus) if re.fullmatch(r"[0-9]{1,6}", cpus) else None,
         recorder=f"perf {values['perf version']}" if "perf version" in values else None,
         architecture=values.get("arch"),
-        clock=_clock(values.get("clockid")),
-        wall_offset_ns=_wall_offset(values),
+        clock=clock,
+        wall_offset_ns=wall_offset(clock, *_reference(values.get("reference time", ""))),
         subsampled=tuple(subsampled),
         system_wide=bool(SYSTEM_WIDE.search(values["cmdline"])) if "cmdline" in values else None,
     )
@@ -86,8 +82,9 @@ def wall_offset(clock: str, clock_ns: int | None, wall_ns: int | None) -> int | 
     """Return wall time minus the clock by the pair that perf took at its start, None without it."""
     if clock == "realtime":
         return 0
-    offset = None if clock_ns is None or wall_ns is None else wall_ns - clock_ns
-    return offset if offset is not None and abs(offset) < 2**62 else None
+    if clock_ns is None or wall_ns is None or abs(wall_ns - clock_ns) >= 2**62:
+        return None
+    return wall_ns - clock_ns
 
 
 def tracepoints_of(command: list[str]) -> list[str]:
@@ -95,11 +92,8 @@ def tracepoints_of(command: list[str]) -> list[str]:
     own = [word for word in command[1:2] if word in TRACING and "record" in command[2:4]]
     spoken = " ".join(command[: command.index("--")] if "--" in command else command)
     events = [name for group in EVENTS.findall(spoken) for name in re.split(r"[,{}]+", group)]
-    return own + [
-        name
-        for name in events
-        if re.match(NAMED, name) and (re.match(PROBE, name) or not re.match(MODIFIERS, name))
-    ]
+    named = [name for name in events if re.match(NAMED, name)]
+    return own + [name for name in named if re.match(PROBE, name) or not re.match(MODIFIERS, name)]
 
 
 def _clock_of_command(command: list[str]) -> str:
@@ -108,16 +102,13 @@ def _clock_of_command(command: list[str]) -> str:
     return _clock(spoken[1] if spoken else None)
 
 
-def _wall_offset(values: dict[str, str]) -> int | None:
-    """Return wall time minus the clock by the pair that perf took at its start; exact integers."""
-    if _clock(values.get("clockid")) == "realtime":
-        return 0
-    pair = REFERENCE.search(values.get("reference time", ""))
+def _reference(text: str) -> tuple[int, int] | tuple[None, None]:
+    """Return the clock and the wall time, in exact ns, that perf read together at its start."""
+    pair = REFERENCE.search(text)
     if pair is None:
-        return None
+        return None, None
     wall_s, wall_fraction, clock_s, clock_fraction = pair.groups()
-    offset = _nanoseconds(wall_s, wall_fraction) - _nanoseconds(clock_s, clock_fraction)
-    return offset if abs(offset) < 2**62 else None
+    return _nanoseconds(clock_s, clock_fraction), _nanoseconds(wall_s, wall_fraction)
 
 
 def _nanoseconds(seconds: str, fraction: str) -> int:

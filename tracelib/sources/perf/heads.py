@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracelib.schema import SCHED_EVENT
+
 #: perf prints one negative id, -1, where a thread had left already; ftrace writes "name-1234".
 _ID = r"(?:-1|\d+)"
 _THREAD = rf"{_ID}(?:/{_ID})?"
@@ -87,20 +89,11 @@ PROBED = r"^\([0-9a-f]+(?: <- [0-9a-f]+)?\)(?:\s|$)"
 
 #: What an event is to the reader. `record`: PERF_RECORD_…, no event of its own, but for `switched`:
 #: PERF_RECORD_SWITCH….
-KIND = pl.Enum(["sample", "switch", "wakeup", "waking", "wakeup_new", "tracepoint", "record", "switched"])
+KIND = pl.Enum(["sample", *SCHED_EVENT.categories, "tracepoint", "record", "switched"])
 #: A line that `-F +metric` adds to an event: no event of its own.
 METRIC = "metric"
 LONGEST_CLOCK = 2**63 // 10**9
-SCHEDULER = {
-    "sched:sched_switch": "switch",
-    "sched:sched_wakeup": "wakeup",
-    "sched:sched_waking": "waking",
-    "sched:sched_wakeup_new": "wakeup_new",
-    "sched_switch": "switch",
-    "sched_wakeup": "wakeup",
-    "sched_waking": "waking",
-    "sched_wakeup_new": "wakeup_new",
-}
+SCHEDULER = {f"{system}sched_{event}": event for system in ("sched:", "") for event in SCHED_EVENT.categories}
 
 
 def prefixes(base: pl.Series) -> pl.DataFrame:
@@ -110,13 +103,10 @@ def prefixes(base: pl.Series) -> pl.DataFrame:
     is the tid), `cpu` (Int32, null = not printed, or "-1"), `seconds` (Int64, null = no time that fits 64
     bits of nanoseconds).
     """
+    text = pl.col("base")
     cut = pl.DataFrame({"base": base}).select(
-        pl.col("base").str.extract(r"(\d+)$").cast(pl.Int64, strict=False).alias("seconds"),
-        pl.col("base")
-        .str.replace(r"\d+$", "")
-        .str.strip_chars_end(" \t")
-        .str.replace(VIRTUAL, "")
-        .alias("prefix"),
+        text.str.extract(r"(\d+)$").cast(pl.Int64, strict=False).alias("seconds"),
+        text.str.replace(r"\d+$", "").str.strip_chars_end(" \t").str.replace(VIRTUAL, "").alias("prefix"),
     )
     shown = cut["prefix"].drop_nulls()
     shown = shown.filter(shown != "")
@@ -127,22 +117,15 @@ def prefixes(base: pl.Series) -> pl.DataFrame:
     ]
     chosen = pl.coalesce(pl.when(part.struct.field("thread").is_not_null()).then(part) for part in parts)
     ids = pl.col("thread").str.strip_chars().str.splitn("/", 2).struct.rename_fields(["first", "second"])
-    return (
-        cut.with_columns(chosen.struct.unnest())
-        .with_columns(ids.struct.unnest())
-        .select(
-            pl.col("comm").str.strip_chars().replace("", None),
-            pl.when(pl.col("second").is_not_null())
-            .then(pl.col("first"))
-            .cast(pl.Int64, strict=False)
-            .alias("pid"),
-            pl.coalesce("second", "first").cast(pl.Int64, strict=False).alias("tid"),
-            pl.when(~pl.col("cpu").str.starts_with("-"))
-            .then(pl.col("cpu").str.strip_chars())
-            .cast(pl.Int32, strict=False)
-            .alias("cpu"),
-            pl.when(pl.col("seconds") < LONGEST_CLOCK).then("seconds"),
-        )
+    read = cut.with_columns(chosen.struct.unnest()).with_columns(ids.struct.unnest())
+    pid = pl.when(pl.col("second").is_not_null()).then("first")
+    cpu = pl.when(~pl.col("cpu").str.starts_with("-")).then(pl.col("cpu").str.strip_chars())
+    return read.select(
+        pl.col("comm").str.strip_chars().replace("", None),
+        pid.cast(pl.Int64, strict=False).alias("pid"),
+        pl.coalesce("second", "first").cast(pl.Int64, strict=False).alias("tid"),
+        cpu.cast(pl.Int32, strict=False).alias("cpu"),
+        pl.when(pl.col("seconds") < LONGEST_CLOCK).then("seconds"),
     )
 
 

@@ -106,7 +106,7 @@ def system_calls(
     is_edge = edges["ends"].is_not_null().gather(traced["says"])
     names = text.says["event"].gather(traced.filter(~is_edge)["says"]).to_frame()
     others = names.group_by("event").len().sort("len", "event", descending=[True, False])
-    remarks.counted("tracepoints that are counted only", others)
+    remarks.counted_only(others)
     called = traced.filter(is_edge)
     if called.is_empty():
         return pl.DataFrame(schema=SLICES)

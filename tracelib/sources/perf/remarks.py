@@ -8,7 +8,7 @@ import polars as pl
 
 from tracelib.schema import IDLE
 from tracelib.sources.health import Remarks
-from tracelib.sources.kernel.sched import gaps, handovers
+from tracelib.sources.kernel.sched import missing_switches
 from tracelib.sources.perf.call_chains import PAGE, PHYSICAL
 from tracelib.words import counted, plain
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tracelib.sources.perf.scan import Ending, Text
 
 RECORD = "perf record -k mono -a -g -e cpu-clock/freq=199/ -e sched:sched_switch -e sched:sched_wakeup"
-SHOWN, EXCERPT = 3, 80
+MONOTONIC = "perf record -k mono"
+SHOWN, EXCERPT, NAMED = 3, 80, 8
 #: Lines that are neither heads nor frames, yet known: what `-F` adds below a chain (source positions as
 #: perf's get_srcline has them, source text, registers, branches, instructions, addresses, page sizes), the
 #: rest of a namespace record, rounds.
@@ -40,127 +41,42 @@ LOSS = r"(?i)\blost\D{0,20}?(\d+)|\blost (?:trace|chunk|event|sample)|instructio
 
 
 class PerfRemarks(Remarks):
-    """Remarks on one recording, each kind of flaw with its own words."""
-
-    def clock(self, header: Header) -> None:
-        """Remark on times that cannot be compared with other files."""
-        if not header.present:
-            self.add(
-                "warning",
-                "the text has no header: host, CPUs and clock are not known",
-                "perf script --header --ns, after perf record -k mono",
-            )
-        elif header.clock == "local":
-            self.add(
-                "warning",
-                "recorded on the scheduler's own clock, which no other trace shares",
-                "perf record -k mono",
-            )
-        elif header.wall_offset_ns is None:
-            self.add(
-                "warning",
-                f"the header does not tie the clock ({header.clock}) to wall time",
-                "perf record -k mono",
-            )
+    """Remarks on one recording, whichever form it has."""
 
     def untied(self, clock: str, wall_offset_ns: int | None) -> int | None:
         """Remark on a clock that the file does not tie to wall time; return the offset."""
         if wall_offset_ns is None:
-            self.add(
-                "warning", f"the file does not tie its clock ({clock}) to wall time", "perf record -k mono"
-            )
+            self.add("warning", f"the file does not tie its clock ({clock}) to wall time", MONOTONIC)
         return wall_offset_ns
 
     def indistinct(self, tracepoints: list[str]) -> None:
         """Remark on tracepoints that stand among the samples and look like them."""
         if tracepoints:
-            shown = ", ".join(tracepoints[:8]) + (", …" if len(tracepoints) > 8 else "")
             self.add(
                 "error",
-                f"tracepoints were recorded ({shown}), but this file has no fields of theirs: "
+                f"tracepoints were recorded ({_listed(tracepoints)}), but this file has no fields of theirs: "
                 "their events cannot be told from samples, and are among them",
                 "give the text of perf script --header --ns -F +pid instead",
             )
 
-    def subsampled(self, header: Header) -> None:
-        """Remark on tracepoints that a global -F or -c thinned out."""
-        if header.subsampled:
-            self.add(
-                "error",
-                f"only some events of {', '.join(header.subsampled)} were recorded "
-                "(sampled by frequency or period)",
-                f"give the rate to the CPU samples alone, in place of -F: {RECORD}",
-            )
+    def counted_only(self, tracepoints: pl.DataFrame) -> None:
+        """Remark on tracepoints that have no frame: `event` and `len`."""
+        if tracepoints.height:
+            names = [f"{name} ({count:,})" for name, count in tracepoints.iter_rows()]
+            self.add("info", f"tracepoints that are counted only: {_listed(names)}")
 
     def missing_switches(self, scheduled: pl.DataFrame, *, system_wide: bool | None) -> int:
         """Remark on switches proven to be missing from the frame `sched`, and return how many at least.
 
         `system_wide` is None where the file does not tell: it was if idle CPUs are seen to become busy.
         """
-        pairs = handovers(scheduled)
-        missing = gaps(pairs).height
-        if not missing:
-            return 0
-        switch = pl.col("event") == "switch"
-        to_idle = scheduled.filter(switch & (pl.col("next") == IDLE)).height
-        from_idle = scheduled.filter(switch & (pl.col("prev") == IDLE)).height
-        if not (from_idle > 0 if system_wide is None else system_wide):
-            self.add(
-                "info",
-                "recorded for some processes only: switches of other processes are not in the file",
-                RECORD,
-            )
-            return 0
-        self.add(
-            "warning",
-            f"at least {counted(missing, 'switch event')} missing: {missing:,} of {pairs.height:,} "
-            f"times the next switch on that CPU leaves another thread than the one that came; "
-            f"{to_idle:,} switches to idle, {from_idle:,} from idle",
-            "check the kernel's tracepoints, enlarge the buffer (-m 4096); "
-            "intervals at the gaps are rebuilt or unknown",
-        )
-        return missing
+        if system_wide is None:
+            system_wide = bool(((scheduled["event"] == "switch") & (scheduled["prev"] == IDLE)).any())
+        return missing_switches(scheduled, self, system_wide=system_wide)
 
-    def unread(self, count: int, size: int, examples: list[str]) -> None:
-        """Remark on lines that are not perf's."""
-        if count:
-            shown = "; ".join(f"'{plain(line, EXCERPT)}'" for line in examples[:SHOWN])
-            self.add(
-                "warning",
-                f"{counted(count, 'line')} ({size:,} bytes) not understood, e.g. {shown}",
-                "keep perf's messages apart: perf script 2> errors.txt > perf.txt",
-            )
 
-    def ending(self, ending: Ending, damage: str | None) -> None:
-        """Remark on a text that ends early."""
-        if damage:
-            self.add(
-                "error", f"the file is damaged: {damage}; what came before is read", "copy or record it again"
-            )
-        if ending.dropped_bytes:
-            self.add(
-                "warning",
-                f"the text ends inside an event, which is left out: '{plain(ending.dropped[-EXCERPT:])}'",
-                "let perf script finish before copying its output",
-            )
-        elif ending.open_chain:
-            self.add("info", "no empty line closes the last call chain: it may lack its outer frames")
-
-    def lost(self, events: int, messages: int) -> None:
-        """Remark on what the recorder says it lost."""
-        if messages:
-            self.add(
-                "error",
-                f"perf says that events were lost: {counted(events, 'event')} "
-                f"in {counted(messages, 'message')}",
-                "enlarge the buffer (-m 4096), sample less often, record less long",
-            )
-
-    def counted(self, what: str, names: pl.DataFrame) -> None:
-        """Remark on events that have no frame: `names` has `event` and `len`."""
-        if names.height:
-            listed = ", ".join(f"{name} ({count:,})" for name, count in names.head(8).iter_rows())
-            self.add("info", f"{what}: {listed}{', …' if names.height > 8 else ''}")
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
 def not_understood(other: pl.DataFrame) -> pl.DataFrame:
@@ -170,11 +86,17 @@ def not_understood(other: pl.DataFrame) -> pl.DataFrame:
 
 def remark_on_text(remarks: PerfRemarks, text: Text) -> int:
     """Add what can be said of the text itself, and return how many events perf says it lost."""
-    remarks.clock(text.header)
-    remarks.subsampled(text.header)
+    _remark_on_header(remarks, text.header)
     unknown = not_understood(text.other)
-    remarks.unread(unknown.height, int(unknown["bytes"].sum()), unknown["text"].head(SHOWN).to_list())
-    remarks.ending(text.ending, text.damage)
+    if unknown.height:
+        shown = "; ".join(f"'{plain(line, EXCERPT)}'" for line in unknown["text"].head(SHOWN))
+        remarks.add(
+            "warning",
+            f"{counted(unknown.height, 'line')} ({unknown['bytes'].sum():,} bytes) not understood, "
+            f"e.g. {shown}",
+            "keep perf's messages apart: perf script 2> errors.txt > perf.txt",
+        )
+    _remark_on_ending(remarks, text.ending, text.damage)
     if text.orphans:
         remarks.add("warning", f"{text.orphans:,} call-chain lines follow no readable event and are left out")
     if text.damaged:
@@ -183,9 +105,44 @@ def remark_on_text(remarks: PerfRemarks, text: Text) -> int:
     # not "lost 12.3%"
     number = pl.when(~pl.col("text").str.contains(SHARE)).then(pl.col("text").str.extract(LOSS))
     count = number.cast(pl.Int64, strict=False).fill_null(1) * pl.col("len")
-    lost = int(losses.select(count).to_series().sum())
-    remarks.lost(lost, int(losses["len"].sum()))
+    lost, messages = int(losses.select(count).to_series().sum()), int(losses["len"].sum())
+    if messages:
+        remarks.add(
+            "error",
+            f"perf says that events were lost: {counted(lost, 'event')} in {counted(messages, 'message')}",
+            "enlarge the buffer (-m 4096), sample less often, record less long",
+        )
     return lost
+
+
+def _remark_on_header(remarks: PerfRemarks, header: Header) -> None:
+    if not header.present:
+        missing = "the text has no header: host, CPUs and clock are not known"
+        remarks.add("warning", missing, f"perf script --header --ns, after {MONOTONIC}")
+    elif header.clock == "local":
+        remarks.add(
+            "warning", "recorded on the scheduler's own clock, which no other trace shares", MONOTONIC
+        )
+    else:
+        remarks.untied(header.clock, header.wall_offset_ns)
+    if header.subsampled:
+        names = ", ".join(header.subsampled)
+        remarks.add(
+            "error",
+            f"only some events of {names} were recorded (sampled by frequency or period)",
+            f"give the rate to the CPU samples alone, in place of -F: {RECORD}",
+        )
+
+
+def _remark_on_ending(remarks: PerfRemarks, ending: Ending, damage: str | None) -> None:
+    if damage:
+        damaged = f"the file is damaged: {damage}; what came before is read"
+        remarks.add("error", damaged, "copy or record it again")
+    if ending.dropped_bytes:
+        cut = f"the text ends inside an event, which is left out: '{plain(ending.dropped[-EXCERPT:])}'"
+        remarks.add("warning", cut, "let perf script finish before copying its output")
+    elif ending.open_chain:
+        remarks.add("info", "no empty line closes the last call chain: it may lack its outer frames")
 
 
 def _losses(text: Text) -> pl.DataFrame:

@@ -47,6 +47,7 @@ def _made(text: Text, path: Path) -> Trace:
     """Return the trace in `text`; `path` is the file that `sources` names."""
     remarks = PerfRemarks()
     lost = remark_on_text(remarks, text)
+    unknown_bytes = int(not_understood(text.other)["bytes"].sum())
     fields = kernel_events.scheduler_fields(text)
     who = _threads(remarks, text, fields)
     thread = number_of(text.bases["tid"], who).gather(text.events["base"])
@@ -78,9 +79,7 @@ def _made(text: Text, path: Path) -> Trace:
         "last_ns": during[1],
         "lost_declared": lost,
         "lost_detected": detected,
-        "skipped_bytes": text.lost_bytes
-        + text.ending.dropped_bytes
-        + int(not_understood(text.other)["bytes"].sum()),
+        "skipped_bytes": text.lost_bytes + text.ending.dropped_bytes + unknown_bytes,
     }
     return Trace.of(
         {
@@ -98,33 +97,16 @@ def _made(text: Text, path: Path) -> Trace:
 def _nothing(path: Path, text: Text) -> BadTrace:
     """Return the reason why a file without events is refused."""
     untimed = text.other.filter(pl.col("text").str.contains(NO_TIME_HEAD))
-    if untimed.height:
-        return BadTrace(
-            path,
-            "perf script text",
-            "",
-            f"its {untimed.height:,} {UNTIMED}",
-            untimed["text"][0],
-            "Print the time: perf script -F +time --ns",
-        )
     excerpt = text.other["text"][0] if text.other.height else ""
-    if text.orphans:
-        return BadTrace(
-            path,
-            "perf script text",
-            "",
-            f"{text.orphans:,} call-chain lines, but no event with a time",
-            excerpt,
-            "Print thread, time and event too: perf script --header --ns",
-        )
-    return BadTrace(
-        path,
-        "perf script text",
-        "",
-        "it holds no event",
-        excerpt or text.ending.dropped,
-        f"{text.damage or ''}",
-    )
+    if untimed.height:
+        reason, excerpt = f"its {untimed.height:,} {UNTIMED}", untimed["text"][0]
+        advice = "Print the time: perf script -F +time --ns"
+    elif text.orphans:
+        reason = f"{text.orphans:,} call-chain lines, but no event with a time"
+        advice = "Print thread, time and event too: perf script --header --ns"
+    else:
+        reason, excerpt, advice = "it holds no event", excerpt or text.ending.dropped, text.damage or ""
+    return BadTrace(path, "perf script text", "", reason, excerpt, advice)
 
 
 def _threads(remarks: PerfRemarks, text: Text, fields: pl.DataFrame) -> pl.DataFrame:
@@ -146,9 +128,8 @@ def _threads(remarks: PerfRemarks, text: Text, fields: pl.DataFrame) -> pl.DataF
     processes = pl.concat(rows.select(PROCESSES.names()) for rows in (bases, named, other)).drop_nulls()
     pairs = processes.filter((pl.col("tid") > 0) & (pl.col("pid") > 0)).select("tid", "pid").unique()
     if shared := pairs.group_by("tid").len().filter(pl.col("len") > 1).height:
-        remarks.add(
-            "info", f"{shared:,} thread ids were used by more than one process; each is shown as one thread"
-        )
+        several = f"{shared:,} thread ids were used by more than one process; each is shown as one thread"
+        remarks.add("info", several)
     return threads(pl.concat(rows.select(NAMES.names()) for rows in names), processes, text.header.host)
 
 

@@ -15,6 +15,7 @@ from tracelib.analyses.results import analyse
 from tracelib.errors import TraceError, UnknownFormat
 from tracelib.export.archive import write_archive
 from tracelib.findings import diagnose
+from tracelib.report.sections.tables import health
 from tracelib.schema import FRAMES
 from tracelib.sources.format import Format, InPerfetto
 from tracelib.trace import Trace
@@ -93,6 +94,7 @@ def test_it_joins_the_others_from_reading_to_findings_and_exports(toy_file, tmp_
     run = tracelib.load([toy_file, SAMPLE / "worker_TP0.pt.trace.json.gz", SAMPLE / "perf.txt.gz"])
     findings = diagnose(analyse(run))
     assert [source.format for source in findings.sources] == ["toy", "torch_profiler", "perf"]
+    assert "run.toy" in health(findings).html
     files = [file.path for file in sources.discovery.discover([toy_file, SAMPLE / "perf.txt.gz"]).traces]
     left = write_archive(run, files, tmp_path / "run.tar")
     assert not any("run.toy" in reason for reason in left)

@@ -1,5 +1,6 @@
 """Which files are traces: each is looked at once, and what is refused says what it is."""
 
+import gzip
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -66,6 +67,13 @@ def test_a_perfetto_trace_is_refused_with_what_to_do_instead(tmp_path):
     shutil.copy(SAMPLE / "perf.txt.gz", tmp_path)
     warnings = tracelib.load(tmp_path).health.filter(pl.col("level") == "warning")["message"]
     assert warnings.str.contains(f"^run.pftrace is left out: it is {refused}").sum() == 1
+
+
+def test_a_packed_perfetto_trace_is_refused_too(tmp_path):
+    path = tmp_path / "run.pftrace.gz"
+    path.write_bytes(gzip.compress(PERFETTO))
+    with pytest.raises(UnknownFormat, match="a trace in Perfetto's own format"):
+        tracelib.load(path)
 
 
 @pytest.mark.parametrize("name", ["run.pftrace", "run.perfetto-trace"])

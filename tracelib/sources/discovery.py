@@ -35,8 +35,6 @@ PERFETTO_REFUSED = (
     "(`traceconv systrace IN OUT` for scheduling, `traceconv json IN OUT` for ranges), "
     "or give the files that it was made of"
 )
-#: Reports of Nsight Systems, which name their exports after themselves: run.sqlite, run_pqtdir/, run_arwdir/.
-REPORTS, DATABASE, DIRECTORIES = (".nsys-rep", ".qdrep"), ".sqlite", ("_pqtdir", "_arwdir")
 
 
 class Discovery(NamedTuple):
@@ -93,7 +91,11 @@ def _nothing(path: Path) -> str:
 
 
 def _is_perfetto(path: Path, start: bytes) -> bool:
-    return path.name.endswith(PERFETTO_SUFFIXES) and start.startswith(PERFETTO_PACKET)
+    return _called_perfetto(path) and start.startswith(PERFETTO_PACKET)
+
+
+def _called_perfetto(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(PERFETTO_SUFFIXES)
 
 
 def _instead(path: Path, start: bytes) -> str:
@@ -103,8 +105,8 @@ def _instead(path: Path, start: bytes) -> str:
 
 def not_read(path: Path) -> str:
     """Return why a file that looks like a trace is not read, "" if it does not look like one."""
-    called_so = path.name.endswith(PERFETTO_SUFFIXES) and not not_opened(path)
-    return PERFETTO_REFUSED if called_so and _is_perfetto(path, head(path, 1)) else ""
+    may_be = _called_perfetto(path) and not not_opened(path)
+    return PERFETTO_REFUSED if may_be and _is_perfetto(path, head(path, 1)) else ""
 
 
 def not_opened(path: Path) -> str:
@@ -136,7 +138,7 @@ def discover(paths: Iterable[str | Path]) -> Discovery:
         inside = _traces_in(path) if path.is_file() else _traces_below(path)
         traces, others = [*traces, *inside[0]], [*others, *inside[1]]
     files = [trace.path for trace in traces]
-    exported = {path: export for path in files if (export := export_of(path, files))}
+    exported = {trace.path: export for trace in traces if (export := trace.export_among(files))}
     traces = [trace for trace in traces if trace.path not in exported]
     read = {file for trace in traces for file in trace.files} if others else set()
     others = [*exported, *(path for path in others if path not in read)]
@@ -232,16 +234,6 @@ def _traces_or_none(path: Path) -> tuple[list[TraceFile], list[Path]]:
         return _traces_in(path)
     except UnknownFormat:
         return [], [path]
-
-
-def export_of(report: Path, files: Iterable[Path]) -> Path | None:
-    """Return the one of `files` that is named as the report's export and not older, if there is one."""
-    if report.suffix not in REPORTS:
-        return None
-    names = {report.with_suffix(DATABASE), *(report.with_name(report.stem + end) for end in DIRECTORIES)}
-    exports = (file for file in files if file in names or file.parent in names)
-    changed = report.stat().st_mtime
-    return next((file for file in exports if file.stat().st_mtime >= changed), None)
 
 
 def read_files(

@@ -9,7 +9,7 @@ from tracelib.errors import BadTrace
 from tracelib.sources.archives import damage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tracelib.trace import Trace
@@ -36,6 +36,10 @@ def _no_program(head: bytes) -> str | None:  # noqa: ARG001
 
 def _no_advice(path: Path, head: bytes) -> str:  # noqa: ARG001
     return ""
+
+
+def _no_export(path: Path, files: Iterable[Path]) -> Path | None:  # noqa: ARG001
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,8 @@ class Format:
     program: Callable[[bytes], str | None] = _no_program
     #: All files that are read with the one at a path; the cache's key holds the content of each.
     files: Callable[[Path, bytes], list[Path]] = _only_the_file
+    #: Finds among files the export of the recording at a path, which is then read in its place.
+    export_among: Callable[[Path, Iterable[Path]], Path | None] = _no_export
     #: Says of a file that is only a part of a recording what to give in its place, "" of any other.
     advice_for_part: Callable[[Path, bytes], str] = _no_advice
 
@@ -81,6 +87,10 @@ class TraceFile:
     def files(self) -> list[Path]:
         """All files that are read with this one."""
         return self.format.files(self.path, self.head) if self.format else [self.path]
+
+    def export_among(self, files: Iterable[Path]) -> Path | None:
+        """Return the one of `files` that is this file's export, to be read in its place, if there is one."""
+        return self.format.export_among(self.path, files) if self.format else None
 
     def read(self) -> Trace:
         """Read the file.

@@ -61,7 +61,8 @@ def _terminal() -> tuple[Callable[[float, str], None], Callable[[], None]]:
     def show(share: float, name: str) -> None:
         nonlocal used
         used = True
-        print(f"\r{share:4.0%} read: {plain(name)}\x1b[K", end="\r", file=sys.stderr, flush=True)  # noqa: T201
+        text = f"\r{share:4.0%} read: {plain(name)}\x1b[K"
+        print(text, end="\r", file=sys.stderr, flush=True)  # noqa: T201
 
     def clear() -> None:
         if used:

@@ -17,7 +17,7 @@ from tracelib.sources.nsys.directory import (
     tables_of,
 )
 from tracelib.sources.nsys.reader import trace_of
-from tracelib.sources.nsys.report import MAGIC, exported_report
+from tracelib.sources.nsys.report import MAGIC, export_of, exported_report
 from tracelib.words import counted
 
 if TYPE_CHECKING:
@@ -108,5 +108,6 @@ FORMAT = Format(
     thread_name_rank=2,
     program=_program,
     files=_files,
+    export_among=export_of,
     advice_for_part=part_of_directory,
 )

@@ -17,11 +17,23 @@ from tracelib.sources import programs
 from tracelib.sources.nsys.database import SQLITE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 #: An export that takes longer hangs: a report of gigabytes takes minutes.
 SECONDS = 3600
 MAGIC = b"NVIDIA Tegra Profiler Report"
+#: A report's exports are named after it: run.sqlite, run_pqtdir/, run_arwdir/.
+REPORTS, DATABASE, DIRECTORIES = (".nsys-rep", ".qdrep"), ".sqlite", ("_pqtdir", "_arwdir")
+
+
+def export_of(report: Path, files: Iterable[Path]) -> Path | None:
+    """Return the one of `files` that is named as the report's export and not older, if there is one."""
+    if report.suffix not in REPORTS:
+        return None
+    names = {report.with_suffix(DATABASE), *(report.with_name(report.stem + end) for end in DIRECTORIES)}
+    exports = (file for file in files if file in names or file.parent in names)
+    changed = report.stat().st_mtime
+    return next((file for file in exports if file.stat().st_mtime >= changed), None)
 
 
 @contextlib.contextmanager

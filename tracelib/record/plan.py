@@ -91,10 +91,8 @@ def plan(
     reasons = {**_impossible(here, chosen, server), **left_out}
     left_out = {name: reasons[name] for name in STEPS if name in reasons}
     if {"perf", "ftrace", "profiler"} <= set(left_out):
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        raise MissingEvents(
-            "a recorder that this machine permits", [], f"root, or another machine ({reasons})"
-        )
+        why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise MissingEvents("a recorder that this machine permits", [], f"root, or another machine ({why})")
     return Plan(
         folder=str(folder.absolute()),
         seconds=seconds,

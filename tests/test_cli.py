@@ -147,7 +147,10 @@ def test_a_run_that_fails_before_any_finding_is_status_3_and_says_so(tmp_path, m
 def test_an_error_in_the_traces_names_the_file_as_it_was_typed_and_writes_nothing(
     tmp_path, monkeypatch, capsys
 ):
-    raising = "from pathlib import Path; from tracelib.errors import BadTrace; raise BadTrace(Path(traces[0]), 'perf', 'line 3', 'cut')"
+    raising = (
+        "from pathlib import Path; from tracelib.errors import BadTrace; "
+        "raise BadTrace(Path(traces[0]), 'perf', 'line 3', 'cut')"
+    )
     out = notebook_that(tmp_path, monkeypatch, raising)
     assert cli.main(["report", SAMPLE, "-o", str(out)]) == USAGE_ERROR
     assert (

@@ -118,7 +118,8 @@ def test_the_bounds_of_a_quota_by_hand():
             cpu_max(text)
 
 
-# ------------------------------------------------------------------------------------------------- the request log
+# ------------------------------------------------------------------------------------------------- the
+# request log
 def _wall_ns(folder):
     meta = json.loads((folder / "meta.json").read_text())
     return meta["realtime_ns"] - meta["monotonic_ns"]
@@ -223,7 +224,7 @@ def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
 
 
 def test_the_gpu_s_lost_time_of_each_request_is_shared_out_by_cause(throttled):
-    """Per request the causes match the pieces of loss that lie between tokenizer and first token, counted one by one."""
+    """Each request's causes are the pieces of loss between tokenizer and first token, counted one by one."""
     folder, run = throttled
     log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
     results = analyse(run, requests_log=log)
@@ -256,7 +257,7 @@ def test_an_id_that_is_used_again_is_another_request(throttled):
 
 
 def test_capacity_takes_the_quota_and_the_log_s_input_lengths(throttled, tmp_path):
-    """Two GPUs; the rule worked out from the log's own prompt_tokens; the quota that the capture was made with."""
+    """Two GPUs; the rule worked out from the log's prompt_tokens; the quota of the capture."""
     folder, run = throttled
     (tmp_path / "cpu.max").write_text("200000 100000\n")
     found = companions([tmp_path], run, requests=folder / "requests.jsonl", requests_clock="monotonic")
@@ -280,7 +281,7 @@ def test_capacity_takes_the_quota_and_the_log_s_input_lengths(throttled, tmp_pat
 
 
 def test_gpu_idle_of_a_request_is_the_time_in_which_nothing_ran(throttled):
-    """A second computation over plain lists: from the step's arrival at the last worker until it was done, no operation on GPU 0."""
+    """A second computation over plain lists: no operation on GPU 0 from a step's arrival to its end."""
     folder, run = throttled
     log = companions([folder], run, requests=folder / "requests.jsonl", requests_clock="monotonic").requests
     results = analyse(run, requests_log=log)

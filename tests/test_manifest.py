@@ -140,7 +140,8 @@ def test_roles_offsets_and_the_host_s_name_are_taken_and_what_is_given_goes_firs
     folder, _ = two_clocks
     _written(
         folder,
-        "[offsets]\n'ftrace*' = 5\n[host]\nname = 'n7'\ncpus = 32\n[roles]\n'worker_TP0' = 'engine'\n'api' = 'system'\n",
+        "[offsets]\n'ftrace*' = 5\n[host]\nname = 'n7'\ncpus = 32\n"
+        "[roles]\n'worker_TP0' = 'engine'\n'api' = 'system'\n",
     )
     said = tracelib.load(folder)
     ftrace = said.sources.filter(pl.col("format") == "ftrace")

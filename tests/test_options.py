@@ -1,4 +1,4 @@
-"""Parameters stand once: what is written out elsewhere says the same; their values are read as people type them."""
+"""Parameters stand once: what is written out elsewhere says the same; values are read as people type them."""
 
 import inspect
 import os

@@ -44,7 +44,7 @@ def processes(code, count=1, *, cpus=None):
 
 @contextlib.contextmanager
 def quota(cpus, pids):
-    """Move the processes to a cgroup with a limit; skip the test where this machine does not let us make one."""
+    """Move the processes to a cgroup with a limit; skip the test where we may not make one."""
     own = cpu_group(os.getpid())
     if own is None:
         pytest.skip("no cgroup of the CPU controller is mounted here")

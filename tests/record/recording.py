@@ -74,8 +74,9 @@ def in_tracefs(arguments):
 
 
 def instances(keeper):
-    """Return the ftrace instances of one keeper (other tests record at the same time): name -> whether it is on."""
-    script = f"cd {tracefs() or PLACE}/instances && for i in tracelib-*-{keeper}-*; do [ -d $i ] && echo $i $(cat $i/tracing_on); done; true"
+    """Return the ftrace instances of one keeper (other tests record meanwhile): name -> whether it is on."""
+    loop = f"for i in tracelib-*-{keeper}-*; do [ -d $i ] && echo $i $(cat $i/tracing_on); done; true"
+    script = f"cd {tracefs() or PLACE}/instances && {loop}"
     return {name: on == "1" for name, on in map(str.split, in_tracefs(["sh", "-c", script]).splitlines())}
 
 
@@ -85,7 +86,7 @@ def log_of(folder):
 
 
 def processes_of(folder):
-    """Return what the recording started and what still runs of it: perf, nvidia-smi, the command, the keeper."""
+    """Return what still runs of what the recording started: perf, nvidia-smi, the command, the keeper."""
     log = log_of(folder)
     handles = {step["name"]: step["handle"] for step in log.get("steps", [])} | {
         "keeper": log.get("keeper", {})
@@ -110,7 +111,7 @@ def child_of(process):
 
 
 def without_rights():
-    """Return a prefix that runs a command as nobody, or (where nobody cannot read this Python) as root without a capability."""
+    """Return a prefix that runs a command as nobody, or as root without capabilities."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can give up rights, by setpriv")
     again = "import subprocess, sys, tracelib, tomli_w; subprocess.run([sys.executable, '-c', 'pass'])"

@@ -43,7 +43,7 @@ def test_v2_takes_the_tightest_on_the_way_up(tmp_path):
 
 
 def test_inside_a_container_the_mount_is_the_group(tmp_path):
-    """With a cgroup namespace the path is `/`; without one it counts from the host's root, which is not mounted."""
+    """In a cgroup namespace the path is `/`; else it counts from the host's root, which is not mounted."""
     for root, membership in (("/", "0::/\n"), ("/docker/abc", "0::/docker/abc\n"), ("/", "0::/../other\n")):
         folder = tmp_path / membership.strip().replace("/", "_").replace(":", "")
         proc = machine(

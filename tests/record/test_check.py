@@ -2,8 +2,8 @@
 
 On the machine it watches processes of our own alone.
 
-Other load on the machine can only make busy processes wait longer, and cannot wake a sleeping one, so the verdicts hold on
-a shared machine.
+Other load on the machine can only make busy processes wait longer, and cannot wake a sleeping one, so the
+verdicts hold on a shared machine.
 """
 
 import json
@@ -104,7 +104,8 @@ def test_bad_flags_are_one_line_and_status_2(flags, capsys):
 def test_gpus_are_sampled_where_nvidia_smi_is(tmp_path, monkeypatch):
     fake = tmp_path / "nvidia-smi"
     fake.write_text(
-        '#!/bin/sh\necho "$*" > "$0.args"\nfor i in 1 2; do echo "0, 20"; echo "1, [N/A]"; echo "2, 100"; sleep 0.2; done; exec sleep 60\n'
+        '#!/bin/sh\necho "$*" > "$0.args"\n'
+        'for i in 1 2; do echo "0, 20"; echo "1, [N/A]"; echo "2, 100"; sleep 0.2; done; exec sleep 60\n'
     )
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -150,7 +151,7 @@ def test_a_thread_that_got_the_id_of_another_counts_from_its_own_beginning():
 
 
 def test_a_wait_that_has_not_ended_counts():
-    """A starved thread's run delay is written down only when it gets a CPU again: its counters stand still until then."""
+    """A starved thread's run delay is counted only when it gets a CPU again; until then it stands still."""
     before = shot(
         0, thread(1, 3, 1, yields=4), thread(2, 3, 1, yields=4), thread(3, 3, 1, yields=4), thread(4, 3, 1)
     )
@@ -221,7 +222,7 @@ def test_the_sentence_carries_the_numbers():
 
 
 def test_a_process_that_wants_next_to_nothing_is_not_short_of_cpus():
-    """It waited for three quarters of what it wanted, which was 0.4 % of a CPU: other people's load, not its shortage."""
+    """It waited for three quarters of what it wanted, which was 0.4 % of a CPU: the load of others."""
     verdict = judged(between(shot(0, thread(1, 0, 0)), shot(10, thread(1, 0.01, 0.03))))
     assert verdict.state == "idle"
 

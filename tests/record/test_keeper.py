@@ -55,7 +55,8 @@ def loads_or_is_not_there(folder):
         assert trace.samples.height + trace.sched.height > 0
 
 
-# A moment is counted from the keeper's start: while it sets up, while it records, while it saves. More: TRACELIB_KILLS=20.
+# A moment is counted from the keeper's start: while it sets up, while it records, while it saves. More:
+# TRACELIB_KILLS=20.
 MOMENTS = [random.Random(seed).uniform(0, 4) for seed in range(int(os.environ.get("TRACELIB_KILLS", "2")))]
 
 
@@ -90,7 +91,7 @@ def test_the_keeper_killed(tmp_path, after_s):
 
 @pytest.mark.parametrize("after_s", MOMENTS)
 def test_both_killed(tmp_path, after_s):
-    """Nobody is left to clear away; tracing is off all the same, by the kernel. `--finish` saves what is there."""
+    """Nobody is left to clear away; the kernel switches tracing off. `--finish` saves what is there."""
     process = recording.started(tmp_path / "out", "--command", SLEEP, "--seconds", 2.5)
     keeper = keeper_of(process)
     time.sleep(after_s)
@@ -149,7 +150,8 @@ class Server(http.server.BaseHTTPRequestHandler):
             time.sleep(1)  # a moment to be killed in
         if self.path == "/stop_profile":
             (self.folder / "worker.pt.trace.json").write_text(
-                '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1796006342707545.5, "dur": 9}]}'
+                '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, '
+                '"ts": 1796006342707545.5, "dur": 9}]}'
             )
         self.send_response(200)
         self.end_headers()

@@ -52,7 +52,8 @@ def test_thread_names_may_hold_anything(tmp_path):
 def test_a_child_dies_with_its_parent_however_it_dies(tmp_path):
     code = (
         "import signal, time, sys; from tracelib.record.processes import child;"
-        "started = child(['sleep', '1000'], death=signal.SIGTERM); print(started.pid, flush=True); time.sleep(1000)"
+        "started = child(['sleep', '1000'], death=signal.SIGTERM);"
+        "print(started.pid, flush=True); time.sleep(1000)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     marked = mark(int(parent.stdout.readline()))
@@ -66,7 +67,8 @@ def test_a_child_dies_with_its_parent_however_it_dies(tmp_path):
 
 
 def test_a_process_that_ignores_signals_is_killed_and_a_later_one_of_its_id_is_not():
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
+    ignoring = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    code = f"import signal, time; {ignoring}; print(flush=True); time.sleep(100)"
     stubborn = child([sys.executable, "-c", code], death=signal.SIGKILL, stdout=subprocess.PIPE)
     stubborn.stdout.readline()
     marked = mark(stubborn.pid)

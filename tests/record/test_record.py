@@ -25,7 +25,7 @@ from tracelib.record.processes import threads
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Return one recording of a command: its folder, what the command knows of itself, status, and what was said."""
+    """Return one recording of a command: its folder, what the command knows of itself, status, output."""
     recording.skip_unless_traceable(root=False)
     scratch = tmp_path_factory.mktemp("run")
     script, truth = scratch / "work.py", scratch / "truth.json"
@@ -93,14 +93,15 @@ def test_the_manifest_holds_what_the_files_cannot_say(run):
 
 
 def test_a_serving_stack_without_a_gpu_is_recorded_and_reported(tmp_path):
-    """The sample workload under `record`, then `report`: its processes by their roles, its own log as the request log."""
+    """The sample workload under `record`, then `report`: processes by roles, its log of requests."""
     recording.skip_unless_traceable(root=False)
     pytest.importorskip("tokenizers")
     out = tmp_path / "out"
     options = (
         "--device none --profile none --tp 1 --seconds 0.5 --rps 4 --prompt-tokens 500 --output-tokens 4"
     )
-    line = f"{shlex.quote(sys.executable)} -m sample_traces.capture tokenization {options} --out {shlex.quote(str(out / 'server'))}"
+    python, server = shlex.quote(sys.executable), shlex.quote(str(out / "server"))
+    line = f"{python} -m sample_traces.capture tokenization {options} --out {server}"
     status, said = recording.recorded(
         out,
         "--command",

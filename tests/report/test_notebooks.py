@@ -50,7 +50,7 @@ OF_A_RUN = {"traces", "window_of", "offsets", "pid_map"}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_cell_writes_the_options_as_they_stand_in_options(name):
-    """Each line is `name: type = default  # help`: an option's own, or a parameter that this notebook alone has."""
+    """Each line is `name: type = default  # help`: an option's, or a parameter of this notebook alone."""
     first = cells(name)[0]
     assert first["metadata"]["tags"] == ["parameters"]
     lines = {line.split(":")[0]: line for line in "".join(first["source"]).splitlines()}

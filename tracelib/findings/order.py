@@ -43,7 +43,8 @@ SYMPTOM = "A symptom: it goes away when its cause is fixed."
 
 def in_order(findings: Iterable[Finding], results: Results) -> list[Finding]:
     """Return the findings in the order to act on them, each with its gain's share and its place."""
-    rows = ordered(findings, _leading(results))
+    rows = list(findings)
+    rows = ordered(rows, {row.id for row in rows if _leads(row, results)})
     caveat = reservation(rows)
     return [
         replace(
@@ -77,12 +78,12 @@ def ordered(findings: Iterable[Finding], leading: Collection[str] = ()) -> list[
     return sorted(rows, key=key)
 
 
-def _leading(results: Results) -> set[str]:
-    """Return the statements that the verdict makes too, by its own measure."""
-    if results.gpu_time.is_empty():
-        return set()
-    part = shares(results)
-    return {"gpu_bound", "no_load"} if part.no_work > Thresholds.no_load * part.lost else {"gpu_bound"}
+def _leads(finding: Finding, results: Results) -> bool:
+    """Return whether the verdict makes this statement too, by its own measure."""
+    if finding.id == "no_load":
+        part = shares(results)
+        return part.no_work > Thresholds.no_load * part.lost
+    return finding.id == "gpu_bound"
 
 
 def place(finding: Finding, number: int) -> str:

@@ -132,7 +132,7 @@ def staircase(rule: Rule, results: Results) -> Finding | None:
     )
     lost = pieces.filter(pl.col("cause").is_not_null())
     host = lost.filter(~pl.col("cause").is_in(NOT_HOST))
-    if not _in_steps(results, rule.threshold) or spent(host) < spent(lost) / 2:
+    if not _in_steps(results, rule.threshold) or not spent(host) or spent(host) < spent(lost) / 2:
         return None
     by_cause = host.group_by("cause").agg(pl.col("dur_ns").sum())
     mostly = ", ".join(

@@ -54,3 +54,8 @@ def test_bursts_and_starvation_in_turn_are_steps():
         (30, 20, "starved"),
         (50, 50, "burst"),
     ]
+
+
+def test_collectives_in_which_waiting_is_not_told_from_transfer_are_neither_a_burst_nor_starved():
+    rows = states((0, 0, 50, "compute"), (0, 50, 100, "collective"))
+    assert utilisation_steps(rows, Window(0, 100 * MS, "by hand"))["level"].to_list() == ["burst"]

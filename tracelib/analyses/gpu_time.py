@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: matched, so waiting cannot be told from transfer.
 GPU_STATE = pl.Enum(["compute", "copy", "collective_transfer", "collective", "collective_wait", "idle"])
 USEFUL = ("compute", "copy", "collective_transfer")
+LOST = ("collective_wait", "idle")
 
 GPU_STATES = pl.Schema({"gpu": pl.Int32(), "ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "state": GPU_STATE})
 GPU_TIME = pl.Schema({"gpu": pl.Int32(), "state": GPU_STATE, "ns": pl.Int64()})
@@ -29,7 +30,8 @@ UTILISATION_STEPS = pl.Schema(
 BINS = 100
 #: No bin is shorter than this: gaps between single kernels are not a staircase.
 SHORTEST_NS = 10_000_000
-#: Shares of useful time in a bin; what lies between is neither, and joins the stretch before it.
+#: Share of useful time in a burst's bin, and of time that is not lost in a starved one's; what lies between is
+#: neither, and joins the stretch before it.
 BURST, STARVED = 0.6, 0.2
 
 
@@ -80,7 +82,8 @@ def utilisation_steps(gpu_states: pl.DataFrame, window: Window) -> pl.DataFrame:
 
     Takes the frame `gpu_states`; there are at most 100 bins, none shorter than 10 ms. The staircase (bursts
     and starvation in turn with too few cores) was described by the article that this tool started from; the
-    levels are this project's own: a burst is useful for at least 0.6 of a bin, a starved one for at most 0.2.
+    levels are this project's own: a burst is useful for at least 0.6 of a bin, and of a starved one at least
+    0.8 is lost.
 
     One row per stretch: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `level` (Enum: burst, starved). Sorted by
     `gpu`, `ts_ns`.
@@ -93,12 +96,13 @@ def utilisation_steps(gpu_states: pl.DataFrame, window: Window) -> pl.DataFrame:
     gpus = gpu_states.select("gpu").unique()
     whole = gpus.join(grid.filter(pl.col("dur_ns") > 0), how="cross").sort("gpu", "ts_ns")
     cut = overlay(whole, gpu_states.select("gpu", "ts_ns", "dur_ns", "state"), "gpu")
-    useful = pl.col("dur_ns").filter(pl.col("state").is_in(USEFUL)).sum()
-    shares = cut.group_by("gpu", "_bin").agg(share=useful / pl.col("dur_ns").sum())
+    useful, lost = (pl.col("dur_ns").filter(pl.col("state").is_in(of)).sum() for of in (USEFUL, LOST))
+    total = pl.col("dur_ns").sum()
+    shares = cut.group_by("gpu", "_bin").agg(useful=useful / total, lost=lost / total)
     level = (
-        pl.when(pl.col("share") >= BURST)
+        pl.when(pl.col("useful") >= BURST)
         .then(pl.lit("burst"))
-        .when(pl.col("share") <= STARVED)
+        .when(pl.col("lost") >= 1 - STARVED)
         .then(pl.lit("starved"))
     )
     levelled = (

@@ -29,6 +29,25 @@ if TYPE_CHECKING:
     #: Difference at a time, drift as a plain ratio, and that time.
     Line = tuple[float, float, int]
 
+#: Fewer common moments than this prove nothing.
+MIN_ANCHORS = 12
+#: Share of the moments in the common time that must meet a partner.
+MIN_SHARE = 0.7
+#: A second shift that does at least this well, relative to the best, makes the answer ambiguous.
+RIVAL = 0.75
+#: By chance, moments must meet less than this part of what the best line reaches; shifts that show chance.
+CHANCE, DECOYS_NS = 0.4, (-23_456_789, -9_123_457, -3_701_235, 3_302_467, 8_765_431, 21_098_765)
+#: Widths of the bins in which votes are counted: narrow for dense moments, wide for a drifting clock.
+BINS_NS = (5_000, 25_000, 125_000, 600_000)
+VOTERS, VOTES = 600, 300_000
+#: Shifts to try of each width: how far a peak stands out compares within one width only.
+CANDIDATES = 4
+#: A moment whose nearest partner is farther away has none; and where residuals are looked for.
+FAR_NS, NEAR_NS = 100_000, 200_000
+CHUNKS = (0.5, 0.25, 0.75, 0.1, 0.9)
+#: No clock of a machine that is in order drifts more.
+MAX_DRIFT_PPB = 500_000
+
 
 def _tids(trace: Trace, column: str) -> pl.Expr:
     """Return the kernel's thread ids for a column of local ones; the idle task is 0."""
@@ -93,33 +112,13 @@ def collective_ends(trace: Trace) -> pl.DataFrame:
 
 
 #: What to compare in two sources, most telling first, and in what words to speak of it.
-KINDS: tuple[tuple[str, Callable[[Trace], pl.DataFrame]], ...] = (
-    ("thread switches", switches),
-    ("switches by thread", switches_by_thread),
-    ("wake-ups", wakeups),
-    ("named ranges", named_ranges),
-    ("ends of collectives", collective_ends),
-)
-
-
-#: Fewer common moments than this prove nothing.
-MIN_ANCHORS = 12
-#: Share of the moments in the common time that must meet a partner.
-MIN_SHARE = 0.7
-#: A second shift that does at least this well, relative to the best, makes the answer ambiguous.
-RIVAL = 0.75
-#: By chance, moments must meet less than this part of what the best line reaches; shifts that show chance.
-CHANCE, DECOYS_NS = 0.4, (-23_456_789, -9_123_457, -3_701_235, 3_302_467, 8_765_431, 21_098_765)
-#: Widths of the bins in which votes are counted: narrow for dense moments, wide for a drifting clock.
-BINS_NS = (5_000, 25_000, 125_000, 600_000)
-VOTERS, VOTES = 600, 300_000
-#: Shifts to try of each width: how far a peak stands out compares within one width only.
-CANDIDATES = 4
-#: A moment whose nearest partner is farther away has none; and where residuals are looked for.
-FAR_NS, NEAR_NS = 100_000, 200_000
-CHUNKS = (0.5, 0.25, 0.75, 0.1, 0.9)
-#: No clock of a machine that is in order drifts more.
-MAX_DRIFT_PPB = 500_000
+KINDS: dict[str, Callable[[Trace], pl.DataFrame]] = {
+    "thread switches": switches,
+    "switches by thread": switches_by_thread,
+    "wake-ups": wakeups,
+    "named ranges": named_ranges,
+    "ends of collectives": collective_ends,
+}
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class Evidence:
 
     def _frame(self, index: int, what: str) -> pl.DataFrame:
         if (index, what) not in self._frames:
-            makers = {**dict(KINDS), "moments": activity.moments, "absences": activity.absences}
+            makers = {**KINDS, "moments": activity.moments, "absences": activity.absences}
             self._frames[index, what] = makers[what](self.traces[index])
         return self._frames[index, what]
 
@@ -204,7 +204,7 @@ class Evidence:
     def fit(self, tied: int, other: int) -> Fit | None:
         """Return how source `other`'s clock maps to source `tied`'s, by the anchors that tell it best."""
         best: Fit | None = None
-        for kind in ACROSS_HOSTS if self._apart(tied, other) else (*dict(KINDS), "activity"):
+        for kind in ACROSS_HOSTS if self._apart(tied, other) else (*KINDS, "activity"):
             if kind == "activity":
                 way = self._fit_activity(tied, other)
             else:
@@ -244,7 +244,7 @@ class Evidence:
     def check(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
         """Return how two tied sources agree, None if they share nothing that tells."""
         apart = self._apart(one, other)
-        kinds = ACROSS_HOSTS if apart else dict(KINDS)
+        kinds = ACROSS_HOSTS if apart else KINDS
         pairs = () if apart else ((one, other), (other, one))
         checks = [self._check_activity(*pair, ties) for pair in pairs]
         checks += [self._check_moments(one, other, kind, ties) for kind in kinds]

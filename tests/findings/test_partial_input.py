@@ -88,7 +88,7 @@ def test_what_was_lost_is_the_first_reason_and_makes_no_verdict_sure():
     assert first.startswith(
         "parts of the recording are lost: files are damaged, cut short or cannot be opened"
     )
-    assert first.endswith("(1 errors under Trace health)")
+    assert first.endswith("(1 error under Trace health)")
     assert rest == sure.why
     assert said.confidence == ("medium" if sure.confidence == "high" else sure.confidence)
     assert said.state == sure.state
@@ -108,7 +108,7 @@ def shifted(sheet, shift_ms):
     by = shift_ms * 1_000_000
     for rows in (sheet.ops, sheet.slices, sheet.samples):
         for row in rows:
-            row.ts_ns += by
+            row["ts_ns"] += by
     for spans in sheet.on_cpu.values():
         spans[:] = [(start + by, end + by, state, cpu) for start, end, state, cpu in spans]
     return sheet.results()

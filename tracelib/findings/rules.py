@@ -60,9 +60,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gain: Literal["all", "beyond CPUs", "none"]  # what the change gives back of the lost time
     cause: str | None = None  # the finding's; of a rule without a function also the lost time's
     sub_cause: str | None = None  # the lost time's
-    claim: str = (
-        ""  # of a rule without a function; {share} = of the window, {shortage} = a sentence on lack of CPUs
-    )
+    #: Of a rule without a function; {share} = of the window, {shortage} = a sentence on lack of CPUs.
+    claim: str = ""
     confidence: Confidence = "high"
     why: str = ""  # of the confidence
     disproof: str  # what would show the claim to be wrong

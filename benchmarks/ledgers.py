@@ -10,6 +10,7 @@ included. `--profile` adds the seconds of each analysis; some run side by side, 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import resource
 import subprocess
@@ -298,34 +299,19 @@ def _profiled() -> None:
     from tracelib.analyses import results
 
     def timed(name: str, function: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(function)  # its parameters say what it takes
         def call(*args: object, **more: object) -> object:
             began, spent = time.perf_counter(), time.process_time()
             out = function(*args, **more)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-            print(
-                f"    {name:16} {time.perf_counter() - began:6.2f} s wall {time.process_time() - spent:6.2f} s CPU, peak {peak:.2f} GB",
-                file=sys.stderr,
-            )
+            wall, cpu = time.perf_counter() - began, time.process_time() - spent
+            print(f"    {name:18} {wall:6.2f} s wall {cpu:6.2f} s CPU, peak {peak:.2f} GB", file=sys.stderr)
             return out
 
         return call
 
-    for name in (
-        "collectives",
-        "gpu_states",
-        "launches",
-        "thread_states",
-        "host_activity",
-        "lost",
-        "gpu_time",
-        "causes",
-        "host_time",
-        "scheduling",
-        "cpu_time",
-        "demand",
-        "ipc",
-    ):
-        setattr(results, name, timed(name, getattr(results, name)))
+    for name, make in results.ANALYSES.items():
+        results.ANALYSES[name] = timed(name, make)
 
 
 def main() -> None:

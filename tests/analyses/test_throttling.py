@@ -11,7 +11,7 @@ import pytest
 
 from tracelib import load
 from tracelib.analyses.thread_states import thread_states
-from tracelib.analyses.throttling import cpu_stat, grid, quota_periods
+from tracelib.analyses.throttling import cpu_stat, grid
 from tracelib.analyses.window import window as gpu_window
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
@@ -27,6 +27,24 @@ def run_until_the_quota_is_spent(comes: list[int], spent: list[int]) -> list[tup
     return sorted([wakeup(0, 1, B), *out, *back], key=lambda row: row[1])
 
 
+def stops(states: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretches in which a quota kept any thread off: ts_ns, dur_ns, threads, thread_ns (theirs together).
+
+    The kernel's `throttled_usec` is another figure: it adds up CPUs (run queues), and counts one that has nothing else
+    to run only once.
+    """
+    off = states.filter(pl.col("state") == "throttled").sort("ts_ns")
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    new = (pl.col("ts_ns") > end.cum_max().shift(1)).fill_null(value=True)
+    stretches = off.with_columns(end=end, stretch=new.cum_sum()).group_by("stretch", maintain_order=True)
+    return stretches.agg(
+        pl.col("ts_ns").min(),
+        dur_ns=pl.col("end").max() - pl.col("ts_ns").min(),
+        threads=pl.col("thread").n_unique(),
+        thread_ns=pl.col("dur_ns").sum(),
+    )
+
+
 def test_gaps_that_end_on_a_grid_are_throttling() -> None:
     comes = [107 * MS, 207 * MS, 307 * MS + 300_000, 407 * MS]
     spent = [67 * MS, 150 * MS, 260 * MS, 380 * MS]
@@ -38,7 +56,7 @@ def test_gaps_that_end_on_a_grid_are_throttling() -> None:
         (380 * MS, 407 * MS, "throttled", 0),
     ]
     assert not (states["state"] == "runnable").any()
-    stretches = quota_periods(states)
+    stretches = stops(states)
     assert stretches["dur_ns"].to_list() == [40 * MS, 57 * MS, 47 * MS + 300_000, 27 * MS]
     assert stretches["threads"].to_list() == [1, 1, 1, 1]
 
@@ -47,7 +65,7 @@ def test_gaps_that_end_anywhere_are_not() -> None:
     comes, spent = [107 * MS, 223 * MS, 341 * MS, 478 * MS], [67 * MS, 150 * MS, 260 * MS, 380 * MS]
     states = thread_states(trace(run_until_the_quota_is_spent(comes, spent)), window(0, 478 * MS))
     assert set(states["state"].cast(pl.String).unique()) == {"running", "runnable", "unknown"}
-    assert quota_periods(states).is_empty()
+    assert stops(states).is_empty()
 
 
 def test_two_gaps_on_a_grid_prove_nothing() -> None:
@@ -122,7 +140,7 @@ def test_the_throttled_capture_against_its_cgroup(captures) -> None:
     assert states.group_by("thread").agg(pl.col("dur_ns").sum())["dur_ns"].unique().to_list() == [
         over.duration_ns
     ]
-    stretches = quota_periods(states)
+    stretches = stops(states)
     ends = (stretches["ts_ns"] + stretches["dur_ns"]).to_numpy()
     assert grid(ends, [100 * MS]) is not None
     assert len(np.unique(ends // (100 * MS))) == len(ends)

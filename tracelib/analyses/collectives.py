@@ -1,4 +1,4 @@
-"""Which rank arrived last at each collective, and how long the others waited (docs/numbers.md, "GPU time").
+"""Which rank arrived last at each collective, and how long the others waited (docs/numbers.md, "Ledger 1").
 
 A collective's arrival on a rank is its kernel's start; the k-th collective of one group is one event on all
 its ranks. Traces begin and end at different moments on different ranks, so "k-th" is counted by the sequence

@@ -1,4 +1,4 @@
-"""Ledger 3: what the CPUs were spent on, by role and cause, from CPU samples (docs/numbers.md, "CPU time").
+"""Ledger 3: what the CPUs were spent on, by role and cause, from CPU samples (docs/numbers.md, "Ledger 3").
 
 Also what the same samples say of single threads: when one was on a CPU only to ask again (polling), and when
 one that a GPU waited for likely slept for the interpreter lock. CPython lets one thread of a process run

@@ -1,4 +1,4 @@
-"""Ledger 1: what each GPU did at each moment of the window (docs/numbers.md, "GPU time").
+"""Ledger 1: what each GPU did at each moment of the window (docs/numbers.md, "Ledger 1").
 
 Beside it the staircase that GPU utilisation shows when its host is the limit: bursts and starvation in turn.
 """

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
+from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.upstream import waits_until
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
-from tracelib.words import SERVER
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -56,7 +56,7 @@ def host_activity(
     thread waits for, "upstream" = the one before its own; null = it does not wait), `seen_by` (Categorical:
     slice or sample). Moments without slice or sample have no row. Sorted by `thread`, `ts_ns`.
 
-    docs/numbers.md, "causes", defines them; the rules are data (`tracelib/rules.toml`).
+    docs/numbers.md, "Ledger 2", defines them; the rules are data (`tracelib/rules.toml`).
     """
     slices, meanings = _with_meanings(trace, window, rules)
     strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _FLAGS)
@@ -213,7 +213,7 @@ def _covered(timeline: pl.DataFrame, covering: pl.DataFrame, meanings: pl.DataFr
 
 def _compilers(trace: Trace, sampled: pl.DataFrame) -> pl.DataFrame:
     """Return when run-time compilers ran as processes of their own: samples on threads not of the server."""
-    server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
+    server = server_threads(trace)
     compiles = (pl.col("sub_cause") == "jit_compile") & ~pl.col("thread").is_in(server.implode())
     return sampled.filter(compiles).select("ts_ns", "dur_ns")
 

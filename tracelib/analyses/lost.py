@@ -1,4 +1,4 @@
-"""Ledger 2: why each GPU did no useful work, for every nanosecond that it lost (docs/numbers.md, "causes").
+"""Ledger 2: why each GPU did no useful work, for every nanosecond that it lost (docs/numbers.md, "Ledger 2").
 
 An idle gap is put to the thread that launched the operation which ends it: what that thread did until its
 launch call began, the call itself, and the device's own latency after it. While that thread waits for another
@@ -224,7 +224,7 @@ def cpu_contention(
 ) -> pl.DataFrame:
     """Return the lost GPU time whose blamed thread was ready to run, with the thread that ran on its CPU.
 
-    Takes the frames of the analyses of those names (docs/numbers.md, "CPU state").
+    Takes the frames of the analyses of those names.
 
     One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `cause`
     (String: of the lost time), `by` (Int32: the thread that had the CPU; null = not known), `by_role`
@@ -271,7 +271,7 @@ def _doing(pieces: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
 def host_time(host_activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
     """Return how much host time each cause took, and how much lost GPU time it exposed.
 
-    Takes the frames of the analyses of those names (docs/numbers.md, "total" and "exposed").
+    Takes the frames of the analyses of those names.
 
     One row per cause and sub-cause: `cause`, `sub_cause` (String, null = none), `total_ns` (Int64, summed
     over threads), `union_ns` (Int64, time in which at least one thread did it), `exposed_ns` (Int64, lost GPU

@@ -1,6 +1,6 @@
 """Ledger 4: where a request's time to first token went; and how many tokens each step worked on.
 
-docs/numbers.md, "A request's time to first token", defines the parts.
+docs/numbers.md, "Ledger 4", defines the parts.
 
 Requests are told apart by a request log, or not at all: a trace without ids cannot say which tokenization
 belongs to which first token. The log says when a request was tokenized and when its first token came; which

@@ -8,59 +8,30 @@ follows what can be computed when, and what at the same time.
 from __future__ import annotations
 
 import inspect
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from tracelib.analyses.collectives import COLLECTIVES, collectives, whole_collectives
-from tracelib.analyses.cpu_time import (
-    CPU_TIME,
-    GIL_WAITS,
-    SPINNING,
-    cpu_time,
-    gil_waits,
-    sample_stretches,
-    spinning,
-)
-from tracelib.analyses.gpu_time import (
-    GPU_STATES,
-    GPU_TIME,
-    UTILISATION_STEPS,
-    gpu_states,
-    gpu_time,
-    utilisation_steps,
-)
-from tracelib.analyses.host_activity import HOST_ACTIVITY, host_activity
-from tracelib.analyses.ipc import IPC, ipc, worker_steps
-from tracelib.analyses.launches import LAUNCHES, launches
-from tracelib.analyses.lost import (
-    CAUSES,
-    CPU_CONTENTION,
-    HOST_TIME,
-    LOST,
-    causes,
-    cpu_contention,
-    host_time,
-    lost,
-)
-from tracelib.analyses.requests import (
-    REQUEST_CAUSES,
-    REQUESTS,
-    STEP_TOKENS,
-    request_causes,
-    requests,
-    step_tokens,
-)
-from tracelib.analyses.scheduling import DEMAND, SCHEDULING, THREAD_LOAD, demand, scheduling, thread_load
-from tracelib.analyses.thread_states import THREAD_STATES, thread_states
-from tracelib.analyses.throttling import QUOTA_USE, Supply, quota_use
+from tracelib.analyses.collectives import collectives, whole_collectives
+from tracelib.analyses.cpu_time import cpu_time, gil_waits, sample_stretches, spinning
+from tracelib.analyses.gpu_time import gpu_states, gpu_time, utilisation_steps
+from tracelib.analyses.host_activity import host_activity
+from tracelib.analyses.ipc import ipc, worker_steps
+from tracelib.analyses.launches import launches
+from tracelib.analyses.lost import causes, cpu_contention, host_time, lost
+from tracelib.analyses.requests import request_causes, requests, step_tokens
+from tracelib.analyses.scheduling import demand, scheduling, thread_load
+from tracelib.analyses.thread_states import thread_states
+from tracelib.analyses.throttling import Supply, quota_use
 from tracelib.analyses.window import Window, on_one_clock, window
 from tracelib.rules import load_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tracelib.rules import Rules
@@ -122,8 +93,12 @@ _QUOTA = Need(
 )
 
 
-def _analysis(make: Callable[..., pl.DataFrame], columns: pl.Schema, need: Need | None = None) -> Any:
-    """Declare a field of :class:`Results` that holds what `make` returns, a frame of `columns`."""
+def _analysis(make: Callable[..., pl.DataFrame], need: Need | None = None) -> Any:
+    """Declare a field of :class:`Results` that holds what `make` returns.
+
+    The frame's columns stand beside the function, under its name in capitals.
+    """
+    columns = vars(sys.modules[make.__module__])[make.__name__.upper()]
     return field(default_factory=lambda: pl.DataFrame(schema=columns), metadata={"make": make, "need": need})
 
 
@@ -141,28 +116,29 @@ class Results:
     trace: Trace
     window: Window
     rules: Rules
-    gpu_states: pl.DataFrame = _analysis(gpu_states, GPU_STATES)
-    gpu_time: pl.DataFrame = _analysis(gpu_time, GPU_TIME)
-    utilisation_steps: pl.DataFrame = _analysis(utilisation_steps, UTILISATION_STEPS)
-    launches: pl.DataFrame = _analysis(launches, LAUNCHES, _CALLS)
-    collectives: pl.DataFrame = _analysis(collectives, COLLECTIVES, _RANKS)
-    thread_states: pl.DataFrame = _analysis(thread_states, THREAD_STATES, _SCHEDULER)
-    host_activity: pl.DataFrame = _analysis(host_activity, HOST_ACTIVITY, _SLICES)
-    lost: pl.DataFrame = _analysis(lost, LOST)
-    causes: pl.DataFrame = _analysis(causes, CAUSES)
-    host_time: pl.DataFrame = _analysis(host_time, HOST_TIME)
-    scheduling: pl.DataFrame = _analysis(scheduling, SCHEDULING, _SCHEDULER)
-    demand: pl.DataFrame = _analysis(demand, DEMAND, _WAKEUPS)
-    cpu_contention: pl.DataFrame = _analysis(cpu_contention, CPU_CONTENTION)
-    thread_load: pl.DataFrame = _analysis(thread_load, THREAD_LOAD)
-    quota_use: pl.DataFrame = _analysis(quota_use, QUOTA_USE)
-    cpu_time: pl.DataFrame = _analysis(cpu_time, CPU_TIME, _SAMPLES)
-    spinning: pl.DataFrame = _analysis(spinning, SPINNING)
-    gil_waits: pl.DataFrame = _analysis(gil_waits, GIL_WAITS)
-    ipc: pl.DataFrame = _analysis(ipc, IPC, _MESSAGES)
-    requests: pl.DataFrame = _analysis(requests, REQUESTS, _REQUESTS)
-    request_causes: pl.DataFrame = _analysis(request_causes, REQUEST_CAUSES)
-    step_tokens: pl.DataFrame = _analysis(step_tokens, STEP_TOKENS)
+    # Those of large frames first: then they are not computed beside the frames of all others.
+    thread_states: pl.DataFrame = _analysis(thread_states, _SCHEDULER)
+    gpu_states: pl.DataFrame = _analysis(gpu_states)
+    launches: pl.DataFrame = _analysis(launches, _CALLS)
+    ipc: pl.DataFrame = _analysis(ipc, _MESSAGES)
+    host_activity: pl.DataFrame = _analysis(host_activity, _SLICES)
+    lost: pl.DataFrame = _analysis(lost)
+    spinning: pl.DataFrame = _analysis(spinning)
+    cpu_contention: pl.DataFrame = _analysis(cpu_contention)
+    host_time: pl.DataFrame = _analysis(host_time)
+    cpu_time: pl.DataFrame = _analysis(cpu_time, _SAMPLES)
+    causes: pl.DataFrame = _analysis(causes)
+    gpu_time: pl.DataFrame = _analysis(gpu_time)
+    utilisation_steps: pl.DataFrame = _analysis(utilisation_steps)
+    collectives: pl.DataFrame = _analysis(collectives, _RANKS)
+    scheduling: pl.DataFrame = _analysis(scheduling, _SCHEDULER)
+    demand: pl.DataFrame = _analysis(demand, _WAKEUPS)
+    thread_load: pl.DataFrame = _analysis(thread_load)
+    quota_use: pl.DataFrame = _analysis(quota_use)
+    gil_waits: pl.DataFrame = _analysis(gil_waits)
+    requests: pl.DataFrame = _analysis(requests, _REQUESTS)
+    request_causes: pl.DataFrame = _analysis(request_causes)
+    step_tokens: pl.DataFrame = _analysis(step_tokens)
     requests_outside: int = 0  # requests of the log that do not lie in the window whole
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
@@ -244,22 +220,43 @@ def computed(
 ) -> dict[str, pl.DataFrame]:
     """Return what each function makes, called with those inputs and other frames that its parameters name.
 
-    Each begins as soon as what it takes is there, several at a time: NumPy and Polars leave other threads
-    their turn.
+    As many as have all that they take are computed at once; those that no other takes come last, so that they add
+    nothing to the memory that the largest need.
     """
-    values = dict(inputs)
-    waiting = {name: inspect.signature(make).parameters.keys() for name, make in makes.items()}
-    running: dict[Future[pl.DataFrame], str] = {}
-    with ThreadPoolExecutor(pl.thread_pool_size()) as pool:
-        while waiting or running:
-            for name in [name for name, takes in waiting.items() if takes <= values.keys()]:
-                frames = {parameter: values[parameter] for parameter in waiting.pop(name)}
-                running[pool.submit(makes[name], **frames)] = name
-            if not running:
-                raise TypeError(f"these take what nobody makes, or each other: {', '.join(waiting)}")
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                values[running.pop(future)] = future.result()
+    takes = {name: inspect.signature(make).parameters.keys() for name, make in makes.items()}
+    taken = {name for names in takes.values() for name in names}
+    values, waiting = dict(inputs), list(makes)
+    while waiting:
+        last = taken.isdisjoint(waiting)
+        ready = [n for n in waiting if takes[n] <= values.keys() and (last or n in taken)]
+        if not ready:
+            raise TypeError(f"these take what nobody makes, or each other: {', '.join(waiting)}")
+        jobs = [partial(makes[name], **{taking: values[taking] for taking in takes[name]}) for name in ready]
+        values |= zip(ready, _at_once(jobs), strict=True)
+        waiting = [name for name in waiting if name not in ready]
     return {name: values[name] for name in makes}
+
+
+def _at_once(jobs: Sequence[Callable[[], pl.DataFrame]]) -> list[pl.DataFrame]:
+    """Return what the jobs make, several at a time: NumPy and Polars leave other threads their turn.
+
+    This thread does the first one itself: a new thread would take memory of its own for it.
+    """
+    made: dict[int, pl.DataFrame] = {}
+    numbered = enumerate(jobs)  # all threads take theirs from it
+
+    def work() -> None:
+        for number, job in numbered:
+            made[number] = job()
+
+    _, first = next(numbered)
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(work) for _ in range(pl.thread_pool_size() - 1)]
+        made[0] = first()
+        work()
+        for other in others:
+            other.result()
+    return [made[number] for number in range(len(jobs))]
 
 
 def _missing(frames: Mapping[str, pl.DataFrame], trace: Trace, recorded: Trace) -> dict[str, str]:

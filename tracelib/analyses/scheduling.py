@@ -1,6 +1,6 @@
 """Scheduler states summed up: per thread, how busy it was, and how many threads wanted a CPU at each moment.
 
-docs/numbers.md, "Scheduler states" and "Demand", defines them.
+docs/numbers.md, "Scheduler states", defines them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ THREAD_LOAD = pl.Schema(
     }
 )
 DEMAND = pl.Schema({"ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "running": pl.Int32(), "runnable": pl.Int32()})
+
+
+def server_threads(trace: Trace) -> pl.Series:
+    """Return the threads of the server's own processes; one Int32 per thread."""
+    return trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
 
 
 def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -90,7 +95,7 @@ def thread_load(trace: Trace, thread_states: pl.DataFrame, spinning: pl.DataFram
     `working_ns`, largest first. A thread that works nearly all the time is one that more CPUs cannot help:
     only less work, or more threads, can.
     """
-    server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
+    server = server_threads(trace)
     states = thread_states.filter(pl.col("thread").is_in(server.implode())).select(
         "thread", "ts_ns", "dur_ns", "state"
     )

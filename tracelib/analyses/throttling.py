@@ -3,7 +3,7 @@
 A thread that is ready leaves its CPU to idle, or is woken and finds its CPU idle, and yet comes back only
 when the quota's next period begins. Migrations and affinity changes look alike for a moment; so only gaps
 that end on one period grid count: on three of its points at least, and most of all such gaps
-(docs/numbers.md, "Throttling").
+(docs/numbers.md, "Scheduler states").
 
 A cgroup may use `quota` of CPU time in each period and is stopped when it has. So in a period in which
 threads were stopped, what the server's threads ran is the quota, less what other processes of the cgroup
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.scheduling import server_threads
 from tracelib.intervals import overlay
-from tracelib.words import SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,15 +46,6 @@ MOST = 0.7
 #: Periods with a stop that make an estimate of the quota's size.
 FEWEST_PERIODS = 5
 
-QUOTA_PERIODS = pl.Schema(
-    {
-        "ts_ns": pl.Int64(),
-        "dur_ns": pl.Int64(),
-        "threads": pl.Int64(),
-        "thread_ns": pl.Int64(),
-        "wall_ns": pl.Int64(),
-    }
-)
 QUOTA_USE = pl.Schema(
     {
         "ts_ns": pl.Int64(),
@@ -114,32 +105,6 @@ def _tolerance(period_ns: int) -> int:
     return min(TOLERANCE_NS, period_ns // 20)
 
 
-def quota_periods(thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Return the stretches in which a quota kept any thread off.
-
-    One row per stretch: `ts_ns`, `dur_ns` (Int64), `threads` (Int64: how many were kept off at some time in
-    it), `thread_ns` (Int64: their time together), `wall_ns` (Int64: the same as `dur_ns`). Sorted by `ts_ns`.
-    The kernel's `throttled_usec` is a third figure: it adds up CPUs (run queues), and counts one that has
-    nothing else to run only once.
-    """
-    rows = thread_states.filter(pl.col("state") == "throttled").sort("ts_ns")
-    if rows.is_empty():
-        return pl.DataFrame(schema=QUOTA_PERIODS)
-    end = pl.col("ts_ns") + pl.col("dur_ns")
-    new = (pl.col("ts_ns") > end.cum_max().shift(1)).fill_null(value=True)
-    stretches = (
-        rows.with_columns(end=end, stretch=new.cum_sum())
-        .group_by("stretch")
-        .agg(
-            pl.col("ts_ns").min(),
-            dur_ns=pl.col("end").max() - pl.col("ts_ns").min(),
-            threads=pl.col("thread").n_unique().cast(pl.Int64),
-            thread_ns=pl.col("dur_ns").sum(),
-        )
-    )
-    return stretches.with_columns(wall_ns="dur_ns").select(list(QUOTA_PERIODS)).sort("ts_ns")
-
-
 def quota_use(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.DataFrame:
     """Return what the server used in each whole period of the quota in which it was stopped.
 
@@ -164,7 +129,7 @@ def quota_use(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.D
 
 
 def _used(trace: Trace, periods: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    server = trace.threads.filter(pl.col("role").is_in(SERVER))["thread"]
+    server = server_threads(trace)
     states = thread_states.filter(pl.col("thread").is_in(server.implode())).select(
         "ts_ns", "dur_ns", state=pl.col("state").cast(pl.String), _one=pl.lit(0, pl.Int32)
     )

@@ -4,7 +4,7 @@ A worker's dequeue leads to the engine, the engine's wait for requests to the AP
 for outputs to the workers. At each step the question is what that process does *at the same moment*: if one
 of its threads tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the
 question goes on. Where everybody waits and the API server has nothing to do, there was no work. Nothing
-recorded at all proves nothing. docs/numbers.md, "causes", defines this.
+recorded at all proves nothing. docs/numbers.md, "Ledger 2", defines this.
 
 A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a
 request) is told from work by the scheduler, or, without its events, by what ends a wait: the process upstream

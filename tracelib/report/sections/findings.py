@@ -86,7 +86,7 @@ def _third(findings: Document) -> Figure:
         return "Time to first token, p50", duration(first_token), meaning
     if not findings.devices:
         return "CPU shortage", NOT_KNOWN, f"{NO_GPU} that it could have held up"
-    return "CPU shortage", NOT_KNOWN, "that takes wake-up events of the scheduler"
+    return "CPU shortage", NOT_KNOWN, "it needs the scheduler's wake-up events"
 
 
 def causes_table(findings: Document) -> Section:

@@ -104,13 +104,9 @@ def open_text(path: Path) -> Iterator[Stream | Atrace]:
     """
     start = head(path)
     if is_ring_buffers(start):
-        raise BadTrace(
-            path,
-            "ftrace",
-            "",
-            "a tar of raw per-CPU ring buffers, which need the tool that collected them",
-            advice="Record the text instead: cat /sys/kernel/tracing/trace > trace.txt, or trace-cmd record.",
-        )
+        reason = "a tar of raw per-CPU ring buffers, which need the tool that collected them"
+        advice = "Record the text instead: cat /sys/kernel/tracing/trace > trace.txt, or trace-cmd record."
+        raise BadTrace(path, "ftrace", "", reason, advice=advice)
     with contextlib.ExitStack() as held:
         if is_trace_dat(start):
             path = held.enter_context(_reported(path))
@@ -125,18 +121,13 @@ def _reported(path: Path) -> Iterator[Path]:
     by_hand = f"{' '.join(REPORT)} {path.name} > trace.txt"
     tool = shutil.which(REPORT[0])
     if tool is None:
-        raise BadTrace(
-            path,
-            "trace.dat",
-            "",
-            "trace-cmd, which unpacks it, is not installed here",
-            advice=f"Where it is, run: {by_hand}",
-        )
+        reason = "trace-cmd, which unpacks it, is not installed here"
+        raise BadTrace(path, "trace.dat", "", reason, advice=f"Where it is, run: {by_hand}")
     with tempfile.TemporaryDirectory(prefix="tracelib-") as folder:
         data, report = path.resolve(), Path(folder) / "report.txt"
-        if (
-            path.open("rb").read(len(TRACE_DAT)) != TRACE_DAT
-        ):  # compressed as a whole: the tool wants it plain
+        with path.open("rb") as file:
+            compressed = not is_trace_dat(file.read(len(TRACE_DAT)))
+        if compressed:  # as a whole: the tool wants it plain
             data = Path(folder) / "trace.dat"
             with open_stream(path) as packed, data.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, 1 << 20)

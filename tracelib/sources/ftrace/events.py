@@ -26,8 +26,7 @@ WORDS = tuple(
     (re.compile(pattern), group, ends)
     for pattern, group, ends in (
         (r"sched_(switch|wakeup|waking|wakeup_new):", "sched", False),
-        # trace_marker (tracing_mark_write, or print) and trace_printk (bprint, bputs); "0" in kernels before
-        # 3.4
+        # trace_marker (tracing_mark_write, or print), trace_printk (bprint, bputs); "0" in kernels before 3.4
         (r"(tracing_mark_write|print|bprint|bputs|0)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?:", "marker", False),
         (r"(funcgraph_entry):", "graph", False),
         (r"(funcgraph_exit):", "graph", True),
@@ -80,16 +79,14 @@ def _name(word: str) -> str:
     return re.split(r"[:(]", word)[0] if kind.group in {"sched", "syscall"} else kind.name
 
 
-#: What is kept of the events of each group, besides index, ts_ns, cpu and task; a group's place is its
-#: number.
+#: What is kept of the events of each group, besides index, ts_ns, cpu and task.
 KEPT = {
     "sched": ["text"],
     "syscall": ["word", "number"],
     "marker": ["word", "args"],
     "graph": ["word", "args"],
-    "other": [],
 }
-GROUPS = tuple(KEPT)
+GROUPS = (*KEPT, "other")
 NUMBER = pl.col("args").str.extract(syscalls.NUMBER).cast(pl.Int32, strict=False)
 MOST_HEADERS = 1000
 MARKS = pl.Schema({"index": pl.UInt32, "cpu": pl.Int32, "events": pl.Int64})
@@ -104,9 +101,8 @@ class Events:
     kinds: list[Kind] = field(default_factory=list)  # by the code of the word
     parts: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    waiting: pl.DataFrame = field(
-        default_factory=lambda: pl.DataFrame(schema=MARKS)
-    )  # loss marks without their time yet
+    #: Loss marks without their time yet.
+    waiting: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MARKS))
     markup: bool = False  # the text stands in a web page: what is not an event is the page's
     first_ns: int | None = None
     last_ns: int | None = None
@@ -130,9 +126,8 @@ class Events:
         if others.height:
             drawn, others, no_time = graph_events(others)
             self.no_time += no_time
-            drawn = drawn.cast({"task": events.schema["task"]}).with_columns(
-                rest=piece.rests.add(drawn["rest"])
-            )
+            rest = piece.rests.add(drawn["rest"])
+            drawn = drawn.cast({"task": events.schema["task"]}).with_columns(rest=rest)
             events = pl.concat([events, drawn]).sort("index") if drawn.height else events
         markers = self._keep(events, piece.rests.all()) if events.height else events["index"]
         if others.height:
@@ -175,14 +170,10 @@ class Events:
     def _kinds(self, texts: pl.Series, places: pl.Series) -> pl.DataFrame:
         """Return what the distinct texts say: word, text, args, number, group (index in GROUPS)."""
         split = pl.col("text").str.splitn(" ", 2).struct.rename_fields(["word", "args"]).struct.unnest()
-        table = (
-            texts.to_frame()
-            .with_columns(split)
-            .with_columns(
-                pl.col("word").cast(self.words.kind), pl.col("args").str.strip_chars_start(" ").fill_null("")
-            )
-        )
-        table = table.with_columns(pl.Series("uses", np.bincount(places, minlength=texts.len())))
+        args = pl.col("args").str.strip_chars_start(" ").fill_null("")
+        uses = pl.Series("uses", np.bincount(places, minlength=texts.len()))
+        table = texts.to_frame().with_columns(split)
+        table = table.with_columns(pl.col("word").cast(self.words.kind), args, uses)
         table = table.with_columns(self._groups(table))
         group = pl.col("group")
         return table.with_columns(
@@ -193,14 +184,12 @@ class Events:
     def _groups(self, table: pl.DataFrame) -> pl.Series:
         """Return the group of each text, an index into GROUPS, and count events (`uses`) by name."""
         self.kinds += [kind_of(word) for word in self.words.all()[len(self.kinds) :]]
-        for word, uses in (
-            table.group_by("word").agg(pl.col("uses").sum()).filter(pl.col("uses") > 0).iter_rows()
-        ):
+        uses = table.group_by("word").agg(pl.col("uses").sum()).filter(pl.col("uses") > 0)
+        for word, count in uses.iter_rows():
             name = _name(word)
-            self.counts[name] = self.counts.get(name, 0) + uses
+            self.counts[name] = self.counts.get(name, 0) + count
         groups = pl.Series("group", [GROUPS.index(kind.group) for kind in self.kinds], dtype=pl.UInt8)
-        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; a line without use was
-        # not an event
+        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; the unused are no events
         none = table.select(pl.col("args").str.starts_with("<-") | (pl.col("uses") == 0)).to_series()
         return groups[codes_of(table["word"])].set(none, len(GROUPS) - 1)
 
@@ -211,10 +200,9 @@ class Events:
         """
         line = pl.col("line")
         marks = others.select("index", line.str.extract_groups(LOST).struct.unnest()).drop_nulls("cpu")
-        lost = pl.coalesce("lost", "dropped").cast(pl.Int64, strict=False)
-        self.waiting = pl.concat(
-            [self.waiting, marks.select("index", pl.col("cpu").cast(pl.Int32), lost.alias("events"))]
-        )
+        lost = pl.coalesce("lost", "dropped").cast(pl.Int64, strict=False).alias("events")
+        marks = marks.select("index", pl.col("cpu").cast(pl.Int32), lost)
+        self.waiting = pl.concat([self.waiting, marks])
         for text in others.filter(line.str.contains("cpus=", literal=True))["line"].head(MOST_HEADERS):
             self._header(text)
         others = others.filter(~line.str.contains(SILENT))

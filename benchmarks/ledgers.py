@@ -1,10 +1,12 @@
-"""How long all ledgers take and how much memory they need, by size: `python benchmarks/ledgers.py [millions ...] [--profile]`.
+"""How long all ledgers take and how much memory they need, by size: `python benchmarks/ledgers.py [millions
+...] [--profile]`.
 
-A made-up server of eight GPUs: an API server whose threads tokenize, an engine that broadcasts every step, eight workers
-that launch 2 M kernels out of 10 M nested slices (at size 10), an all-reduce after every seventh kernel, and 5 M scheduler
-events on 64 CPUs, and half a million CPU samples. The server is made in a process of its own; each size is then analysed in
-a fresh process with two worker threads: CPU and wall seconds of `analyse`, and the process's highest memory, the trace's own frames
-included. `--profile` adds the seconds of each analysis; some run side by side, and CPU seconds are those of the whole process.
+A made-up server of eight GPUs: an API server whose threads tokenize, an engine that broadcasts every step,
+eight workers that launch 2 M kernels out of 10 M nested slices (at size 10), an all-reduce after every
+seventh kernel, and 5 M scheduler events on 64 CPUs, and half a million CPU samples. The server is made in a
+process of its own; each size is then analysed in a fresh process with two worker threads: CPU and wall
+seconds of `analyse`, and the process's highest memory, the trace's own frames included. `--profile` adds the
+seconds of each analysis; some run side by side, and CPU seconds are those of the whole process.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ FRAME = "vllm/model_executor/layers/linear.py({}): forward"
 
 
 def server(slices: int, seed: int = 1) -> Trace:
-    """Return a trace of about so many host slices, a fifth as many GPU operations, half as many scheduler events."""
+    """Return a trace of about so many host slices, a fifth as many GPU operations, half as many scheduler
+    events.
+    """
     rng = np.random.default_rng(seed)
     steps = max(2, slices // (RANKS * OPS * LAYERS * SLICES_PER_LAUNCH))
     host, kernels, gap, length = _work(rng, steps)
@@ -67,7 +71,7 @@ def server(slices: int, seed: int = 1) -> Trace:
 
 
 def _work(rng: np.random.Generator, steps: int) -> tuple[Ints, tuple[Ints, Ints], Ints, Ints]:
-    """Return (begin of host work [rank, step, layer, op, begin/end], kernels, per step its wait, its length)."""
+    """Return (begin of host work [rank, step, layer, op, begin/end], kernels, steps' waits and lengths)."""
     shape = (RANKS, steps, LAYERS, OPS)
     takes = rng.integers(4_000, 18_000, shape)
     done = takes.cumsum(3)
@@ -90,7 +94,9 @@ def _work(rng: np.random.Generator, steps: int) -> tuple[Ints, tuple[Ints, Ints]
 
 
 def _launching(host: Ints) -> pl.DataFrame:
-    """Return the workers' slices: per launch a Python frame, two operators, the call, and one operator beside it."""
+    """Return the workers' slices: per launch a Python frame, two operators, the call, and one operator beside
+    it.
+    """
     begin, end = host[0].ravel(), host[1].ravel()
     n, took = len(begin), end - begin
     thread = np.repeat(np.arange(RANKS), n // RANKS)
@@ -289,8 +295,10 @@ def _measure(folder: Path, *, profile: bool) -> None:
     lost = results.gpu_time.filter(pl.col("state").is_in(["idle", "collective_wait"]))["ns"].sum()
     assert lost == results.causes["ns"].sum()
     print(
-        f"| {trace.slices.height / 1e6:.2f} | {trace.gpu_ops.height / 1e6:.2f} | {trace.sched.height / 1e6:.2f} | {results.lost.height / 1e6:.2f} "
-        f"| {cpu:.1f} | {wall:.1f} | {before.ru_maxrss / 1e6:.2f} | {after.ru_maxrss / 1e6:.2f} |"
+        "".join(
+            f"| {rows.height / 1e6:.2f} " for rows in (trace.slices, trace.gpu_ops, trace.sched, results.lost)
+        ),
+        f"| {cpu:.1f} | {wall:.1f} | {before.ru_maxrss / 1e6:.2f} | {after.ru_maxrss / 1e6:.2f} |",
     )
 
 

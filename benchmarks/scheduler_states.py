@@ -1,7 +1,8 @@
-"""How long scheduler states take, by number of events: `python benchmarks/scheduler_states.py [millions ...]`.
+"""How long scheduler states take, by number of events: `python benchmarks/scheduler_states.py [millions
+...]`.
 
-A made-up machine of 64 CPUs and 600 threads, half of the switches preemptions, each CPU's threads its own. Prints events,
-states, seconds and the highest memory so far; it should grow in step with the events.
+A made-up machine of 64 CPUs and 600 threads, half of the switches preemptions, each CPU's threads its own.
+Prints events, states, seconds and the highest memory so far; it should grow in step with the events.
 """
 
 from __future__ import annotations

@@ -167,6 +167,7 @@ def test_no_slices() -> None:
     assert stack_causes(stacks(), RULES).height == 0
 
 
+NVRTC = "/x/libnvrtc.so.13"
 CUDART, CUDA, PY, LIBC = (
     "/x/libcudart.so.13",
     "/lib64/libcuda.so.580.159.04",
@@ -203,7 +204,7 @@ CHAINS = [
     ),
     (
         "a compiler inside an op",
-        f"malloc@{LIBC} < [unknown]@/x/libnvrtc.so.13 < nvrtcCompileProgram@/x/libnvrtc.so.13 < at::y@/x/libtorch_cuda.so",
+        f"malloc@{LIBC} < [unknown]@{NVRTC} < nvrtcCompileProgram@{NVRTC} < at::y@/x/libtorch_cuda.so",
         "kernel_launch/jit_compile",
     ),
     (
@@ -279,7 +280,8 @@ def test_each_stack_once() -> None:
 def test_a_users_rules_go_first(tmp_path) -> None:
     extra = tmp_path / "mine.toml"
     extra.write_text(
-        '[[slice]]\nname = "^tokenize$"\ncause = "ipc"\n[[stack]]\nlibrary = "libmine"\ntier = "named"\ncause = "gc"\n'
+        '[[slice]]\nname = "^tokenize$"\ncause = "ipc"\n'
+        '[[stack]]\nlibrary = "libmine"\ntier = "named"\ncause = "gc"\n'
     )
     rules = load_rules(extra)
     told = slice_causes(slices(("tokenize", "annotation", 1), ("detokenize", "annotation", 1)), rules)
@@ -292,7 +294,9 @@ def test_a_users_rules_go_first(tmp_path) -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("capture", ["starved", "graph"])
 def test_every_name_in_a_capture_has_a_cause(captures, capture: str) -> None:
-    """By name, counted by hand from the files: only the spans of the profiler's own session say nothing of a thread."""
+    """By name, counted by hand from the files: only the spans of the profiler's own session say nothing of a
+    thread.
+    """
     trace = load(captures / capture)
     told = slice_causes(trace.slices, RULES).filter(pl.col("category") != "gpu_annotation")
     assert told.filter(pl.col("cause").is_null())["name"].to_list() == []

@@ -1,7 +1,9 @@
-"""Small servers made at random: two workers, an engine, an API server with two threads, everything that ledgers look at.
+"""Small servers made at random: two workers, an engine, an API server with two threads, everything that
+ledgers look at.
 
-Nothing about them is realistic but what the ledgers rely on: a collective ends on no rank before the last has arrived, and
-two slices of a thread do not begin and end at the same times (the order of rows would tell which is inside).
+Nothing about them is realistic but what the ledgers rely on: a collective ends on no rank before the last has
+arrived, and two slices of a thread do not begin and end at the same times (the order of rows would tell which
+is inside).
 """
 
 from __future__ import annotations

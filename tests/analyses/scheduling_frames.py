@@ -111,8 +111,8 @@ class Event:
 def slow_states(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:  # noqa: C901, PLR0912  as plain as can be
     """Return (thread, ts, until, state, inferred), event by event, of a trace whose events are of one source.
 
-    Written from ATTRIBUTION.md's "Scheduler states" and the bounds in thread_states' docstring, with loops and lists only.
-    Throttling is not looked for. `first`, `last`: where the recording begins, and ends.
+    Written from ATTRIBUTION.md's "Scheduler states" and the bounds in thread_states' docstring, with loops
+    and lists only. Throttling is not looked for. `first`, `last`: where the recording begins, and ends.
     """
     sched = list(of.sched.iter_rows(named=True))
     wake_kinds = (
@@ -184,7 +184,9 @@ def slow_states(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:  
 
 
 def _disagree(neighbour: dict[str, object], told: object, thread: int) -> bool:
-    """Whether events of the CPU were lost between a switch and its neighbour, which `told` of some other thread."""
+    """Whether events of the CPU were lost between a switch and its neighbour, which `told` of some other
+    thread.
+    """
     marks_a_loss = neighbour["prev"] is None and neighbour["next"] is None
     return marks_a_loss or (told is not None and told != thread)
 

@@ -1,8 +1,10 @@
-"""A second, slow, obvious implementation of Ledgers 1 and 2: loops over sorted lists, written from ATTRIBUTION.md.
+"""A second, slow, obvious implementation of Ledgers 1 and 2: loops over sorted lists, written from
+ATTRIBUTION.md.
 
-It shares with tracelib the table of what a name means (that is data) and the frame of thread states (which has a second
-implementation of its own, in scheduling_frames.py). Samples tell what a thread did where no slice covers it; slices that
-outlast their siblings by milliseconds, into which tracelib looks with samples, are not followed here.
+It shares with tracelib the table of what a name means (that is data) and the frame of thread states (which
+has a second implementation of its own, in scheduling_frames.py). Samples tell what a thread did where no
+slice covers it; slices that outlast their siblings by milliseconds, into which tracelib looks with samples,
+are not followed here.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 
 COPIES = ("memcpy", "memset")
 ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
-#: A slice that may hide a wait is one from so many times the median of its name on, where no scheduler event tells.
+#: A slice that may hide a wait is one from so many times the median of its name on, where no scheduler event
+#: tells.
 MANY_TIMES, LONG_NS = 10, 1_000_000
 LONGEST_CHAIN = 4
 AWAKE = ("running", "runnable", "throttled")
@@ -66,7 +69,7 @@ def merged(spans: list[Span]) -> list[Span]:
     return out
 
 
-# ------------------------------------------------------------------------------------------------------- Ledger 1
+# --------------------------------------------------------------------------------------------------- Ledger 1
 @dataclass
 class Meeting:
     """A collective on one GPU, and the moment at which the last rank of its group arrived."""
@@ -79,7 +82,7 @@ class Meeting:
 
 
 def meetings(ops: list[Row]) -> list[Meeting]:
-    """Pair the collectives of each group: those that are open at the same time on all ranks, in their order."""
+    """Pair each group's collectives: those that are open at the same time on all ranks, in their order."""
     groups: dict[Any, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for op in sorted(ops, key=lambda op: op["ts_ns"]):
         if op["collective"]:
@@ -147,7 +150,7 @@ def _by_rank(own: dict[str, list[tuple[int, int]]], window: Window) -> list[Span
     return merged(out)
 
 
-# ------------------------------------------------------------------------------------------ what threads were doing
+# ----------------------------------------------------------------------------------- what threads were doing
 @dataclass(frozen=True)
 class Doing:
     """What a thread was at."""
@@ -248,7 +251,7 @@ def _waited_until(top: Row, ended: list[int]) -> int:
 
 
 def _on_threads(rows: list[Row]) -> Iterator[Row]:
-    """Yield host slices; the recorder's overhead, which names no thread, goes to the call in which it lies."""
+    """Yield host slices; the recorder's overhead, without a thread, goes to the call in which it lies."""
     calls = defaultdict(list)
     for row in rows:
         if row["category"] in ("runtime", "driver") and row["thread"] is not None:
@@ -314,11 +317,13 @@ def _doing(rows: list[Row], window: Window, states: list[Span], ends: dict[str, 
 
 
 def _innermost(row: Row) -> tuple[int, int, int]:
-    """Of the open slices, the one that began last; the shorter of two that began together; then the later row."""
+    """Of the open slices, the one that began last; the shorter of two that began together; then the later
+    row.
+    """
     return row["begin"], row["begin"] - row["end"], row["n"]
 
 
-# ------------------------------------------------------------------------------------------------------- Ledger 2
+# --------------------------------------------------------------------------------------------------- Ledger 2
 class Blame:
     """Who held a GPU up, moment by moment."""
 
@@ -478,7 +483,9 @@ class Blame:
         return out
 
     def _doubted(self, role: str, a: int, b: int, state: str | None) -> list[Span]:
-        """A role without any range sleeps for nobody knows whom while a thread of it is awake, or a worker works."""
+        """A role without any range sleeps for nobody knows whom while a thread of it is awake, or a worker
+        works.
+        """
         if state != "blocked":
             return [(a, b, state)]
         awake = [s for t in self.threads[role] for s in cut(self.cpu.get(t, []), a, b) if s[2] in AWAKE]

@@ -1,4 +1,6 @@
-"""The reference captures against what the server wrote down itself, and against a second, simple reading of the files."""
+"""The reference captures against what the server wrote down itself, and against a second, simple reading of
+the files.
+"""
 
 import gzip
 import json
@@ -23,7 +25,7 @@ SCHEDULED = ("starved", "healthy", "throttled")
 PERCENT = 0.01
 
 
-# ------------------------------------------------------------------------------------------------ the ledgers add up
+# ---------------------------------------------------------------------------------------- the ledgers add up
 @pytest.mark.parametrize("name", ALL)
 def test_states_add_up_to_the_window_on_each_device(run_of, name):
     results = run_of(name).results
@@ -67,7 +69,7 @@ def test_thread_states_add_up_to_the_window_of_each_thread(run_of, name):
     assert spent.unique().to_list() == [results.window.duration_ns]
 
 
-# --------------------------------------------------------------------------------------------- the server's own logs
+# ------------------------------------------------------------------------------------- the server's own logs
 def _ranges(run, name, role, rank=None):
     """Return (start, end) of the annotations of that name in the load period, on one role's threads."""
     mine = pl.lit(value=True) if rank is None else pl.col("rank") == rank
@@ -98,7 +100,9 @@ def test_tokenization_time_is_what_the_server_logged(run_of, name):
 
 @pytest.mark.parametrize("name", LOGGED)
 def test_tokenization_time_is_that_of_the_kineto_file(run_of, name):
-    """In `graph` the log gives the first request 79 ms and the file's own range 36 ms: not a matter of reading."""
+    """In `graph` the log gives the first request 79 ms and the file's own range 36 ms: not a matter of
+    reading.
+    """
     run = run_of(name)
     with gzip.open(run.folder / "api_server.pt.trace.json.gz") as file:
         events = json.load(file)["traceEvents"]
@@ -134,7 +138,7 @@ def test_time_to_first_token_was_worse_without_cores(run_of):
     assert middle("starved") / middle("healthy") == pytest.approx(1.6, abs=0.25)
 
 
-# ---------------------------------------------------------------------------------------------- every kernel, once
+# ---------------------------------------------------------------------------------------- every kernel, once
 GPU_CATEGORIES = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
@@ -173,7 +177,7 @@ def test_each_gpu_operation_of_the_nsys_export_is_there_once(run_of, name, tmp_p
     connection.close()
 
 
-# ------------------------------------------------------------------------------------------------- CPU shortage
+# ---------------------------------------------------------------------------------------------- CPU shortage
 HEAD = re.compile(r"^\S.*?\s+(?:\d+/)?(\d+)\s+\[(\d+)\]\s+(\d+)\.(\d{9}):\s+\d+\s+sched:(\w+): (.*)$")
 SWITCH = re.compile(r"prev_pid=(\d+) .*prev_state=(\S+) ==> .*next_pid=(\d+)")
 WAKE = re.compile(r"comm=.* pid=(\d+) ")
@@ -232,7 +236,8 @@ def _own_opinion(run, *, inferred):
 def test_runnable_time_of_launching_threads_by_a_second_reading_of_the_text(run_of, name):
     """tracelib takes the denser of perf and ftrace for each moment, the second reading perf alone.
 
-    Both see the same switches, a microsecond apart and with gaps of their own: so the sums are close, not equal.
+    Both see the same switches, a microsecond apart and with gaps of their own: so the sums are close, not
+    equal.
     """
     assert _own_opinion(run_of(name), inferred=False) == pytest.approx(
         _second_opinion(run_of(name)), rel=0.02
@@ -272,7 +277,7 @@ def test_healthy_shows_several_times_less_shortage_than_starved(run_of):
     assert short("starved") > 3 * short("healthy")
 
 
-# ------------------------------------------------------------------------------------------------------------ quota
+# ----------------------------------------------------------------------------------------------------- quota
 def _throttled(run):
     rows = run.results.thread_states.filter(pl.col("state") == "throttled")
     return rows.filter(pl.col("dur_ns") > 0)
@@ -313,7 +318,7 @@ def test_without_a_quota_nothing_is_throttled(run_of, name):
     assert "quota_throttling" not in [f.id for f in diagnose(run_of(name).results).findings]
 
 
-# ---------------------------------------------------------------------------------------------------------- no work
+# --------------------------------------------------------------------------------------------------- no work
 def test_no_work_is_the_time_without_a_request_in_flight(run_of):
     run = run_of("graph")
     window = run.results.window
@@ -331,7 +336,7 @@ def test_no_work_is_the_time_without_a_request_in_flight(run_of):
         assert ns == pytest.approx(free, abs=0.05 * window.duration_ns)
 
 
-# ------------------------------------------------------------------------------------------- fewer sources: abstained
+# ---------------------------------------------------------------------------------- fewer sources: abstained
 @pytest.fixture(scope="session")
 def kineto_alone(captures, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kineto")

@@ -1,4 +1,6 @@
-"""Waiting in collectives that carry no name of NCCL, in groups that are not whole, and in replicas of one server."""
+"""Waiting in collectives that carry no name of NCCL, in groups that are not whole, and in replicas of one
+server.
+"""
 
 import gzip
 import json
@@ -13,8 +15,10 @@ from tracelib.analyses.window import Window
 
 CUSTOM = {
     "vllm": "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, vllm::RankSignals)",
-    "trtllm": "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_oneshot_lamport<(x)1, float, 2, true>(P)",
-    "symmetric memory": "void c10d::symmetric_memory::multimem_one_shot_all_reduce_kernel<c10::BFloat16, 16>(x)",
+    "trtllm": "void tensorrt_llm::kernels::ar_fusion::"
+    "allreduce_fusion_kernel_oneshot_lamport<(x)1, float, 2, true>(P)",
+    "symmetric memory": "void c10d::symmetric_memory::"
+    "multimem_one_shot_all_reduce_kernel<c10::BFloat16, 16>(x)",
 }
 
 
@@ -26,7 +30,9 @@ def lined_up(
     sheet: Sheet | None = None,
     **more,
 ) -> Sheet:
-    """Return a run in which ranks from `first` on enter collective n at `starts[n]` and leave it at `ends[n]`."""
+    """Return a run in which ranks from `first` on enter collective n at `starts[n]` and leave it at
+    `ends[n]`.
+    """
     sheet = sheet or Sheet(ranks=first + len(starts[0]))
     for entered, left in zip(starts, ends, strict=True):
         for rank, start in enumerate(entered, first):
@@ -132,7 +138,7 @@ KERNELS = ("vllm_2cpus", "vllm_32cpus", "vllm_starved_stack", "vllm_healthy_stac
 
 
 def union_ns(path, inside):
-    """Return the union of a Kineto file's kernels that are no collectives, by `json` alone, cut at `inside`."""
+    """Return the union of a Kineto file's kernels but collectives, by `json` alone, cut at `inside`."""
     document = json.loads(gzip.decompress(path.read_bytes()))
     base = int(document["baseTimeNanoseconds"])
     spans = sorted(

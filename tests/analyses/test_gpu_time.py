@@ -40,7 +40,7 @@ def test_states_are_summed_with_those_that_did_not_occur():
 
 
 def test_bursts_and_starvation_in_turn_are_steps():
-    """Ten bins of 10 ms: full, full, half (neither: it joins what was before), empty, empty, 7 of 10 ms, ..."""
+    """Ten bins of 10 ms: full, full, half (neither: it joins what was before), empty, empty, 7 of 10 ms, …"""
     rows = states(
         (0, 0, 25, "compute"),
         (0, 25, 50, "idle"),

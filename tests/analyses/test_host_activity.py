@@ -16,7 +16,9 @@ HELPERS = ("pt_nccl_watchdg", "pt_nccl_heartbt", "pt_tcpstore_uv", "cuda-EvtHand
 
 
 def by_cause(name=None, what="", category="os"):
-    """The worker waits for the engine, which waits for the worker; another thread of the worker's is in a call meanwhile."""
+    """The worker waits for the engine, which waits for the worker; another thread of the worker's is in a
+    call meanwhile.
+    """
     sheet = Sheet()
     sheet.kernel(0, 1)
     sheet.doing(0, 1, 91, "shm_broadcast.dequeue")
@@ -48,7 +50,9 @@ def test_what_another_thread_of_the_worker_does_is_one():
 
 
 def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
-    """Thread 1 sleeps 0..900, runs 900..1400, and is sampled at 1000 with a period of 500: 500..900 is not its doing."""
+    """Thread 1 sleeps 0..900, runs 900..1400, and is sampled at 1000 with a period of 500: 500..900 is not
+    its doing.
+    """
     made = trace(
         [
             switch(0, 0, 1, "S", IDLE),

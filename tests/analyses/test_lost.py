@@ -1,4 +1,4 @@
-"""Ledger 2 by hand: each rule of lost GPU time on a few rows, and sums that must come out whatever the input."""
+"""Ledger 2 by hand: each rule of lost GPU time on a few rows, and sums that no input changes."""
 
 import polars as pl
 from hypothesis import given, settings

@@ -33,7 +33,9 @@ LOG = {"id": pl.String, **dict.fromkeys((*TIMES, "prompt_tokens"), pl.Int64)}
 
 
 def server(*, engines=1):
-    """Two ranks, three steps, in ms: the engine sends at 12, 66 and 77; step one reaches rank 0 at 14 and rank 1 at 20."""
+    """Two ranks, three steps, in ms: the engine sends at 12, 66 and 77; step one reaches rank 0 at 14 and
+    rank 1 at 20.
+    """
     sheet = Sheet(ranks=2)
     for rank in (0, 1):
         sheet.kernel(-2, -1, rank=rank)  # before the first step that was recorded
@@ -64,7 +66,7 @@ def asked(arrived, start, end, token, *, scheduled=None, sheet=None):
 
 
 def test_each_part_of_a_request_that_one_step_answered():
-    """Rank 0 from 20 to 50: idle to 25, computes to 40, idle to 41, waits for rank 1 to 45, transfers to 50."""
+    """Rank 0 from 20: idle to 25, computes to 40, idle to 41, waits for rank 1 to 45, transfers to 50."""
     assert asked(0, 1, 10, 60) == {
         "before_tokenize": 1,
         "tokenize": 9,
@@ -152,7 +154,8 @@ NEAR = 200_000
 @pytest.mark.parametrize("logged", [False, True])
 @pytest.mark.parametrize("name", ["starved", "healthy", "throttled"])
 def test_the_parts_are_those_that_the_server_s_own_logs_say(run_of, name, logged):
-    """The engine's log says which step gave each first token and when it was sent, the workers' when they had it and were done.
+    """The engine's log says which step gave each first token and when it was sent, the workers' when they had
+    it and were done.
 
     That each prompt was one step's, only the server knows; a column `scheduled` made of its log says so.
     """
@@ -244,7 +247,9 @@ def test_a_step_counts_once_and_where_most_of_it_lies():
 
 @pytest.mark.parametrize("cpus", [2, 8])
 def test_a_sweep_s_answers_are_as_long_as_they_were_asked_to_be(cpus):
-    """23 requests of 6 tokens each: 23 prompts and 23 * 5 decoded tokens, by the workload's options and its own log."""
+    """23 requests of 6 tokens each: 23 prompts and 23 * 5 decoded tokens, by the workload's options and its
+    own log.
+    """
     folder = ROOT / "sample_traces" / "sweep" / f"cpus_{cpus}"
     truth = json.loads((folder / "truth.json").read_text())
     length = int(re.search(r"output_tokens = (\d+)", (folder / "PROVENANCE.md").read_text())[1])

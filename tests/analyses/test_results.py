@@ -106,7 +106,9 @@ def test_a_shift_of_all_clocks_changes_nothing(seed, slices, ops, switches, shif
 @settings(max_examples=6)
 @given(**SIZES)
 def test_one_file_per_process_is_as_one_file_of_all(seed, slices, ops, switches):
-    """As torch.profiler writes them. Overhead that names no thread stays with the file of the call that it delays."""
+    """As torch.profiler writes them. Overhead that names no thread stays with the file of the call that it
+    delays.
+    """
     of = random_server(seed, slices, ops, switches)
     named = of.slices.filter(pl.col("thread").is_not_null())
     files = of.threads.select("thread", file=pl.col("pid").rank("dense").cast(pl.Int32))
@@ -139,7 +141,7 @@ def test_one_file_per_process_is_as_one_file_of_all(seed, slices, ops, switches)
 @settings(max_examples=6)
 @given(**SIZES, share=st.floats(0.1, 0.9))
 def test_a_recording_of_the_scheduler_cut_in_two_contradicts_nothing(seed, slices, ops, switches, share):
-    """Less is known around the cut; and one half may not see that a wake-up was lost, which the other shows."""
+    """Less is known around the cut; one half may miss that a wake-up was lost, which the other shows."""
     of = random_server(seed, slices, ops, switches)
     half = round(of.sched.height * share)
     late = pl.int_range(pl.len()) >= half

@@ -1,4 +1,6 @@
-"""Ledgers 1 and 2 by two implementations: tracelib's, and one of loops and lists (second_ledgers.py). To the nanosecond."""
+"""Ledgers 1 and 2 by two implementations: tracelib's, and one of loops and lists (second_ledgers.py). To the
+nanosecond.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def agree(results: Results) -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("share", [0.3, 0.65])
 def test_both_say_the_same_of_half_a_second_of_the_captures(run_of, name, share):
-    """Without their samples: the second implementation does not look with them into slices that outlast their siblings."""
+    """Without their samples: the second implementation does not look with them into slices that outlast their
+    siblings.
+    """
     at = share * run_of(name).results.window.duration_ns / 1e9
     trace = run_of(name).trace.replace(samples=schema.empty("samples"), stacks=schema.empty("stacks"))
     results = analyse(trace, window_seconds=(at, at + SECONDS))

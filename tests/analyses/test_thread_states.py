@@ -1,4 +1,6 @@
-"""Scheduler states: every rule on rows worked by hand, a second implementation, and a simulator that knows the truth."""
+"""Scheduler states: every rule on rows worked by hand, a second implementation, and a simulator that knows
+the truth.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def test_sleep_wake_wait_run() -> None:
         ],
         A,
     )
-    # The recording begins at 10: A's first event. It ran before, but for how long no event says. It ends at 99.
+    # The recording begins at 10: A's first event. It ran before, but for how long no event says. It ends at
+    # 99.
     assert got == [
         (0, 10, "unknown", None, None, False),
         (10, 20, "blocked", 0, None, False),
@@ -227,7 +230,8 @@ def test_a_loss_on_one_cpu_says_nothing_of_another() -> None:
 
 
 def test_a_loss_while_the_cpu_idled_hides_who_came() -> None:
-    # Without the mark, A's coming to the idle CPU would be bounded by its wake-up; with it, anything may have been.
+    # Without the mark, A's coming to the idle CPU would be bounded by its wake-up; with it, anything may have
+    # been.
     sched = [wakeup(5, 1, C), switch(10, 0, A, "S", IDLE), wakeup(30, 0, A), switch(50, 0, A, "S", IDLE)]
     assert [r[:3] for r in states_of(sched, A, 50)][1:] == [(10, 30, "blocked"), (30, 50, "running")]
     marked = [*sched[:3], loss(50, 0), *sched[3:]]
@@ -313,7 +317,7 @@ def test_woken_on_an_idle_cpu_but_not_sampled_it_did_not_run() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ several sources
+# ------------------------------------------------------------------------------------------- several sources
 
 
 def doubled(sched: list[tuple[object, ...]], late_ns: int) -> list[tuple[object, ...]]:
@@ -352,17 +356,18 @@ def test_nothing_is_carried_over_a_hole_between_recordings() -> None:
     ]
 
 
-# --------------------------------------------------------------------------------------------- invariants, oracle
+# ---------------------------------------------------------------------------------------- invariants, oracle
 
 
 def simulate(  # noqa: C901, PLR0915  a scheduler in one loop
     seed: int, cpus: int, threads: int, steps: int, comings_seen: float, lost: float, *, marks: bool = False
 ) -> tuple[Trace, dict[int, list[tuple[int, int, str]]], int]:
-    """Return a trace, the truth as (from, until, state) per thread, and the end, of a scheduler with one queue.
+    """Return a trace, the truth as (from, until, state) per thread, and the end, of a scheduler with one
+    queue.
 
-    `comings_seen`: share of the idle-to-thread switches that are recorded; `lost`: share of all events that are not.
-    Samples come every 2000 ns on each busy CPU; at most one event happens at a time. `marks`: before the next event of a
-    CPU whose events were lost, the recorder says so, as ftrace does.
+    `comings_seen`: share of the idle-to-thread switches that are recorded; `lost`: share of all events that
+    are not. Samples come every 2000 ns on each busy CPU; at most one event happens at a time. `marks`: before
+    the next event of a CPU whose events were lost, the recorder says so, as ftrace does.
     """
     rng = random.Random(seed)
     state = dict.fromkeys(range(threads), "blocked")
@@ -501,7 +506,9 @@ def test_what_is_rebuilt_is_never_invented(seed, cpus, threads, steps, comings_s
 
 
 def agrees(truth: list[tuple[int, int, str]], a: int, b: int, state: str) -> bool:
-    """Whether the thread was in `state` all of [a, b), by the simulator's own book; the last nanosecond is the edge's."""
+    """Whether the thread was in `state` all of [a, b), by the simulator's own book; the last nanosecond is
+    the edge's.
+    """
     return state == "unknown" or all(s == state for x, y, s in truth if max(x, a) < min(y, b))
 
 
@@ -536,7 +543,7 @@ def test_rows_cover_the_window(seed, cpus, threads, steps, lost) -> None:
         assert (own["dur_ns"] > 0).all()
 
 
-# -------------------------------------------------------------------------------------------------- the captures
+# ---------------------------------------------------------------------------------------------- the captures
 
 
 @pytest.mark.corpus

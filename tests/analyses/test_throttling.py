@@ -1,4 +1,6 @@
-"""CPU quotas: gaps on a period grid are throttling, others are not; the throttled capture against its cgroup's counters."""
+"""CPU quotas: gaps on a period grid are throttling, others are not; the throttled capture against its
+cgroup's counters.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ def run_until_the_quota_is_spent(comes: list[int], spent: list[int]) -> list[tup
 
 
 def stops(states: pl.DataFrame) -> pl.DataFrame:
-    """Return the stretches in which a quota kept any thread off: ts_ns, dur_ns, threads, thread_ns (theirs together).
+    """Return the stretches in which a quota kept any thread off: ts_ns, dur_ns, threads, thread_ns (theirs
+    together).
 
-    The kernel's `throttled_usec` is another figure: it adds up CPUs (run queues), and counts one that has nothing else
-    to run only once.
+    The kernel's `throttled_usec` is another figure: it adds up CPUs (run queues), and counts one that has
+    nothing else to run only once.
     """
     off = states.filter(pl.col("state") == "throttled").sort("ts_ns")
     end = pl.col("ts_ns") + pl.col("dur_ns")
@@ -89,7 +92,9 @@ def test_another_period() -> None:
 
 
 def test_a_coming_that_was_not_recorded_is_put_on_the_grid() -> None:
-    """The thread is seen 1 ms after its period began; the samples bound its coming, the grid of the others gives it."""
+    """The thread is seen 1 ms after its period began; the samples bound its coming, the grid of the others
+    gives it.
+    """
     period, us = 2 * MS, 1_000
     sched = [wakeup(0, 1, B), switch(1, 2, B, "S", IDLE)]
     samples = [(0, B)]
@@ -101,7 +106,8 @@ def test_a_coming_that_was_not_recorded_is_put_on_the_grid() -> None:
     samples.append((600 * MS, B))
     states = thread_states(trace(sched, samples, period=period), window(0, 500 * MS))
     kept_off = [(r[0], r[1]) for r in rows(states, A) if r[2] == "throttled"]
-    # The grid is put where the earliest of them was seen, 500 us into its period: later than the truth, never before it.
+    # The grid is put where the earliest of them was seen, 500 us into its period: later than the truth, never
+    # before it.
     assert kept_off == [
         (140 * MS, 200 * MS + 500 * us),
         (241 * MS, 300 * MS + 500 * us),
@@ -128,9 +134,9 @@ def test_cpu_stat_of_both_cgroup_versions() -> None:
 def test_the_throttled_capture_against_its_cgroup(captures) -> None:
     """`cpu.max 200000 100000`: what the trace must show, and what `cpu.stat` says of the same cgroup.
 
-    The counters cover the server's whole life (27 s), the trace its loaded 2 s, so only rates compare: the share of
-    periods in which it was throttled. `throttled_usec` adds up run queues, also of threads that no trace names: it is an
-    upper bound per period of what the threads' states show, not their sum.
+    The counters cover the server's whole life (27 s), the trace its loaded 2 s, so only rates compare: the
+    share of periods in which it was throttled. `throttled_usec` adds up run queues, also of threads that no
+    trace names: it is an upper bound per period of what the threads' states show, not their sum.
     """
     folder = captures / "throttled"
     of = load(folder)

@@ -1,4 +1,4 @@
-"""Waits are followed upstream, as far as anything was recorded there; and until when a slice may have waited."""
+"""Waits are followed upstream, as far as anything was recorded; until when a slice may have waited."""
 
 import polars as pl
 import pytest

@@ -30,8 +30,8 @@ UTILISATION_STEPS = pl.Schema(
 BINS = 100
 #: No bin is shorter than this: gaps between single kernels are not a staircase.
 SHORTEST_NS = 10_000_000
-#: Share of useful time in a burst's bin, and of time that is not lost in a starved one's; what lies between is
-#: neither, and joins the stretch before it.
+#: Share of useful time in a burst's bin, and of time that is not lost in a starved one's; what lies between
+#: is neither, and joins the stretch before it.
 BURST, STARVED = 0.6, 0.2
 
 

@@ -220,7 +220,7 @@ def computed(
 ) -> dict[str, pl.DataFrame]:
     """Return what each function makes, called with those inputs and other frames that its parameters name.
 
-    As many as have all that they take are computed at once; those that no other takes come last, so that they add
+    All that have what they take are computed at once; those that no other takes come last, so that they add
     nothing to the memory that the largest need.
     """
     takes = {name: inspect.signature(make).parameters.keys() for name, make in makes.items()}

@@ -76,14 +76,14 @@ class Option:
             raise BadParameter(self.name, value, [KINDS[self.kind]])
         return value
 
-    def is_silent(self, value: Any) -> bool:
-        """Return whether `value` says nothing: an empty text or collection, or a number of 0."""
+    def is_empty(self, value: Any) -> bool:
+        """Return whether `value` stands for "not given": an empty text or collection, or a number of 0."""
         return self.kind is not bool and not value
 
 
 @dataclass(frozen=True)
 class Options:
-    """The parameters of one run; "" and empty collections stand for "not said"."""
+    """The parameters of one run; "" and empty collections stand for "not given"."""
 
     traces: Annotated[
         list[str],
@@ -280,7 +280,7 @@ class Options:
         return {
             name: value
             for name, value in values.items()
-            if name not in ("title", "ticket") and not OPTIONS[name].is_silent(value)
+            if name not in ("title", "ticket") and not OPTIONS[name].is_empty(value)
         }
 
 
@@ -311,7 +311,7 @@ def compared(values: Mapping[str, Any]) -> dict[str, Options]:
     Raises
     ------
     BadParameter
-        A request log or its offset is given for a run that there is not.
+        A request log or its offset is given for a run that does not exist.
 
     """
     runs, logs, offsets = (values.get(name) or {} for name in ("runs", "requests", "requests_offsets"))

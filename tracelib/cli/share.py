@@ -90,7 +90,7 @@ def _export(flags: argparse.Namespace) -> int:
     window = seconds(options.window)
     if window and flags.to == "archive":
         raise BadParameter(
-            "--window", options.window, ["nothing with --to archive: it holds the files as they are"]
+            "--window", options.window, ["no window with --to archive, which holds the files as they are"]
         )
     name = name_of(options.traces[:1])
     target = flags.output or Path(name + FORMATS[flags.to])

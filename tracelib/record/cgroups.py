@@ -61,7 +61,7 @@ def cpu_group(pid: int, proc: Path = PROC) -> CpuGroup | None:
 
 
 def pressure_us(proc: Path = PROC) -> int | None:
-    """Return for how long somebody waited for a CPU so far, in us: on this machine, or in this container.
+    """Return for how long some thread waited for a CPU so far, in us: on this machine, or in this container.
 
     The top of the mounted cgroup v2 hierarchy is the whole machine on a host and the container in a
     container, while /proc/pressure/cpu, the second choice, is the host's everywhere. None where the kernel

@@ -44,7 +44,7 @@ def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage:
     Raises
     ------
     BadParameter
-        One of `pids` is no process.
+        One of `pids` is not a process.
 
     """
     chosen = None if pids is None else descendants(existing(pids))
@@ -214,8 +214,8 @@ class Measured:
 
     `cpus`: CPUs that the threads may use; `quota_cpus`: their cgroup's limit. `running`, `waiting`: threads
     on a CPU and ready without one, on average; together they are the run queue's mean length. `pressure`
-    (0..1) comes from `pressure_from`: `psi` (share of time in which somebody waited), `schedstat` or
-    `threads` (waiting / wanted). `None` wherever the machine does not tell.
+    (0..1) comes from `pressure_from`: `psi` (share of time in which some thread waited), `schedstat` or
+    `threads` (waiting / wanted). `None` where the machine does not say.
     """
 
     seconds: float

@@ -236,7 +236,7 @@ class Keeper:
         try:
             note = action()
         except (OSError, subprocess.SubprocessError) as error:
-            if self.states.get(name) != "failed":  # the first reason is the one to tell
+            if self.states.get(name) != "failed":  # the first reason is the one that helps
                 self.states[name], self.notes[name] = "failed", str(error)
         else:
             if then and self.states.get(name) != "failed":
@@ -275,7 +275,7 @@ def clear(folder: Path) -> None:
 
 
 def say(text: str) -> None:
-    """Tell whoever watches; if nobody does any more, the recording must be saved all the same."""
+    """Tell whoever watches; if nobody does any more, the recording must still be saved."""
     try:
         sys.stderr.write(f"tracelib: {text}\n")
         sys.stderr.flush()

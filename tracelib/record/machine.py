@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelib.record.cgroups import CpuGroup
 
 MISSING = "not installed"
-#: Private mounts that end with the process: for tracefs where nobody mounted it.
+#: Private mounts that end with the process: for tracefs where it is not mounted.
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 MOUNT = ("mount", "-t", "tracefs", "nodev", "/sys/kernel/tracing")
 CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -42,7 +42,7 @@ class Machine:
     clock_source: str
     pressure: bool
     available_kb: int
-    mounts_tracefs: bool  # nobody mounted it, and we may, for ourselves alone
+    mounts_tracefs: bool  # it is not mounted, and we may mount it, for ourselves alone
 
     @property
     def prefix(self) -> list[str]:
@@ -107,7 +107,7 @@ def _can_mount() -> bool:
 
 
 def _version(program: str) -> str | None:
-    """Return the first line in which a program tells its version, None where it is not installed."""
+    """Return the first line of what `--version` prints; None where the program is not installed."""
     path = shutil.which(program)
     if path is None:
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: What can be left out by name (`--without`).
 STEPS = ("perf", "ftrace", "gpu", "profiler")
-#: perf ends by itself this long after the planned end, should nobody stop it.
+#: perf ends by itself this long after the planned end, in case nobody stops it.
 BACKSTOP_S = 60
 
 
@@ -152,7 +152,7 @@ def lines(made: Plan) -> Iterator[str]:
 
 
 def _impossible(here: Machine, chosen: Recipe, server: str) -> dict[str, str]:
-    """Return what cannot be recorded here, and why; perf tells by itself."""
+    """Return what cannot be recorded here, and why; perf is tried instead."""
     reasons = {}
     if not (here.mounts_tracefs or here.tracefs_writable):
         closed = f"{here.tracefs} is not writable by this user (needs root)"

@@ -28,7 +28,7 @@ class Thread:
 
     `wait_ns` is the kernel's run delay: the time in which it was on a run queue and not on a CPU. The time
     for which a quota stopped it is part of that, but a wait is counted only when it ends. `start` (clock
-    ticks since boot) tells two threads of one id apart. `yields` counts how often it gave its CPU away of
+    ticks since boot) tells two threads of one id apart. `yields` counts how often it gave up its CPU by
     itself (to sleep, mostly); it is read of threads that are runnable at this moment, and None for the
     others.
     """
@@ -71,7 +71,7 @@ def existing(pids: Iterable[int], proc: Path = PROC) -> list[int]:
     Raises
     ------
     BadParameter
-        One of them is no process, or has ended.
+        One of them is not a running process.
 
     """
     ids = list(pids)
@@ -188,7 +188,7 @@ def child(command: Sequence[str], *, death: signal.Signals, **popen: Any) -> sub
 
 
 def mark(pid: int) -> dict[str, int]:
-    """Return what tells this process from a later one of the same id: its id and when it began."""
+    """Return what distinguishes this process from a later one of the same id: its id and when it began."""
     return {"pid": pid, "start": start_time(pid) or 0}
 
 

@@ -9,7 +9,7 @@ from tracelib.rules import CAUSES, load_rules
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
-        ("[[slice]]\nname = '('\ncause = 'ipc'", BadTrace, "no valid regular expression"),
+        ("[[slice]]\nname = '('\ncause = 'ipc'", BadTrace, "not a valid regular expression"),
         ("[[slice]]\nname = 'x'\ncause = 'tokenisation'", BadParameter, "Did you mean 'tokenization'"),
         ("[[slice]]\nname = 'x'\ncuase = 'ipc'", BadParameter, "Did you mean 'cause'"),
         ("[[slice]]\nname = 'x'\nweak = 'yes'", BadParameter, "bool"),
@@ -18,7 +18,7 @@ from tracelib.rules import CAUSES, load_rules
         ("[[slice]]\ncause = 'ipc'", BadParameter, "name"),
         ("[[stack]]\ncause = 'ipc'", BadParameter, "symbol or library"),
         ("[[slices]]\nname = 'x'", BadParameter, "Did you mean 'slice'"),
-        ("[[slice", BadTrace, "no valid TOML"),
+        ("[[slice", BadTrace, "not valid TOML"),
     ],
 )
 def test_mistakes_in_a_users_rules(tmp_path, text: str, error: type[Exception], says: str) -> None:

@@ -16,27 +16,14 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from tracelib import words
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.schema import SLICE_CATEGORY
 
-#: Ledger 2's causes that a slice or a sample can have, then the two that only a sample can have.
-CAUSES = (
-    "tokenization",
-    "kernel_launch",
-    "ipc",
-    "scheduling",
-    "sync",
-    "gc",
-    "gil",
-    "imbalance",
-    "profiler",
-    "no_work",
-    "unattributed",
-    "spin",
-    "other",
-)
+#: What a rule can name as the cause: all but the name that charts give to waits.
+CAUSES = tuple(cause for cause in words.CAUSES if cause != "ipc_wait")
 #: Whose work a slice can wait for.
-AWAITED = ("upstream", "api_server", "engine", "worker")
+AWAITED = ("upstream", *words.SERVER)
 DIRECTIONS = ("dequeue", "enqueue", "send", "recv")
 TIERS = ("named", "library", "fallback")
 
@@ -134,7 +121,7 @@ def load_rules(extra_path: Path | str | None = None) -> Rules:
     Raises
     ------
     BadTrace
-        The file cannot be read, is no TOML, or holds a pattern that is no regular expression.
+        The file cannot be read, is not TOML, or holds a pattern that is not a regular expression.
     BadParameter
         A key or a value is unknown; the message lists those that are allowed.
 
@@ -167,7 +154,7 @@ def _parsed(text: str, path: Path) -> Rules:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadTrace(path, "rules", "", f"no valid TOML: {error}") from error
+        raise BadTrace(path, "rules", "", f"not valid TOML: {error}") from error
     for key in tables:
         if key not in _TABLES:
             raise BadParameter(f"{path}: table", key, _TABLES)
@@ -211,7 +198,7 @@ def _check_pattern(pattern: object, where: str) -> None:
     try:
         pl.Series([""]).str.contains(str(pattern))
     except pl.exceptions.ComputeError as error:
-        raise BadTrace(Path(where), "rules", "", "no valid regular expression", str(pattern)) from error
+        raise BadTrace(Path(where), "rules", "", "not a valid regular expression", str(pattern)) from error
 
 
 def _check_groups(pattern: str, where: str) -> None:

@@ -39,7 +39,7 @@ COLLECTIVES = pl.Schema(
 
 #: Events that must overlap for an order to be believed; the rest stay unmatched one by one.
 BELIEVABLE = 0.9
-#: Point-to-point transfers pair two ranks by peer, which no trace records reliably: they are no barrier of
+#: Point-to-point transfers pair two ranks by peer, which no trace records reliably: they are not a barrier of
 #: the group.
 PEER_TO_PEER = ("send", "recv", "send_recv")
 

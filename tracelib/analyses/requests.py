@@ -99,8 +99,8 @@ def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
     Raises
     ------
     BadTrace
-        The file cannot be opened, a line is no JSON, a column is missing, or its times are not in that order;
-        the message names the line.
+        The file cannot be opened, a line is not JSON, a column is missing, or its times are not in that
+        order; the message names the line.
 
     """
     rows: list[dict[str, object]] = []

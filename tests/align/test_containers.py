@@ -11,8 +11,6 @@ import pytest
 from tests.align.clocks import read
 from tracelib.align import align
 from tracelib.align.containers import user_map
-from tracelib.errors import BadTrace
-from tracelib.pid_map import read_pid_map
 from tracelib.sources.discovery import discover
 
 KINETO = ("api_server", "engine_core", "worker_TP0", "worker_TP1")
@@ -137,32 +135,3 @@ def test_which_files_a_map_is_for():
     assert user_map("worker_TP1.json", "torch_profiler", pids) == {1: 200}
     assert user_map("perf.txt", "perf", pids) == {}  # the host's own recorder
     assert user_map("perf.txt", "perf", {"perf*": {1: 5}}) == {1: 5}
-
-
-def test_a_map_is_read_as_people_and_the_kernel_write_it(tmp_path):
-    path = tmp_path / "map"
-    path.write_text(
-        "# of the pod\n1 4155\n\n7   4160  # its tokenizer\nworker_TP1* 1 4290\n"
-        "/proc/4301/task/4302/status:NSpid:\t4302\t12\t3\n/proc/88/task/88/status:NSpid:\t88\n"
-        "NSpid:\t90\t90\n"
-    )
-    assert read_pid_map(path) == {"*": {1: 4155, 7: 4160, 3: 4302, 90: 90}, "worker_TP1*": {1: 4290}}
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("1", "not an entry"),
-        ("a b", "not an entry"),
-        ("1 2 3 4", "not an entry"),
-        ("NSpid: x", "not an entry"),
-        ("1 5", "according to another line"),
-    ],
-)
-def test_a_line_that_is_no_entry_is_told_by_number(tmp_path, line, told):
-    path = tmp_path / "map"
-    path.write_text(f"1 4\n{line}\n")
-    with pytest.raises(BadTrace, match=rf"line 2.*{told}"):
-        read_pid_map(path)
-    with pytest.raises(BadTrace, match="No such file"):
-        read_pid_map(tmp_path / "absent")

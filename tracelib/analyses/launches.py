@@ -13,7 +13,7 @@ Nsight Systems' report cuda_kern_exec_sum (Queue only where positive; Total); ns
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
+#: What joins a launch call and its operation.
+KEY = ["source", "pid", "correlation"]
+_OF_OPERATION = ["gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective"]
+
 LAUNCHES = pl.Schema(
     {
-        **{
-            name: GPU_OPS[name]
-            for name in ("gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective")
-        },
+        **{name: GPU_OPS[name] for name in _OF_OPERATION},
         "call_thread": pl.Int32(),
         "call_ts_ns": pl.Int64(),
         "call_dur_ns": pl.Int64(),
@@ -58,58 +59,56 @@ LAUNCH_DELAYS = pl.Schema(
 )
 
 _BEGIN, _START = pl.col("call_ts_ns"), pl.col("ts_ns")
-_BACK = _BEGIN + pl.col("call_dur_ns")
-_ALL, _KERNELS = pl.lit(value=True), pl.col("kind").is_in(["kernel", "graph"])
-_QUEUE = pl.when(_BACK < _START).then(_START - _BACK)
-#: Name, whose, meaning, the value in ns (null = the definition leaves the operation out), which operations,
-#: threshold in ns.
-DEFINITIONS: tuple[tuple[str, str, str, pl.Expr, pl.Expr, int | None], ...] = (
-    ("launch_to_start", "tracelib", "call's begin to operation's start", _START - _BEGIN, _ALL, None),
-    (
+_RETURN, _END = _BEGIN + pl.col("call_dur_ns"), _START + pl.col("dur_ns")
+_QUEUED = pl.when(_RETURN < _START).then(_START - _RETURN)
+_KERNELS = pl.col("kind").is_in(["kernel", "graph"])
+
+
+class Definition(NamedTuple):
+    """How a tool defines the delay of a launch."""
+
+    name: str
+    by: str
+    meaning: str
+    value: pl.Expr  # in ns; null = the definition leaves the operation out
+    operations: pl.Expr = pl.lit(value=True)
+    threshold_ns: int | None = None
+
+
+_NSYS = "nsys cuda_kern_exec_sum"
+DEFINITIONS = (
+    Definition("launch_to_start", "tracelib", "call's begin to operation's start", _START - _BEGIN),
+    Definition(
         "return_to_start",
         "tracelib",
         "call's return to operation's start, negative values kept",
-        _START - _BACK,
-        _ALL,
-        None,
+        _START - _RETURN,
     ),
-    ("t_l", "SKIP", "call's begin to kernel's start; the sum is TKLQT", _START - _BEGIN, _KERNELS, None),
-    (
+    Definition("t_l", "SKIP", "call's begin to kernel's start; the sum is TKLQT", _START - _BEGIN, _KERNELS),
+    Definition(
         "launch_delay",
         "HTA",
         "call's return to operation's start, negative values as 0",
-        (_START - _BACK).clip(lower_bound=0),
-        _ALL,
-        100_000,
+        (_START - _RETURN).clip(lower_bound=0),
+        threshold_ns=100_000,
     ),
-    (
-        "Queue",
-        "nsys cuda_kern_exec_sum",
-        "call's return to kernel's start, where positive",
-        _QUEUE,
-        _KERNELS,
-        None,
-    ),
-    (
+    Definition("Queue", _NSYS, "call's return to kernel's start, where positive", _QUEUED, _KERNELS),
+    Definition(
         "Total",
-        "nsys cuda_kern_exec_sum",
+        _NSYS,
         "call's begin to the later of its return and the kernel's end",
-        pl.max_horizontal(_BACK, _START + pl.col("dur_ns")) - _BEGIN,
+        pl.max_horizontal(_RETURN, _END) - _BEGIN,
         _KERNELS,
-        None,
     ),
-    (
+    Definition(
         "starvation",
         "nsys-ai cpu_gpu_pipeline",
         "call's return to kernel's start, where positive",
-        _QUEUE,
+        _QUEUED,
         _KERNELS,
-        1_000_000,
+        threshold_ns=1_000_000,
     ),
 )
-
-#: What joins a launch call and its operation.
-KEY = ["source", "pid", "correlation"]
 
 
 def launches(trace: Trace, window: Window) -> pl.DataFrame:
@@ -122,12 +121,7 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
     (Boolean): the GPU was idle when the call began. Sorted by `gpu`, `ts_ns`, `stream`.
     """
     starts = pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left")
-    ops = (
-        trace.gpu_ops.lazy()
-        .filter(starts)
-        .select(*KEY, "gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective")
-        .collect()
-    )
+    ops = trace.gpu_ops.lazy().filter(starts).select(*KEY, *_OF_OPERATION).collect()
     calls = _calls(trace)
     joined = ops.join(calls, on=KEY, how="left", maintain_order="left")
     if joined.height > ops.height:  # several calls have one id
@@ -191,23 +185,21 @@ def launch_delays(launches: pl.DataFrame) -> pl.DataFrame:
     `above_threshold` (Int64: how many are).
     """
     launched = launches.filter(_BEGIN.is_not_null())
-    rows = [
-        launched.filter(whose)
-        .select(value=value)
-        .drop_nulls()
-        .select(
-            name=pl.lit(name),
-            by=pl.lit(by),
-            meaning=pl.lit(meaning),
-            operations=pl.len(),
-            sum_ns=pl.when(pl.len() > 0).then(pl.col("value").sum()),
-            **{
-                f"{q}_ns": pl.col("value").quantile(share, "nearest")
-                for q, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
-            },
-            threshold_ns=pl.lit(threshold, pl.Int64),
-            above_threshold=None if threshold is None else (pl.col("value") > threshold).sum(),
-        )
-        for name, by, meaning, value, whose, threshold in DEFINITIONS
-    ]
-    return pl.concat([row.select(pl.col(c).cast(t) for c, t in LAUNCH_DELAYS.items()) for row in rows])
+    return pl.concat([_delay(launched, definition) for definition in DEFINITIONS])
+
+
+def _delay(launched: pl.DataFrame, definition: Definition) -> pl.DataFrame:
+    value, threshold = pl.col("value"), definition.threshold_ns
+    quantiles = {"p50_ns": 0.5, "p95_ns": 0.95, "max_ns": 1.0}
+    values = launched.filter(definition.operations).select(value=definition.value).drop_nulls()
+    row = values.select(
+        name=pl.lit(definition.name),
+        by=pl.lit(definition.by),
+        meaning=pl.lit(definition.meaning),
+        operations=pl.len(),
+        sum_ns=pl.when(pl.len() > 0).then(value.sum()),
+        **{name: value.quantile(share, "nearest") for name, share in quantiles.items()},
+        threshold_ns=pl.lit(threshold, pl.Int64),
+        above_threshold=None if threshold is None else (value > threshold).sum(),
+    )
+    return row.select(pl.col(name).cast(dtype) for name, dtype in LAUNCH_DELAYS.items())

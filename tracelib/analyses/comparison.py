@@ -112,9 +112,7 @@ def _steps(results: Results) -> list[dict[str, object]]:
 def _tokens(results: Results) -> list[dict[str, object]]:
     steps = results.step_tokens.sort("rank", "thread", nulls_last=True)
     own = steps.join(steps.head(1).select("thread"), on="thread", maintain_order="left")
-    if (
-        own.is_empty() or own["decode"].null_count()
-    ):  # one step that does not tell, and the sum would be too low
+    if own.is_empty() or own["decode"].null_count():  # with a step that does not tell, the sum is too low
         return _logged_tokens(results)
     middles = own["ts_ns"] + own["dur_ns"] // 2
     return [

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 RECORD_GPU = "torch.profiler with CPU and CUDA activities on every worker, or nsys profile -t cuda,nvtx"
+#: Frames whose rows have a time.
+TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
+FIX = "give its clock (--ftrace-clock mono, run.toml) or its offset to wall time (--offset FILE=NS)"
+#: Frames of which a message says how many rows there are.
+_COUNTED = ("slices", "gpu_ops", "samples", "sched")
 
 
 @dataclass(frozen=True)
@@ -116,14 +121,6 @@ def _recorded(trace: Trace) -> list[str]:
         for name, frame in trace.frames().items()
         if frame.height and name in _COUNTED
     ]
-
-
-_COUNTED = ("slices", "gpu_ops", "samples", "sched")
-
-
-#: Frames whose rows have a time.
-TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
-FIX = "give its clock (--ftrace-clock mono, run.toml) or its offset to wall time (--offset FILE=NS)"
 
 
 def on_one_clock(trace: Trace) -> Trace:

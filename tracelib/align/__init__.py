@@ -104,7 +104,7 @@ def align(
 def _on_hosts(
     traces: list[Trace], tied: Timeline, user_ids: Mapping[int, Mapping[int, int]]
 ) -> tuple[list[Trace], Hosts, list[Remark]]:
-    """Return the traces with the ids of their hosts, as far as activity proves them, and who shares a host."""
+    """Return the traces with the ids of their hosts, as far as activity proves them, and who shares one."""
     apart = [tie.method == "untied" for tie in tied.ties]
     hosts = group_hosts(traces, apart, tied.off_share)
     ids, container_remarks = ids_on_hosts(traces, tied.ties, hosts.group, user_ids)

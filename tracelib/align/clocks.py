@@ -85,11 +85,7 @@ def source_row(trace: Trace) -> dict[str, Any]:
 def with_ftrace_clock(traces: Sequence[Trace], clock: str | None) -> list[Trace]:
     """Return the traces with the clock of ftrace files set to what the user says (`trace_clock`'s own names).
 
-    Raises
-    ------
-    BadParameter
-        The kernel has no trace clock of that name.
-
+    Raises BadParameter if the kernel has no trace clock of that name.
     """
     if clock is None:
         return list(traces)

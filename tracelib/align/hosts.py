@@ -213,11 +213,8 @@ def _agreement(own: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[flo
 def bare_name(name: str | None) -> str | None:
     """Return the name without what a recorder wrapped round it, None if nothing is left.
 
-    Examples
-    --------
     >>> bare_name("thread 767 (python3)"), bare_name("tokenizer"), bare_name("thread 12")
     ('python3', 'tokenizer', None)
-
     """
     if name is None:
         return None

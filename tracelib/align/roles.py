@@ -66,13 +66,8 @@ def assign_roles(trace: Trace, roles: Mapping[str, str] | None = None) -> Trace:
     """Return the trace with `threads.role`, `threads.rank` and `gpus.rank` filled in.
 
     `roles` maps a glob or regular expression on a thread's name, its process's name or its process id to a
-    role, or to "worker:3" for the worker of rank 3; it goes before every rule.
-
-    Raises
-    ------
-    BadParameter
-        A role is none of :data:`tracelib.words.ROLES`, or a pattern is not a regular expression.
-
+    role, or to "worker:3" for the worker of rank 3; it goes before every rule. Raises BadParameter if a role
+    is none of :data:`tracelib.words.ROLES`, or a pattern is not a regular expression.
     """
     user_roles = {pattern: _role_and_rank(pattern, value) for pattern, value in (roles or {}).items()}
     ranks = _recorded_ranks(trace)

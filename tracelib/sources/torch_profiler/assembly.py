@@ -59,12 +59,7 @@ class Assembly:
     """Makes the frames of one file from parts of its events (:data:`events.SPANS` and :data:`events.GPU`).
 
     `slices` and `gpu_ops` take one part each, every part once; `others` comes after the last of them.
-
-    Raises
-    ------
-    BadTrace
-        Not one event of the file can be read.
-
+    Raises BadTrace if not one event of the file can be read.
     """
 
     def __init__(

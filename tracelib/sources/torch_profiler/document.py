@@ -232,11 +232,7 @@ def merge_notes(*, several: bool, shared: int, repeated: int) -> list[str]:
 def base_ns(path: Path) -> int:
     """Return `baseTimeNanoseconds` of the file, 0 if it has none: its times then are what they say.
 
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-
+    Raises OSError if the file cannot be read.
     """
     rest = b""
     with open_stream(path) as stream:

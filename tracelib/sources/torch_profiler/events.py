@@ -24,56 +24,27 @@ if TYPE_CHECKING:
     from tracelib.sources.torch_profiler.plain import Event
 
 
+INTEGER, TEXT, LABEL = pl.Int64(), pl.String(), pl.Categorical()
 #: One row per interval or instant of the host.
 SPANS = pl.Schema(
-    {
-        "category": SLICE_CATEGORY,
-        "name": pl.Categorical(),
-        "pid": pl.Int64(),
-        "tid": pl.Int64(),
-        "ts": pl.Int64(),
-        "dur": pl.Int64(),
-        "correlation": pl.Int64(),
-    }
+    {"category": SLICE_CATEGORY, "name": LABEL}
+    | dict.fromkeys(("pid", "tid", "ts", "dur", "correlation"), INTEGER)
 )
-
 #: One row per piece of work of a GPU; `pid` is what the event says, a device's number as a rule.
 GPU = pl.Schema(
-    {
-        "kind": GPU_OP_KIND,
-        "name": pl.Categorical(),
-        "pid": pl.Int64(),
-        "device": pl.Int64(),
-        "stream": pl.Int64(),
-        "ts": pl.Int64(),
-        "dur": pl.Int64(),
-        "correlation": pl.Int64(),
-        "graph": pl.Int64(),
-        "bytes": pl.Int64(),
-        "collective": pl.Categorical(),
-        "group": pl.Categorical(),
-        "group_size": pl.Int64(),
-        "sequence": pl.Int64(),
-        "elements": pl.Int64(),
-    }
+    {"kind": GPU_OP_KIND, "name": LABEL}
+    | dict.fromkeys(("pid", "device", "stream", "ts", "dur", "correlation", "graph", "bytes"), INTEGER)
+    | dict.fromkeys(("collective", "group"), LABEL)
+    | dict.fromkeys(("group_size", "sequence", "elements"), INTEGER)
 )
-
 #: One row per begin or end of an interval; `key` tells which ends belong to which begins.
 MARKS = pl.Schema(
-    {
-        "ph": pl.String(),
-        "category": pl.String(),
-        "name": pl.String(),
-        "pid": pl.Int64(),
-        "tid": pl.Int64(),
-        "ts": pl.Int64(),
-        "key": pl.String(),
-    }
+    dict.fromkeys(("ph", "category", "name"), TEXT)
+    | dict.fromkeys(("pid", "tid", "ts"), INTEGER)
+    | {"key": TEXT}
 )
-
 #: One row per reading of a counter.
-COUNTERS = pl.Schema({"name": pl.String(), "pid": pl.Int64(), "ts": pl.Int64(), "value": pl.Float64()})
-
+COUNTERS = pl.Schema({"name": TEXT, "pid": INTEGER, "ts": INTEGER, "value": pl.Float64()})
 #: Frames without rows: made once, because making them takes longer than many a piece of text takes to read.
 NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS = (
     pl.DataFrame(schema=schema) for schema in (SPANS, GPU, MARKS, COUNTERS)

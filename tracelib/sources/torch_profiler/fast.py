@@ -300,12 +300,8 @@ def _slow(text: bytes) -> Batch:
 def fast_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     """Return the events of `chunk`, and the text after the list's end if it ends in there.
 
-    Raises
-    ------
-    Refused
-        The chunk is not a list of whole events, has more than small faults, has few ordinary events, or
-        there is no compiled pass.
-
+    Raises Refused if the chunk is not a list of whole events, has more than small faults, has few ordinary
+    events, or there is no compiled pass.
     """
     scan = Scan(chunk)
     batch = _ordinary(scan)

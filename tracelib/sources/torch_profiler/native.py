@@ -221,12 +221,8 @@ def _check_utf8(data: bytearray) -> None:
 def scanned(chunk: Chunk) -> Scanned:
     """Return the events of `chunk`.
 
-    Raises
-    ------
-    Refused
-        It is not a sequence of whole events in UTF-8, has more than small faults, or there is no compiled
-        pass.
-
+    Raises Refused if it is not a sequence of whole events in UTF-8, has more than small faults, or there is
+    no compiled pass.
     """
     scan = _scan()
     if scan is None:

@@ -145,11 +145,7 @@ def _open(path: Path) -> Stream:
 def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Contents:
     """Return all that the file at `path` holds; `take` gets each batch, and may move its rows elsewhere.
 
-    Raises
-    ------
-    BadTrace
-        It cannot be opened, or has no list of events.
-
+    Raises BadTrace if it cannot be opened, or has no list of events.
     """
     keep_freed_memory()
     with _open(path) as stream:

@@ -17,9 +17,9 @@ from tracelib.sources.ftrace.containers import in_page, open_text
 from tracelib.sources.ftrace.events import SILENT
 from tracelib.sources.ftrace.heads import Heads
 from tracelib.sources.ftrace.reader import collect
-from tracelib.sources.nsys.database import SQLITE, open_database
-from tracelib.sources.perf.binary import BINARY
-from tracelib.sources.perf.json_export import is_json
+from tracelib.sources.nsys.database import open_database
+from tracelib.sources.nsys.tables import SQLITE
+from tracelib.sources.perf import BINARY, is_json
 from tracelib.sources.perf.scan import scanned
 from tracelib.sources.torch_profiler.fast import fast_batch
 from tracelib.sources.torch_profiler.native import Refused

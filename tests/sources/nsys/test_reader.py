@@ -6,7 +6,7 @@ import pytest
 
 from tracelib.errors import BadTrace
 from tracelib.sources.nsys import read, sniff
-from tracelib.sources.nsys.database import SQLITE
+from tracelib.sources.nsys.tables import SQLITE
 
 
 def test_an_export_is_recognised_by_its_enumerations_too():

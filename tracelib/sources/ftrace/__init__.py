@@ -6,6 +6,7 @@ README.md in this folder says what the format holds, how to record it, and what 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from tracelib.sources.format import Format, InPerfetto
 from tracelib.sources.ftrace.containers import (
@@ -17,7 +18,11 @@ from tracelib.sources.ftrace.containers import (
 )
 from tracelib.sources.ftrace.graph import BEFORE_CALL
 from tracelib.sources.ftrace.heads import HEAD, LATENCY
-from tracelib.sources.ftrace.reader import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelib.trace import Trace
 
 #: What systrace's pages have in their first part, where the data may not be yet.
 PAGE_MARKS = (
@@ -48,6 +53,13 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
         return False
     text = head[:LOOKED_AT].decode(errors="replace").replace("\r\n", "\n")
     return any(pattern.search(text) for pattern in (HEADERS, EVENT, GRAPH))
+
+
+def read(path: Path) -> Trace:
+    """Return the trace in the file at `path`: see :func:`tracelib.sources.ftrace.reader.read`."""
+    from tracelib.sources.ftrace.reader import read as read_text
+
+    return read_text(path)
 
 
 FORMAT = Format(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head as first_bytes
 from tracelib.sources.format import Format
-from tracelib.sources.nsys.database import SQLITE, open_database
 from tracelib.sources.nsys.directory import (
     ARROW,
     PARQUET,
@@ -16,8 +15,8 @@ from tracelib.sources.nsys.directory import (
     part_of_directory,
     tables_of,
 )
-from tracelib.sources.nsys.reader import trace_of
 from tracelib.sources.nsys.report import MAGIC, export_of, exported_report
+from tracelib.sources.nsys.tables import SQLITE
 from tracelib.words import counted
 
 if TYPE_CHECKING:
@@ -68,6 +67,9 @@ def read(path: Path) -> Trace:
         database; a report without an `nsys` that could export it.
 
     """
+    from tracelib.sources.nsys.database import open_database
+    from tracelib.sources.nsys.reader import trace_of
+
     head = first_bytes(path)
     if head.startswith(MAGIC):
         with exported_report(path) as export, open_database(export) as database:

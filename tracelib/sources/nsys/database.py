@@ -22,7 +22,7 @@ import polars as pl
 from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
 from tracelib.sources.nsys.pages import FAILURES, Pages, Unusual, row_ids, rows_by_page
-from tracelib.sources.nsys.tables import Tables, shown_name
+from tracelib.sources.nsys.tables import SQLITE, Tables, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -266,7 +266,6 @@ def _line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-SQLITE = b"SQLite format 3\0"
 #: A header may promise anything: what is filled up takes no room on disk, but SQLite walks through it.
 _LARGEST_GAP = 1 << 36
 _LOG_HEADER = 32

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
 from tracelib.sources import programs
-from tracelib.sources.nsys.database import SQLITE
+from tracelib.sources.nsys.tables import SQLITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -49,6 +49,8 @@ class Tables(ABC):
             self.damage.append(damage)
 
 
+#: What an SQLite file begins with.
+SQLITE = b"SQLite format 3\0"
 #: The name of a call or kernel whose number is not in `StringIds`.
 UNKNOWN = "[unknown]"
 _NAME_SHOWN = 80

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import TYPE_CHECKING
 
 from tracelib.sources.files import head
 from tracelib.sources.format import Format, InPerfetto
-from tracelib.sources.perf.binary import BINARY, read_binary
 from tracelib.sources.perf.heads import (
     DEPARTED,
     FTRACE_HEAD,
@@ -17,14 +17,16 @@ from tracelib.sources.perf.heads import (
     NO_TIME_HEAD,
     VIRTUAL,
 )
-from tracelib.sources.perf.json_export import is_json, read_json
-from tracelib.sources.perf.script import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelib.trace import Trace
 
+#: The first bytes of the format: version 2 (either byte order), version 1.
+BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
+#: How the JSON marks itself, within its first bytes.
+MARK, MARKED = b'"linux-perf-json-version"', 1024
 LOOKED_AT = 200
 
 
@@ -58,6 +60,11 @@ def _is_ftrace(line: str) -> bool:
     return re.match(FTRACE_HEAD, line) is not None and not by_perf_alone
 
 
+def is_json(head: bytes) -> bool:
+    """Say whether a file that starts with `head` is perf's JSON."""
+    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and MARK in head[:MARKED]
+
+
 def _program(head: bytes) -> str | None:
     return "perf" if head.startswith(BINARY) else None
 
@@ -73,8 +80,12 @@ def read(path: Path) -> Trace:
     """
     start = head(path, 1024)
     if start.startswith(BINARY):
-        return read_binary(path)
-    return read_json(path) if is_json(start) else read_text(path)
+        from tracelib.sources.perf.binary import read_binary as read_it
+    elif is_json(start):
+        from tracelib.sources.perf.json_export import read_json as read_it
+    else:
+        from tracelib.sources.perf.script import read_text as read_it
+    return read_it(path)
 
 
 FORMAT = Format(

@@ -18,14 +18,13 @@ from tracelib.errors import BadTrace
 from tracelib.sources import programs
 from tracelib.sources.files import open_stream
 from tracelib.sources.health import with_remark
+from tracelib.sources.perf import BINARY
 from tracelib.sources.perf.script import UNTIMED, read_text
 
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 FORMAT = "perf.data"
-#: The first bytes of the format: version 2 (either byte order), version 1.
-BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
 SECONDS = 600
 #: What perf says of events that lack a field; it prints the others all the same.
 IDLE_TALK = ("not valid for", "[ perf ", "Warning: Kernel address maps", "Processed ")

@@ -11,7 +11,6 @@ a timestamp, which perf writes first.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 FORMAT = "perf JSON"
 AS_TEXT = "perf script --header --ns -F +pid"
 EXCERPT = 80
-#: How the JSON marks itself, within its first bytes.
-MARK, MARKED = b'"linux-perf-json-version"', 1024
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
@@ -112,11 +109,6 @@ class _Values(msgspec.Struct):
 
     headers: Headers = msgspec.field(default_factory=Headers)
     samples: list[dict[str, Any]] = []
-
-
-def is_json(head: bytes) -> bool:
-    """Say whether a file that starts with `head` is such JSON."""
-    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and MARK in head[:MARKED]
 
 
 def read_json(path: Path) -> Trace:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TYPE_CHECKING
 
 from tracelib.sources.format import Format, InPerfetto
-from tracelib.sources.torch_profiler.document import base_ns
-from tracelib.sources.torch_profiler.reader import read, stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelib.trace import Trace
 
 _BARE_LIST = re.compile(rb'\[\s*\{[^{}]*?"ph"\s*:\s*"')
 #: The beginning of a list of events, with the empty objects that some writers put first.
@@ -49,12 +53,32 @@ def _begins_with_event(text: bytes) -> bool:
     return isinstance(event, dict) and isinstance(event.get("ph"), str)
 
 
+def read(path: Path) -> Trace:
+    """Return the trace in the file at `path`: see :func:`tracelib.sources.torch_profiler.reader.read`."""
+    from tracelib.sources.torch_profiler.reader import read as read_document
+
+    return read_document(path)
+
+
+def stream(path: Path, folder: Path) -> None:
+    """Write the trace to `folder`: see :func:`tracelib.sources.torch_profiler.reader.stream`."""
+    from tracelib.sources.torch_profiler.reader import stream as stream_document
+
+    stream_document(path, folder)
+
+
+def _base_ns(path: Path) -> int:
+    from tracelib.sources.torch_profiler.document import base_ns
+
+    return base_ns(path)
+
+
 FORMAT = Format(
     name="torch_profiler",
     sniff=sniff,
     read=read,
     scope="process",
     thread_name_rank=3,
-    in_perfetto=InPerfetto(has_clock=False, base_ns=base_ns),
+    in_perfetto=InPerfetto(has_clock=False, base_ns=_base_ns),
     stream=stream,
 )

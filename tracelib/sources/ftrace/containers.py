@@ -95,12 +95,7 @@ class Atrace(io.RawIOBase):
 def open_text(path: Path) -> Iterator[Stream | Atrace]:
     """Open the text in the file at `path`, whatever it comes in.
 
-    Raises
-    ------
-    BadTrace
-        The file is a trace.dat and no `trace-cmd` is installed or it fails, or it is a tar of raw ring
-        buffers.
-
+    BadTrace if it is a trace.dat that no `trace-cmd` here unpacks, or a tar of raw ring buffers.
     """
     start = head(path)
     if is_ring_buffers(start):

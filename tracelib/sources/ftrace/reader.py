@@ -62,14 +62,7 @@ class Text:
 
 
 def collect(path: Path, chunk_size: int = CHUNK) -> Text:
-    """Read the lines of the file at `path`.
-
-    Raises
-    ------
-    BadTrace
-        As :func:`tracelib.sources.ftrace.containers.open_text`.
-
-    """
+    """Read the lines of the file at `path`."""
     page = in_page(head(path, 1 << 10))
     text = Text(Events(markup=page))
     with open_text(path) as stream:

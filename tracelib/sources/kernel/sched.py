@@ -48,16 +48,10 @@ OLD_BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "Z", 32: "X", 64: "X", 128: "oth
 def fields(events: pl.Series, args: pl.Series) -> pl.DataFrame:
     """Return what the scheduler events of a file say, one row per text, in their order.
 
-    Columns: event (SCHED_EVENT), prev_name, prev, prev_state, next_name, next, cpu, ok: a spelling fits. Ids
-    are Int64. For wake-ups `next` is the thread woken and `cpu` the CPU it is woken on, `prev` is null.
-
-    Parameters
-    ----------
-    events
-        The event's name without `sched_`; null where the text is not one of the scheduler's.
-    args
-        What stands behind the name.
-
+    `events` has the names without `sched_` (null or another = not one of the scheduler's), `args` what stands
+    behind them. Columns: event (SCHED_EVENT), prev_name, prev, prev_state, next_name, next, cpu, ok: a
+    spelling fits. Ids are Int64. For wake-ups `next` is the thread woken and `cpu` the CPU it is woken on,
+    `prev` is null.
     """
     texts = pl.DataFrame([events.cast(SCHED_EVENT, strict=False).alias("event"), args.alias("args")])
     read = pl.col("args").str.replace_all(TWICE, "=$1").str.extract_groups
@@ -114,15 +108,8 @@ def _letter(number: int, bits: dict[int, str]) -> str:
 def frame(rows: pl.DataFrame, fields: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     """Return the frame `sched`, and every other column of `rows` before it, in their order.
 
-    Parameters
-    ----------
-    rows
-        ts_ns, cpu, text (row of `fields`), thread (on whose head the event stands: of a wake-up, the waker).
-    fields
-        Result of :func:`fields`.
-    threads
-        The frame `threads`.
-
+    `rows` has ts_ns, cpu, text (row of :func:`fields`) and thread, on whose head the event stands: of a
+    wake-up, the waker.
     """
     parsed = fields.select(
         "event",

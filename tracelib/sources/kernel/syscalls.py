@@ -138,21 +138,11 @@ def slices(
 ) -> pl.DataFrame:
     """Return the system calls of a file as rows of the frame `slices`.
 
-    Parameters
-    ----------
-    edges
-        ts_ns, thread Int32, call Categorical, ends, raw Boolean (by number), number: one row per entry
-        or exit, in the order of the file. A call recorded by name and by number counts once, by name.
-    sched
-        The frame `sched`: a thread that left its CPU for good is in no call any more.
-    during
-        First and last time of the whole trace: a call that began before it, or did not end in it, is cut
-        there.
-    remarks
-        Gets what could not be paired, and how numbers became names.
-    uname
-        The machine as `uname -m` has it, None where the file does not name it.
-
+    `edges` has ts_ns, thread, call (Categorical), ends, raw (by number) and number of each entry or exit, in
+    the order of the file. A call recorded by name and by number counts once, by name. `uname` is the machine
+    as `uname -m` has it, None where the file does not name it. A call that did not begin or end `during` the
+    whole trace is cut at its first or last time; a thread that left its CPU for good, as `sched` says, is in
+    no call any more.
     """
     rows = edges if (edges["thread"] >= 0).all(ignore_nulls=False) else edges.filter(pl.col("thread") >= 0)
     # nearly every text is in the order of time already, and a stable sort by one key costs a fifth

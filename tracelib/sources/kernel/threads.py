@@ -23,17 +23,9 @@ PROCESSES = pl.Schema({"tid": pl.Int64, "pid": pl.Int64, "last": pl.Int64})
 def threads(names: pl.DataFrame, processes: pl.DataFrame, host: str | None = None) -> pl.DataFrame:
     """Return the frame `threads`: one row per thread id above 0 that `names` or `processes` shows.
 
-    Parameters
-    ----------
-    names
-        tid, name (null = only the id is shown), last (place in the file; see LESS_TRUSTED). A thread is given
-        its latest name.
-    processes
-        tid, pid, last (of several processes of one thread the one with the highest counts). The id of a
-        process is also the id of its first thread.
-    host
-        Of all threads, null where the file does not tell.
-
+    `names` has tid, name (null = only the id is shown) and last, its place in the file: the latest name
+    counts (see LESS_TRUSTED). `processes` has tid, pid and last: of several processes of a thread, that with
+    the highest counts. The id of a process is also the id of its first thread. All threads are of `host`.
     """
     named = names.filter(~pl.col("name").str.contains(STAND_IN)).sort("last", maintain_order=True)
     name = named.group_by("tid", maintain_order=True).agg(pl.col("name").last())

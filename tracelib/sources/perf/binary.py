@@ -43,11 +43,7 @@ def command(perf: str, path: str) -> list[str]:
 def read_binary(path: Path) -> Trace:
     """Return the trace in the perf.data at `path`.
 
-    Raises
-    ------
-    BadTrace
-        No perf is installed, or it refuses the file; the message names the command to run elsewhere.
-
+    Without a perf, or where it refuses the file, BadTrace names the command to run elsewhere.
     """
     by_hand = f"{shlex.join(command('perf', path.name))} > perf.txt"
     perf = shutil.which("perf")

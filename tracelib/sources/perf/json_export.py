@@ -112,14 +112,7 @@ class _Values(msgspec.Struct):
 
 
 def read_json(path: Path) -> Trace:
-    """Return the trace in the JSON at `path`.
-
-    Raises
-    ------
-    BadTrace
-        It is not such JSON, or holds no sample with a time.
-
-    """
+    """Return the trace in the JSON at `path`; BadTrace if it holds no sample with a time."""
     remarks = PerfRemarks()
     recording, skipped = _recording(path, remarks)
     headers = recording.headers

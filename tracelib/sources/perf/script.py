@@ -25,16 +25,9 @@ COMM_RECORD = r"^(?:exec: )?(?P<comm>.*):(?P<pid>\d+)/(?P<tid>\d+)$"
 
 
 def read_text(path: Path, original: Path | None = None) -> Trace:
-    """Return the trace in the `perf script` text at `path`.
+    """Return the trace in the `perf script` text at `path`; BadTrace if it holds no event with a time.
 
-    `original` is the file that the text was made from, where that is another: it is the one that `sources`
-    names.
-
-    Raises
-    ------
-    BadTrace
-        The file holds no event with a time.
-
+    `original` is the file that the text was made from, if that is another: `sources` names that one.
     """
     text = scanned(path)
     if text.events.is_empty():

@@ -294,10 +294,9 @@ def _measure(folder: Path, *, profile: bool) -> None:
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     lost = results.gpu_time.filter(pl.col("state").is_in(["idle", "collective_wait"]))["ns"].sum()
     assert lost == results.causes["ns"].sum()
+    frames = (trace.slices, trace.gpu_ops, trace.sched, results.lost)
     print(
-        "".join(
-            f"| {rows.height / 1e6:.2f} " for rows in (trace.slices, trace.gpu_ops, trace.sched, results.lost)
-        ),
+        *(f"| {rows.height / 1e6:.2f}" for rows in frames),
         f"| {cpu:.1f} | {wall:.1f} | {before.ru_maxrss / 1e6:.2f} | {after.ru_maxrss / 1e6:.2f} |",
     )
 

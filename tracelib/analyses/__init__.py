@@ -1,1 +1,4 @@
-"""Analyses: frames in, frames out; one question, one file, one public function."""
+"""Analyses: frames in, frames out; each question is one public function, each ledger or topic one file.
+
+:mod:`tracelib.analyses.results` lists them and computes all of a run.
+"""

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.verdict import NOT_HOST
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from tracelib.findings.document import Device, Document, LostTime
-
-SHORTAGE = ("runnable", "throttled")
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def lost_shares(findings: Document) -> list[float]:
     return [ns / window for ns in lost if ns is not None and window]
 
 
-def cpu_shortage_ns(findings: Document, states: Collection[str] = SHORTAGE) -> int:
+def cpu_shortage_ns(findings: Document, states: Collection[str] = WAITS_FOR_CPU) -> int:
     """Return the GPU time lost to the host, all devices, while the thread to blame wanted a CPU and had none.
 
     `states` chooses one of the reasons: `throttled` (a quota) or `runnable` (no CPU free).
@@ -112,7 +111,7 @@ def _row(cause: str, lost: list[LostTime], total_ns: int | None, findings: Docum
     for row in lost:
         by_sub_cause[row.sub_cause or ""] += row.ns
     named = [(sub_cause, ns) for sub_cause, ns in by_sub_cause.items() if sub_cause and ns]
-    short = sum(row.ns for row in lost if row.cpu_state in SHORTAGE)
+    short = sum(row.ns for row in lost if row.cpu_state in WAITS_FOR_CPU)
     return CauseRow(
         cause=cause,
         exposed_ns=exposed,

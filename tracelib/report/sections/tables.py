@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from tracelib.findings import figures
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.report.sections.render import Section, render
 from tracelib.words import CPU_STATES, GPU_STATES, SERVER
 
@@ -95,7 +95,7 @@ def _roles(threads: list[RoleStates]) -> list[Role]:
 
 
 def _role(name: str | None, ns: dict[str, int | None]) -> Role:
-    short = sum(ns[state] or 0 for state in figures.SHORTAGE)
+    short = sum(ns[state] or 0 for state in WAITS_FOR_CPU)
     wanted = short + (ns["running"] or 0)
     return Role(name, ns, short / wanted if wanted and ns["runnable"] is not None else None)
 

@@ -187,8 +187,8 @@ def _proofs(trace: Trace, host: Iterable[Trace]) -> list[Proof]:
 
 def _by_thread(trace: Trace, rows: pl.DataFrame, *columns: str) -> dict[Thread, list[Ints]]:
     """Return columns of `rows` per thread whose process is known and whose id no other process has."""
-    known = trace.threads.filter(pl.col("pid").is_not_null() & (pl.col("tid") > 0))
-    sole = known.group_by("tid").agg(pl.col("pid").unique()).filter(pl.col("pid").list.len() == 1)
+    threads = trace.threads.filter(pl.col("pid").is_not_null() & (pl.col("tid") > 0))
+    sole = threads.group_by("tid").agg(pl.col("pid").unique()).filter(pl.col("pid").list.len() == 1)
     pids = dict(sole.select("tid", pl.col("pid").list.first()).iter_rows())
     return {
         (pids[tid], tid): [part[column].to_numpy() for column in columns]

@@ -247,14 +247,11 @@ def compatible(one: str | None, other: str | None, inherited: Iterable[str | Non
 
 def best_name(names: Iterable[str | None], inherited: Iterable[str | None] = ()) -> str | None:
     """Return the name that says most: own before inherited before generic, whole before cut."""
-    known = [name for name in names if name]
-    parents = [name for name in inherited if name]
-    own = [
-        name
-        for name in known
-        if not is_generic(name) and not any(same_name(name, parent) for parent in parents)
-    ]
-    if not known:
+    given = [name for name in names if name]
+    if not given:
         return None
-    chosen = (own or [name for name in known if not is_generic(name)] or known)[0]
-    return max((name for name in known if same_name(name, chosen)), key=len)
+    parents = [name for name in inherited if name]
+    telling = [name for name in given if not is_generic(name)]
+    own = [name for name in telling if not any(same_name(name, parent) for parent in parents)]
+    chosen = (own or telling or given)[0]
+    return max((name for name in given if same_name(name, chosen)), key=len)

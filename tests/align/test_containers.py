@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from tests.align.clocks import read
+from tests.conftest import thorough
 from tracelib.align import align
 from tracelib.align.containers import user_map
 from tracelib.sources.discovery import discover
@@ -53,14 +54,14 @@ def _hosts(run):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "provable"),
-    [
-        ("starved", ("engine_core", "worker_TP0", "worker_TP1")),
-        ("throttled", ("engine_core", "worker_TP0")),
-        ("healthy", ("engine_core", "worker_TP0")),
-    ],
-)
+PROVABLE = [
+    ("starved", ("engine_core", "worker_TP0", "worker_TP1")),
+    ("throttled", ("engine_core", "worker_TP0")),
+    ("healthy", ("engine_core", "worker_TP0")),
+]
+
+
+@pytest.mark.parametrize(("name", "provable"), thorough(PROVABLE, but=PROVABLE[:1]))
 def test_activity_proves_who_is_who_or_a_file_stays_apart(captures, name, provable):
     """Those whose threads were off the CPU often enough are found; no file is put on a wrong process."""
     traces, _ = _run(captures, name)

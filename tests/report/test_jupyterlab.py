@@ -12,7 +12,7 @@ import urllib.request
 import nbformat
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, thorough
 from tests.cut import cut
 from tests.report.browser import chromium
 from tracelib.report.notebooks import notebooks
@@ -128,7 +128,7 @@ def kernels(lab):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("name", sorted(notebooks()))
+@pytest.mark.parametrize("name", thorough(sorted(notebooks()), but=("tokenization",)))
 def test_a_notebook_opens_runs_and_draws(name, work, lab, window, kernels):
     node = nbformat.read(work / f"{name}.ipynb", as_version=4)
     asked = []

@@ -94,6 +94,7 @@ def on_host(host_only, tmp_path_factory):
 
 
 @pytest.mark.corpus
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "capture", ["healthy", "starved", "throttled", "graph", "nsys_healthy", "nsys_starved"]
 )

@@ -40,6 +40,9 @@ CAUSES = {
     "profiler": Word("the profiler itself", "the recorder's own overhead"),
     "spin": Word("busy waiting", "polling that burns CPU without work"),
     "other": Word("other work", "none of the named causes"),
+    "device": Word(
+        "the device's own gaps", "between two operations of one graph launch; no host thread had to act"
+    ),
     "no_work": Word("no requests", "every process upstream was itself waiting for requests"),
     "unattributed": Word("not attributed", "covered by no slice and no sample"),
 }
@@ -57,6 +60,10 @@ SUB_CAUSES = {
     "wait": Word("waiting", "waiting for a message"),
     "copy": Word("copying", "a message copied between processes"),
     "serialize": Word("pickling", "a message made into bytes, or bytes into a message"),
+    "inside a graph": Word("inside a graph", "between two nodes of one graph launch"),
+    "launched, not started": Word(
+        "launched, not started", "launched in time; the device was not free, or what kept it was not recorded"
+    ),
     "upstream not recorded": Word(
         "upstream not recorded", "the process that it waited for is in none of the files"
     ),

@@ -64,8 +64,13 @@ HOST_TIME = pl.Schema(
     }
 )
 
+#: Sub-causes that only the GPU side knows.
+INSIDE_A_GRAPH, NOT_STARTED = "inside a graph", "launched, not started"
 #: The columns of a piece of lost time that say who is to blame.
 _BLAME = ["thread", "cause", "sub_cause", "what"]
+#: How long a launched operation takes to start on an idle device at most: so many times the run's median for such
+#: launches, and never longer than this. What is beyond is not the host's: it had done its part.
+LATENCY_TIMES, LATENCY_NS = 10, 1_000_000
 #: More CPUs than a machine has.
 CPUS = 2**16
 #: Rows of host activity that are summed up at a time.
@@ -108,7 +113,9 @@ def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) 
         "gpu", "ts_ns", "dur_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
     )
     ended = gaps.join(
-        launches.select("gpu", "call_thread", "call_ts_ns", "call_dur_ns", until="ts_ns", op=pl.lit(1)),
+        launches.select(
+            "gpu", "call_thread", "call_ts_ns", "call_dur_ns", "graph", until="ts_ns", op=pl.lit(1)
+        ),
         on=["gpu", "until"],
         how="left",
         maintain_order="left",
@@ -122,13 +129,17 @@ def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) 
     edge = ended.filter(pl.col("op").is_null()).join(main, on="gpu", how="left").with_columns(thread="main")
     launched = ended.filter(pl.col("call_ts_ns").is_not_null()).with_columns(thread="call_thread")
     unlaunched = ended.filter(pl.col("op").is_not_null() & pl.col("call_ts_ns").is_null())
+    launched, within = _within_graphs(launched, launches)
     before, call, after = _parts(launched)
+    latency, beyond = _latency(after, launches)
     blamed = upstream.blame(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]))
     return pl.concat(
         [
             blamed.select("gpu", "ts_ns", "dur_ns", *_BLAME),
             upstream.within_call(call).select("gpu", "ts_ns", "dur_ns", *_BLAME),
-            _named(after, "kernel_launch", "latency"),
+            _named(latency, "kernel_launch", "latency"),
+            _named(_of_no_thread(beyond), "unattributed", NOT_STARTED),
+            _named(_of_no_thread(within), "device", INSIDE_A_GRAPH),
             _named(_of_no_thread(unlaunched), "unattributed", "no launch found"),
         ]
     )
@@ -152,6 +163,31 @@ def _parts(launched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataF
         for a, b in ((begin, call), (call, returned), (returned, until))
     )
     return before, inside, after
+
+
+def _within_graphs(launched: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the gaps apart from those between two nodes of one graph launch: the host had nothing to do there."""
+    nodes = launches.filter(pl.col("graph").is_not_null()).select(
+        "gpu", "call_thread", "call_ts_ns", ts_ns=pl.col("ts_ns") + pl.col("dur_ns")
+    )
+    key = ["gpu", "ts_ns", "call_thread", "call_ts_ns"]
+    of_graph = launched.filter(pl.col("graph").is_not_null())
+    within = of_graph.join(nodes.unique(key), on=key, how="semi", maintain_order="left")
+    rest = launched.join(
+        within.select("gpu", "ts_ns"), on=["gpu", "ts_ns"], how="anti", maintain_order="left"
+    )
+    return rest, within.select("gpu", "ts_ns", "dur_ns")
+
+
+def _latency(after: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Cut the time after launch calls at the longest that a device takes to start; beyond it, nobody knows why."""
+    usual = launches.filter(pl.col("late") & (pl.col("return_to_start_ns") > 0))[
+        "return_to_start_ns"
+    ].median()
+    bound = LATENCY_NS if usual is None else min(LATENCY_NS, round(LATENCY_TIMES * float(usual)))  # type: ignore[arg-type]
+    latency = after.with_columns(pl.col("dur_ns").clip(upper_bound=bound))
+    beyond = after.with_columns(ts_ns=pl.col("ts_ns") + bound, dur_ns=pl.col("dur_ns") - bound)
+    return latency, beyond.filter(pl.col("dur_ns") > 0)
 
 
 def _of_no_thread(pieces: pl.DataFrame) -> pl.DataFrame:

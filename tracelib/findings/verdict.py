@@ -15,14 +15,14 @@ from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
 from tracelib.findings.finding import mean, spent
-from tracelib.words import SERVER, cause_name, counted, share, sub_cause_name
+from tracelib.words import SERVER, cause_name, counted, duration, share, sub_cause_name
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
     from tracelib.findings.finding import Confidence
 
 #: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
-NOT_HOST = ("imbalance", "no_work", "profiler", "unattributed")
+NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
 #: CPU time per time asleep, the server's threads together, up to which they slept nearly all the time.
 ASLEEP = 0.02
 #: Parts of kernel_launch that call for a change of their own, and so are named apart in the sentence.
@@ -33,12 +33,15 @@ WORTH_A_WORD = 0.005
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Shares of the window (`cpu_bound`, `not_cpu_bound`) and of lost time (`no_load`, `insufficient`)."""
+    """Shares of the window (`cpu_bound`, `not_cpu_bound`) and of lost time (`no_load`, `insufficient`); sizes."""
 
     cpu_bound: float = 0.15
     not_cpu_bound: float = 0.10
     no_load: float = 0.5
     insufficient: float = 1 / 3
+    #: A recording that is shorter, or has fewer GPU operations, supports no verdict.
+    shortest_ns: int = 50_000_000
+    fewest_operations: int = 200
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,10 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
         )
     limits = thresholds or Thresholds()
     part = shares(results)
+    small = _too_small(results, limits)
+    if small:
+        why = [*_damage(results), "a verdict on so little would be a guess"]
+        return Verdict(state="insufficient", sentence=small, confidence="high", why=why)
     state = _state(part, limits)
     confidence, why = _confidence(results, part)
     sentence = _sentence(state, part, results, limits)
@@ -85,6 +92,17 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
 
 
 # -------------------- the state
+def _too_small(results: Results, limits: Thresholds) -> str:
+    """Say that the recording is too small for a verdict, if it is."""
+    length, operations = results.window.duration_ns, results.launches.height
+    if length >= limits.shortest_ns and operations >= limits.fewest_operations:
+        return ""
+    return (
+        f"These files cannot tell: {counted(operations, 'GPU operation')} in {duration(length)} "
+        f"are too few to say anything. Record {duration(limits.shortest_ns)} or more under load."
+    )
+
+
 def _state(part: Shares, limits: Thresholds) -> str:
     if _untold(part, limits):
         return "insufficient"

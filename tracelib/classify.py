@@ -39,6 +39,7 @@ SLICE_MEANING = pl.Schema(
         "long_cause": pl.String,
         "long_sub_cause": pl.String,
         "covers": pl.Boolean,
+        "between_launches": pl.Boolean,
     }
 )
 #: Slices that are looked up at a time.
@@ -71,6 +72,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         - `long_ns` i64, `long_cause` str, `long_sub_cause` str: the cause of a slice of this name that lasts
           at least `long_ns`; null = length does not matter
         - `covers` bool: everything inside such a slice is part of it
+        - `between_launches` bool: dispatch between two launches of one burst, else the thread's own work
 
     """
     names = distinct_names(slices)
@@ -90,7 +92,7 @@ def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.Da
         One UInt32 per row of `slices`, in the same order.
     polars.DataFrame
         One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`,
-        `covers` as in :func:`slice_causes`, the cause of long slices put in.
+        `covers`, `between_launches` as in :func:`slice_causes`, the cause of long slices put in.
 
     """
     causes = slice_causes(slices, rules)
@@ -258,6 +260,7 @@ def _slice_meanings(rules: Sequence[SliceRule]) -> pl.DataFrame:
             r.long_cause,
             r.long_sub_cause,
             r.covers,
+            r.between_launches,
         )
         for r in (*rules, SliceRule(name=""))
     ]

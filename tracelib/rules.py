@@ -44,6 +44,7 @@ class SliceRule:
     long_cause: str | None = None
     long_sub_cause: str | None = None
     covers: bool = False
+    between_launches: bool = False
 
 
 @dataclass(frozen=True)

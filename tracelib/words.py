@@ -29,6 +29,9 @@ CAUSES = {
     ),
     "ipc_wait": Word("waits for others", "waiting for a message from another of the server's processes"),
     "scheduling": Word("engine scheduling", "the engine's own scheduler or input preparation"),
+    "host_work": Word(
+        "host work", "work of the host that no rule names; the deepest frame or range stands with it"
+    ),
     "sync": Word(
         "host waits for the device", "a synchronisation or synchronous copy with nothing queued behind it"
     ),

@@ -9,11 +9,13 @@ siblings (:mod:`tracelib.analyses.long_slices`).
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
 from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.upstream import waits_until
@@ -45,7 +47,12 @@ _FLAGS = (~pl.col("weak"), pl.col("weak"), pl.col("covers"))
 
 
 def host_activity(
-    trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame, sample_stretches: pl.DataFrame
+    trace: Trace,
+    window: Window,
+    rules: Rules,
+    thread_states: pl.DataFrame,
+    sample_stretches: pl.DataFrame,
+    launches: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return what each thread did over time.
 
@@ -66,8 +73,16 @@ def host_activity(
     apart = _covered(_decided(apart, trace, thread_states), covering, meanings)
     sampled = _awake(_sampled(sample_stretches), thread_states)
     hidden = _decided(_in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states)
-    others = pl.concat([apart, under(line, beneath(hidden, sampled, "thread"), "thread")])
+    # A sample that names something knows more than a range that names nothing.
+    unnamed, faint = (
+        rows["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
+        for rows in (hidden, sampled)
+    )
+    layers = [hidden.filter(~unnamed), sampled.filter(~faint), hidden.filter(unnamed), sampled.filter(faint)]
+    quiet = functools.reduce(lambda first, second: beneath(first, second, "thread"), layers)
+    others = pl.concat([apart, under(line, quiet, "thread")])
     whole = _together(line, plain, strong, meanings, others)
+    whole = earned(whole, bursts(launches, thread_states), launches, trace.threads)
     del slices, line, strong  # the largest frames of all
     compilers = _compilers(trace, sampled)
     refined = refined_by_samples(whole, sampled, sample_stretches, compilers, thread_states)
@@ -85,6 +100,10 @@ def _with_meanings(trace: Trace, window: Window, rules: Rules) -> tuple[pl.DataF
     if helpers.len():
         host = host.filter(~pl.col("thread").is_in(helpers.implode()))
     number, meanings = slice_meanings(host, rules)
+    between = (
+        pl.when("between_launches").then(pl.lit(BETWEEN_LAUNCHES)).otherwise("sub_cause").alias("sub_cause")
+    )
+    meanings = meanings.with_columns(between)
     words = pl.col("cause", "sub_cause", "waits_for", "may_wait_for").cast(pl.Categorical)
     slices = host.select("thread", "ts_ns", "dur_ns", "name", "category", number.alias("meaning"))
     return slices, meanings.with_columns(words)
@@ -254,9 +273,15 @@ def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
     # Spinning burns CPU time (Ledger 3); as a cause of lost GPU time it is what the spinner waits for.
     spins, kind = pl.col("cause") == "spin", pl.col("sub_cause")
     awaited = pl.when(kind == "yield").then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
+    dispatch = (pl.col("cause") == "kernel_launch") & (kind == "dispatch")
     named = sample_stretches.with_columns(
-        cause=pl.when(spins).then(awaited).otherwise("cause"),
-        sub_cause=pl.when(spins & (kind == "yield")).then(pl.lit("wait")).when(~spins).then("sub_cause"),
+        cause=pl.when(spins).then(awaited).when(dispatch).then(pl.lit("host_work")).otherwise("cause"),
+        sub_cause=pl.when(spins & (kind == "yield"))
+        .then(pl.lit("wait"))
+        .when(dispatch)
+        .then(pl.lit(BETWEEN_LAUNCHES))
+        .when(~spins)
+        .then("sub_cause"),
         name=pl.lit(None, pl.Categorical()),
         waits_for=pl.lit(None, pl.String),
         seen_by=pl.lit("sample"),

@@ -25,6 +25,8 @@ LONG_NS = 1_000_000
 #: So many rows of one name are needed to speak of siblings; with fewer, length alone decides.
 SIBLINGS = 3
 
+#: Causes of slices whose samples may say otherwise.
+OVERRULED = ("host_work", "scheduling")
 #: Sub-causes of kernel_launch that a slice's name leaves open, and those that samples can put in their place.
 OPEN = ("dispatch", "api")
 EXACT = ("jit_compile", "module_load", "alloc")
@@ -91,9 +93,9 @@ def refined_by_samples(
     if sampled.is_empty() and compilers.is_empty():
         return activity
     sub_cause = pl.col("sub_cause").fill_null("")
+    launching = (pl.col("cause") == "kernel_launch") & sub_cause.is_in([*OPEN, "module_load"])
     opened = (
-        (pl.col("cause") == "kernel_launch")
-        & sub_cause.is_in([*OPEN, "module_load"])
+        (launching | pl.col("cause").cast(pl.String).is_in(OVERRULED))
         & pl.col("waits_for").is_null()
         & (pl.col("seen_by") == "slice")
     )

@@ -69,6 +69,8 @@ CAUSES = {
     "gc": Look("#661100", "x"),
     "gil": Look("#AA4466", "x"),
     "imbalance": Look("#88CCEE", "|"),
+    "host_work": Look("#997700", "x"),
+    "device": Look("#88CCEE", "."),
     "profiler": Look("#8C8C8C", "+"),
     "spin": Look("#999933", "."),
     "other": Look("#A6A6A6"),

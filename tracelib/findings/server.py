@@ -24,7 +24,7 @@ from tracelib.findings.finding import (
 )
 from tracelib.findings.verdict import NOT_HOST, shares
 from tracelib.intervals import overlay
-from tracelib.words import cause_name, counted, duration, share
+from tracelib.words import cause_name, counted, duration, plain, role_name, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Starved stretches between bursts, per GPU.
 FEWEST_STEPS = 3
+#: Frames that a claim names, and what makes each built-in method's name another.
+PLACES, OBJECT = 3, r" object at 0x[0-9a-f]+"
 #: Less is not worth a word beside a larger figure.
 ASIDE = 0.005
 CPUS_FIRST = [
@@ -69,6 +71,31 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
         f"engine, the engine for a request, and the API server was tokenizing. ({duration(total)} of "
         f"tokenization on all threads; no GPU waited for {share(hidden)} of "
         f"it{in_the_way}.){shortage_note(lost)}",
+    )
+
+
+def host_work(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time that ends up at work which no rule names, with the frames in which it was."""
+    lost = results.lost.filter(pl.col("cause") == "host_work")
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    named = pl.col("what").cast(pl.String).str.replace(OBJECT, "")
+    places = (
+        lost.with_columns(named.alias("what"))
+        .group_by("sub_cause", "what")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "sub_cause", "what", descending=[True, False, False], nulls_last=True)
+    )
+    most = ", ".join(
+        f"{plain(what, 80) if what else 'code without a recorded frame'} "
+        f"({role_name(role)}, {share(exposed_share(results, pl.DataFrame({'dur_ns': [ns]})))})"
+        for role, what, ns in places.head(PLACES).iter_rows()
+    )
+    return rule.finding(
+        results,
+        lost,
+        claim=f"The GPUs waited {share(part)} of the time for host work in {most}.{shortage_note(lost)}",
     )
 
 

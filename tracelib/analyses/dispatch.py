@@ -1,0 +1,72 @@
+"""What is dispatch, the framework's work of launching, and what is the host's own work (docs/numbers.md, "causes").
+
+Dispatch must be earned. Only a thread that launches can dispatch. There, an operator, a module's forward, compiled
+code and a graph's replay are dispatch wherever they are; any other Python, and ranges around a step of the model,
+only between two launches of one burst. All else that no rule names is the host's own work, by the role of the thread.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelib.intervals import overlay
+
+#: The sub-cause of activity that is dispatch between launches, while that is not decided.
+BETWEEN_LAUNCHES = "between launches"
+#: Two launches are of one burst if their distance is less than so many times the usual one of the thread.
+TIMES_USUAL = 10
+
+
+def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return when each thread was between two launches of one burst.
+
+    The distance is from a launch's begin to the next one's, without the time in which the thread had no CPU: a thread
+    that was kept from launching is in its burst still. The usual distance is the thread's median.
+
+    One row per two launches: `thread` (Int32), `ts_ns`, `dur_ns` (Int64). Sorted by `thread`, `ts_ns`.
+    """
+    calls = launches.select(thread="call_thread", ts_ns="call_ts_ns").drop_nulls().unique()
+    apart = (
+        calls.sort("thread", "ts_ns")
+        .with_columns(dur_ns=pl.col("ts_ns").shift(-1).over("thread", order_by="ts_ns") - pl.col("ts_ns"))
+        .drop_nulls()
+        .with_row_index("_gap")
+    )
+    kept_off = pl.col("state").cast(pl.String).is_in(["runnable", "throttled"])
+    states = thread_states.filter(kept_off).select("thread", "ts_ns", "dur_ns", _off=pl.lit(value=True))
+    off = overlay(apart, states, "thread").filter("_off").group_by("_gap").agg(_off_ns=pl.col("dur_ns").sum())
+    own = apart.join(off, on="_gap", how="left", maintain_order="left").with_columns(
+        _own=pl.col("dur_ns") - pl.col("_off_ns").fill_null(0)
+    )
+    usual = pl.col("_own").median().over("thread")
+    return own.filter(pl.col("_own") < TIMES_USUAL * usual).select("thread", "ts_ns", "dur_ns")
+
+
+def earned(
+    activity: pl.DataFrame, launching: pl.DataFrame, launches: pl.DataFrame, threads: pl.DataFrame
+) -> pl.DataFrame:
+    """Return rows of host activity with what is dispatch decided; `launching` is what :func:`bursts` returns.
+
+    Adds up to the time of `activity`; sorted by `thread`, `ts_ns` as that is.
+    """
+    launchers = launches["call_thread"].drop_nulls().unique()
+    sub_cause = pl.col("sub_cause").cast(pl.String)
+    dispatch = (sub_cause == "dispatch") & (pl.col("cause").cast(pl.String) == "kernel_launch")
+    elsewhere = dispatch & ~pl.col("thread").is_in(launchers.implode())
+    doubtful = ((sub_cause == BETWEEN_LAUNCHES) | elsewhere).fill_null(value=False)
+    if not activity.select(doubtful.any()).item():
+        return activity
+    roles = threads.select("thread", _role=pl.col("role").fill_null("other"))
+    inside = launching.with_columns(_burst=pl.lit(value=True))
+    cut = overlay(activity.filter(doubtful), inside, "thread").join(
+        roles, on="thread", how="left", maintain_order="left"
+    )
+    burst = pl.col("_burst").fill_null(value=False)
+    decided = cut.with_columns(
+        cause=pl.when(burst)
+        .then(pl.lit("kernel_launch"))
+        .otherwise(pl.lit("host_work"))
+        .cast(pl.Categorical),
+        sub_cause=pl.when(burst).then(pl.lit("dispatch")).otherwise("_role").cast(pl.Categorical),
+    )
+    return pl.concat([activity.filter(~doubtful), decided.select(activity.columns)]).sort("thread", "ts_ns")

@@ -13,8 +13,9 @@ from tracelib.intervals import overlay
 
 #: The sub-cause of activity that is dispatch between launches, while that is not decided.
 BETWEEN_LAUNCHES = "between launches"
-#: Two launches are of one burst if their distance is less than so many times the usual one of the thread.
-TIMES_USUAL = 10
+#: Two launches are of one burst if their distance is less than so many times the usual one of the thread, and never if
+#: it is longer than this: a thread that launches once a step has no bursts.
+TIMES_USUAL, LONGEST_NS = 10, 1_000_000
 
 
 def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -38,8 +39,8 @@ def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
     own = apart.join(off, on="_gap", how="left", maintain_order="left").with_columns(
         _own=pl.col("dur_ns") - pl.col("_off_ns").fill_null(0)
     )
-    usual = pl.col("_own").median().over("thread")
-    return own.filter(pl.col("_own") < TIMES_USUAL * usual).select("thread", "ts_ns", "dur_ns")
+    longest = pl.min_horizontal(TIMES_USUAL * pl.col("_own").median().over("thread"), LONGEST_NS)
+    return own.filter(pl.col("_own") < longest).select("thread", "ts_ns", "dur_ns")
 
 
 def earned(
@@ -62,11 +63,12 @@ def earned(
         roles, on="thread", how="left", maintain_order="left"
     )
     burst = pl.col("_burst").fill_null(value=False)
+    work = pl.coalesce(pl.when(sub_cause == "input_pipeline").then(sub_cause), "_role")
     decided = cut.with_columns(
         cause=pl.when(burst)
         .then(pl.lit("kernel_launch"))
         .otherwise(pl.lit("host_work"))
         .cast(pl.Categorical),
-        sub_cause=pl.when(burst).then(pl.lit("dispatch")).otherwise("_role").cast(pl.Categorical),
+        sub_cause=pl.when(burst).then(pl.lit("dispatch")).otherwise(work).cast(pl.Categorical),
     )
     return pl.concat([activity.filter(~doubtful), decided.select(activity.columns)]).sort("thread", "ts_ns")

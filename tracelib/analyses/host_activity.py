@@ -183,13 +183,14 @@ def _decided(rows: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> p
 def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
     """Decide about slices that may wait inside, as an engine's scheduler does: asleep = it waits.
 
-    Where no scheduler event tells, a slice that lasts many times the median of its name waits until what it
-    waits for came.
+    Where no scheduler event tells, a slice that lasts many times the median of its name, or whose median is
+    longer than such work takes, waits until what it waits for came.
     """
     typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
     cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
     cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
-    outlier = (pl.col("whole_ns") >= LONG_NS) & (pl.col("whole_ns") > OUTLIER * pl.col("median_ns"))
+    unlike = (pl.col("whole_ns") > OUTLIER * pl.col("median_ns")) | (pl.col("median_ns") >= LONG_NS)
+    outlier = (pl.col("whole_ns") >= LONG_NS) & unlike
     state = pl.col("state").cast(pl.String).fill_null("unknown")
     doubt = (state == "unknown") & outlier
     asleep = cut.with_columns(

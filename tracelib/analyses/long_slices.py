@@ -99,7 +99,10 @@ def refined_by_samples(
         & pl.col("waits_for").is_null()
         & (pl.col("seen_by") == "slice")
     )
-    outlasts = outlasting(activity, opened)
+    overruled = pl.col("cause").cast(pl.String).is_in(OVERRULED) & (pl.col("dur_ns") >= LONG_NS)
+    outlasts = outlasting(activity, opened) | activity.select(opened & overruled).to_series().fill_null(
+        value=False
+    )
     if not outlasts.any():
         return activity
     long, rest = activity.filter(outlasts).with_row_index("_stretch"), activity.filter(~outlasts)
@@ -186,7 +189,7 @@ def _rest(refined: pl.DataFrame, sample_stretches: pl.DataFrame) -> pl.DataFrame
 
 def _replaced(cut: pl.DataFrame) -> pl.DataFrame:
     """Put `_cause` and `_sub` in; into a loading call only compilation: loading PTX compiles it."""
-    loads = pl.col("sub_cause") == "module_load"
+    loads = (pl.col("sub_cause") == "module_load").fill_null(value=False)
     compiles = (pl.col("_sub") == "jit_compile").fill_null(value=False)
     replaced = pl.col("_cause").is_not_null() & (~loads | compiles)
     return cut.with_columns(

@@ -37,6 +37,42 @@ def stacks(*chains: str) -> pl.DataFrame:
 
 # Names as Kineto, nsys and NVTX write them -> "cause/sub_cause".
 MEANINGS = [
+    # compiled code that runs, and compiling (PyTorch 2.5 to 2.11)
+    (
+        "torch/_functorch/_aot_autograd/runtime_wrappers.py(330): runtime_wrapper",
+        "python",
+        "kernel_launch/dispatch",
+    ),
+    ("torch/_functorch/aot_autograd.py(1130): forward", "python", "kernel_launch/dispatch"),
+    ("torch/_inductor/output_code.py(600): __call__", "python", "kernel_launch/dispatch"),
+    ("torch/_inductor/cudagraph_trees.py(1940): run", "python", "kernel_launch/dispatch"),
+    ("torch/_dynamo/eval_frame.py(745): compile_wrapper", "python", "kernel_launch/dispatch"),
+    ("torch/_functorch/aot_autograd.py(1000): aot_module_simplified", "python", "kernel_launch/jit_compile"),
+    ("torch/_functorch/partitioners.py(90): _extract_graph", "python", "kernel_launch/jit_compile"),
+    (
+        "torch/_functorch/_aot_autograd/graph_compile.py(20): aot_stage2",
+        "python",
+        "kernel_launch/jit_compile",
+    ),
+    ("torch/_inductor/compile_fx.py(700): fx_codegen_and_compile", "python", "kernel_launch/jit_compile"),
+    # what is not a tokenizer's work
+    ("<built-in method encode of str object at 0x7f>", "python", "host_work/None"),
+    ("diffusers/pipelines/pipeline.py(300): encode_prompt", "python", "host_work/None"),
+    ("vllm/v1/engine/input_processor.py(400): process_inputs", "python", "host_work/None"),
+    ("sglang/srt/managers/tokenizer_manager.py(900): _dispatch_to_scheduler", "python", "host_work/None"),
+    ("sglang/srt/managers/tokenizer_manager.py(700): _tokenize_one_request", "python", "tokenization/encode"),
+    (
+        "<built-in method step of tokenizers.decoders.DecodeStream object at 0x7f>",
+        "python",
+        "tokenization/decode",
+    ),
+    # waiting and polling
+    ("sglang/srt/managers/scheduler.py(2100): self_check_during_idle", "python", "ipc/wait"),
+    ("ray/dag/compiled_dag_node.py(620): exec_operation", "python", "ipc/wait"),
+    ("gloo:all_reduce", "annotation", "ipc/wait"),
+    # other work of the engine
+    ("vllm/v1/core/sched/scheduler.py(900): get_grammar_bitmask", "python", "host_work/None"),
+    ("a range that no rule knows", "annotation", "host_work/None"),
     ("tokenize", "annotation", "tokenization/encode"),
     ("detokenize", "annotation", "tokenization/decode"),
     ("apply_chat_template", "annotation", "tokenization/chat_template"),
@@ -59,11 +95,11 @@ MEANINGS = [
     ("c10d::allreduce_", "op", "kernel_launch/dispatch"),
     ("nccl:all_reduce", "annotation", "kernel_launch/dispatch"),
     ("ncclAllReduce", "annotation", "kernel_launch/dispatch"),
-    ("ProfilerStep#12", "annotation", "kernel_launch/dispatch"),
-    ("execute_context_1(888_788544)_generation_0(0)", "annotation", "kernel_launch/dispatch"),
-    ("step[DECODE bs=32]", "annotation", "kernel_launch/dispatch"),
-    ("prefill", "annotation", "kernel_launch/dispatch"),
-    ("decode", "annotation", "kernel_launch/dispatch"),
+    ("ProfilerStep#12", "annotation", "host_work/None"),
+    ("execute_context_1(888_788544)_generation_0(0)", "annotation", "host_work/None"),
+    ("step[DECODE bs=32]", "annotation", "host_work/None"),
+    ("prefill", "annotation", "host_work/None"),
+    ("decode", "annotation", "host_work/None"),
     ("torch/nn/modules/module.py(1780): _call_impl", "python", "kernel_launch/dispatch"),
     ("triton/runtime/jit.py(574): run", "python", "kernel_launch/dispatch"),
     ("triton/runtime/jit.py(700): _do_compile", "python", "kernel_launch/jit_compile"),
@@ -101,7 +137,7 @@ MEANINGS = [
     ("Activity Buffer Request", "overhead", "profiler/None"),
     ("Buffer Flush", "overhead", "profiler/None"),
     ("decode", "gpu_annotation", "None/None"),
-    ("an annotation of somebody's own", "annotation", "None/None"),
+    ("an annotation of somebody's own", "annotation", "host_work/None"),
     ("sched_yield", "os", "ipc/wait"),
     ("sem_wait", "os", "ipc/wait"),
     ("ioctl", "os", "kernel_launch/api"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 COPIES = ("memcpy", "memset")
+BETWEEN = "between launches"
 ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
 #: A slice that may hide a wait is one from so many times the median of its name on, where no scheduler event
 #: tells.
@@ -161,8 +162,13 @@ class Doing:
     which: int  # the slice; of a sample, a negative number
 
 
-def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[int, list[Span]]:
-    """Return (from, until, Doing) per thread: its innermost slice that has a meaning of its own."""
+def doing(
+    trace: Trace, window: Window, states: dict[int, list[Span]], launched: dict[int, list[int]]
+) -> dict[int, list[Span]]:
+    """Return (from, until, Doing) per thread: its innermost slice that has a meaning of its own.
+
+    `launched` is when each thread began its launches.
+    """
     meanings = {
         (r["name"], r["category"]): r for r in slice_causes(trace.slices, load_rules()).iter_rows(named=True)
     }
@@ -173,6 +179,8 @@ def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[i
             continue
         end = row["ts_ns"] + row["dur_ns"]
         told = dict(meanings[row["name"], row["category"]])
+        if told["between_launches"]:
+            told["sub_cause"] = BETWEEN
         if told["long_ns"] is not None and row["dur_ns"] >= told["long_ns"]:
             told["cause"], told["sub_cause"] = told["long_cause"], told["long_sub_cause"]
         if row["dur_ns"] and end > window.start_ns and row["ts_ns"] < window.end_ns and told["cause"]:
@@ -183,17 +191,56 @@ def doing(trace: Trace, window: Window, states: dict[int, list[Span]]) -> dict[i
     told = {
         thread: _doing(rows, window, states.get(thread, []), ends[thread]) for thread, rows in threads.items()
     }
-    for thread, spans in _sampled(trace, window).items():
+    sampled = _sampled(trace, window)
+    for thread in {*told, *sampled}:
         awake = [
             (x, y, what)
-            for a, b, what in spans
+            for a, b, what in sampled.get(thread, [])
             for x, y, s in cut(states.get(thread, []), a, b)
             if s != "blocked"
         ]
         line = told.get(thread, [])
-        free = [(x, y, what) for a, b, what in awake for x, y, covered in cut(line, a, b) if covered is None]
-        told[thread] = merged(line + free)
+        layers = [
+            [span for span in spans if (span[2].sub == BETWEEN) == open_]
+            for open_ in (False, True)
+            for spans in (line, awake)
+        ]
+        whole: list[Span] = []
+        for layer in layers:
+            free = [
+                (x, y, what) for a, b, what in layer for x, y, covered in cut(whole, a, b) if covered is None
+            ]
+            whole = sorted(whole + free, key=lambda span: span[:2])
+        told[thread] = merged(_earned(whole, thread, launched, states.get(thread, []), trace))
     return told
+
+
+def bursts(begins: list[int], states: list[Span]) -> list[Span]:
+    """Return the stretches between two launches that are close together, time without a CPU left out."""
+    gaps = []
+    for a, b in pairwise(begins):
+        off = sum(y - x for x, y, s in cut(states, a, b) if s in ("runnable", "throttled"))
+        gaps.append((a, b, b - a - off))
+    longest = min(MANY_TIMES * median(own for *_, own in gaps), LONG_NS) if gaps else 0
+    return [(a, b, True) for a, b, own in gaps if own < longest]
+
+
+def _earned(
+    line: list[Span], thread: int, launched: dict[int, list[int]], states: list[Span], trace: Trace
+) -> list[Span]:
+    """Decide what is dispatch: between launches of a burst, and nothing on threads that launch nothing."""
+    role = next((r["role"] for r in trace.threads.iter_rows(named=True) if r["thread"] == thread), None)
+    close = bursts(launched.get(thread, []), states)
+    out: list[Span] = []
+    for a, b, what in line:
+        dispatch = (what.cause, what.sub) == ("kernel_launch", "dispatch")
+        if what.sub != BETWEEN and not (dispatch and thread not in launched):
+            out.append((a, b, what))
+            continue
+        for x, y, burst in cut(close, a, b):
+            cause, sub = ("kernel_launch", "dispatch") if burst else ("host_work", role or "other")
+            out.append((x, y, replace(what, cause=cause, sub=sub)))
+    return out
 
 
 def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
@@ -212,6 +259,8 @@ def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
             if row["cause"] != "spin"
             else spinning.get(row["sub_cause"], (None, None))
         )
+        if (cause, sub) == ("kernel_launch", "dispatch"):
+            cause, sub = "host_work", BETWEEN
         if cause not in (None, "other") and begin < min(at, window.end_ns):
             out[thread].append((begin, min(at, window.end_ns), Doing(cause, sub, None, -1 - n)))
     return out
@@ -302,7 +351,9 @@ def _doing(rows: list[Row], window: Window, states: list[Span], ends: dict[str, 
             guess = (
                 state in (None, "unknown")
                 and long >= LONG_NS
-                and long > MANY_TIMES * typical.get(top["name"], 0)
+                and (
+                    long > MANY_TIMES * typical.get(top["name"], 0) or typical.get(top["name"], 0) >= LONG_NS
+                )
             )
             until = x
             if state == "blocked":
@@ -332,7 +383,15 @@ class Blame:
         self.cpu: dict[int, list[Span]] = defaultdict(list)
         for row in thread_states.sort("thread", "ts_ns").iter_rows(named=True):
             self.cpu[row["thread"]].append((row["ts_ns"], row["ts_ns"] + row["dur_ns"], row["state"]))
-        self.doing = doing(trace, window, self.cpu)
+        self.ops = [
+            r for r in trace.gpu_ops.iter_rows(named=True) if window.start_ns <= r["ts_ns"] < window.end_ns
+        ]
+        self.calls = _launch_calls(trace)
+        called = [call for op in self.ops if (call := self._call(op))]
+        launched: dict[int, list[int]] = defaultdict(list)
+        for thread, at in sorted({(call["thread"], call["ts_ns"]) for call in called}):
+            launched[thread].append(at)
+        self.doing = doing(trace, window, self.cpu, dict(launched))
         self.role = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
         self.threads: dict[str, list[int]] = defaultdict(list)
         for thread, role in self.role.items():
@@ -354,11 +413,8 @@ class Blame:
         first = {r["thread"] for r in trace.threads.iter_rows(named=True) if r["pid"] == r["tid"]}
         self.main = {role: self._main(own, first) for role, own in self.threads.items()}
         self.states = gpu_states(trace, window)
-        self.ops = [
-            r for r in trace.gpu_ops.iter_rows(named=True) if window.start_ns <= r["ts_ns"] < window.end_ns
-        ]
         self.meetings = meetings(list(trace.gpu_ops.iter_rows(named=True)))
-        self.calls = _launch_calls(trace)
+        self.bound = self._latency(trace)
         self.idle = {gpu: self._idle(gpu) for gpu in self.states}
 
     def _main(self, threads: list[int], first: set[int]) -> int:
@@ -398,9 +454,26 @@ class Blame:
                 out += self._asked(most, g0, g1)
             elif not calls:
                 out.append((g0, g1, ("unattributed", "no launch found", None)))
+            elif self._within_a_graph(gpu, calls[0], g0, g1):
+                out.append((g0, g1, ("device", "inside a graph", None)))
             else:
                 out += self._launched(calls[0], g0, g1)
         return sorted(out, key=lambda span: span[:2])
+
+    def _latency(self, trace: Trace) -> int:
+        """Return how long a launched operation takes to start on an idle device at most."""
+        every = sorted(
+            (op["gpu"], op["ts_ns"], op["ts_ns"] + op["dur_ns"]) for op in trace.gpu_ops.iter_rows(named=True)
+        )
+        delays = []
+        for op in self.ops:
+            if (call := self._call(op)) is None:
+                continue
+            at, back = call["ts_ns"], call["ts_ns"] + call["dur_ns"]
+            busy = any(gpu == op["gpu"] and start <= at < end for gpu, start, end in every)
+            if not busy and op["ts_ns"] > back:
+                delays.append(op["ts_ns"] - back)
+        return min(LONG_NS, round(MANY_TIMES * median(delays))) if delays else LONG_NS
 
     def _launched(self, call: Row, g0: int, g1: int) -> list[Span]:
         begin = min(max(call["ts_ns"], g0), g1)
@@ -413,9 +486,21 @@ class Blame:
             )
             cause, sub = (what.cause, what.sub) if exact else ("kernel_launch", "api")
             out.append((a, b, (cause, sub, call["thread"])))
-        if back < g1:
-            out.append((back, g1, ("kernel_launch", "latency", call["thread"])))
+        started = min(g1, back + self.bound)
+        if back < started:
+            out.append((back, started, ("kernel_launch", "latency", call["thread"])))
+        if started < g1:
+            out.append((started, g1, ("unattributed", "launched, not started", None)))
         return out
+
+    def _within_a_graph(self, gpu: int, call: Row, g0: int, g1: int) -> bool:
+        """Whether the gap lies between two nodes of one graph launch."""
+
+        def of_it(op: Row) -> bool:
+            return op["gpu"] == gpu and op["graph"] is not None and self._call(op) == call
+
+        ended = any(of_it(op) and op["ts_ns"] + op["dur_ns"] == g0 for op in self.ops)
+        return ended and any(of_it(op) and op["ts_ns"] == g1 for op in self.ops)
 
     def _call(self, op: Row) -> Row | None:
         return self.calls.get((op["source"], op["pid"], op["correlation"]))

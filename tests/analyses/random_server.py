@@ -152,11 +152,17 @@ def _samples(rng: random.Random, count: int) -> list[Row]:
 
 
 def _gpu_work(rng: random.Random, count: int) -> tuple[list[Row], list[Row]]:
-    """Return operations of both GPUs, every few an all-reduce, and the calls that launched most of them."""
+    """Return operations of both GPUs, every few an all-reduce, and the calls that launched most of them.
+
+    Now and then two operations are nodes of one graph launch.
+    """
     free = [rng.randrange(100), rng.randrange(100)]
     ops: list[Row] = []
     for n in range(count):
         meets = n % 3 == 2
+        if n % 3 == 0:
+            nodes = rng.random() < 0.4
+        graph = {"graph": 3, "correlation": n + 1 - n % 3} if nodes and not meets else {}
         starts = [at + rng.choice([0, 0, 5, 40, 150]) for at in free]
         last = max(starts) if meets else 0
         for gpu in (0, 1):
@@ -178,10 +184,13 @@ def _gpu_work(rng: random.Random, count: int) -> tuple[list[Row], list[Row]]:
                     "correlation": n + 1,
                     "pid": 10 + gpu,
                     **told,
+                    **graph,
                 }
             )
             free[gpu] = end if meets or rng.random() < 0.8 else starts[gpu] + 1  # the next may run beside it
-    calls = [_call(rng, op) for op in ops if rng.random() < 0.9]
+    again = [op["correlation"] == before["correlation"] for before, op in zip(ops, ops[2:], strict=False)]
+    first = [op for op, known in zip(ops, [False, False, *again], strict=False) if not known]
+    calls = [_call(rng, op) for op in first if rng.random() < 0.9]
     return ops, calls
 
 

@@ -8,6 +8,7 @@ from tests.findings.sheet import MS, Sheet
 from tracelib import schema
 from tracelib.analyses.cpu_time import sample_stretches
 from tracelib.analyses.host_activity import host_activity
+from tracelib.analyses.launches import launches
 from tracelib.analyses.thread_states import thread_states
 from tracelib.rules import load_rules
 
@@ -74,5 +75,6 @@ def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
         load_rules(),
         thread_states(sampled, over),
         sample_stretches(sampled, over, load_rules()),
+        launches(sampled, over),
     )
     assert told.select("thread", "ts_ns", "dur_ns", "cause").rows() == [(1, 900, 100, "gc")]

@@ -8,6 +8,7 @@ from tests.analyses.test_second_ledgers import agree
 from tests.charts.server import API as API_THREAD
 from tests.charts.server import ENGINE as ENGINE_THREAD
 from tests.charts.server import trace
+from tests.findings.sheet import ANY_SIZE
 from tracelib import schema
 from tracelib.analyses.upstream import waits_until
 from tracelib.findings.verdict import verdict
@@ -38,14 +39,14 @@ def test_an_engine_that_waits_for_the_other_worker_blames_that_one():
         piece(OTHER, 20, 60, "aten::mm", "op"),
     ]
     results = run([op(0, 10, 1), op(100, 200, 2)], slices)
-    assert (20, 60, "kernel_launch", "dispatch") in told(results)
+    assert (20, 60, "host_work", "worker") in told(results)  # that one launches nothing
 
 
 def test_an_upstream_that_no_source_recorded_proves_nothing():
     slices = [call(0, 1, 1), piece(WORKER, 10, 90, "shm_broadcast.dequeue"), call(90, 95, 2)]
     results = run([op(0, 10, 1), op(100, 200, 2)], slices)
     assert (10, 90, "ipc", "upstream not recorded") in told(results)
-    assert verdict(results).state == "insufficient"
+    assert verdict(results, ANY_SIZE).state == "insufficient"
 
 
 def test_an_idle_server_has_no_load():
@@ -57,7 +58,7 @@ def test_an_idle_server_has_no_load():
         piece(API, 0, 5, "tokenize"),
     ]
     results = run([op(0, 10, 1), op(1000, 1010, 2)], slices)
-    assert verdict(results).state == "no_load"
+    assert verdict(results, ANY_SIZE).state == "no_load"
 
 
 NOT_RECORDED = ("ipc", "upstream not recorded")

@@ -8,7 +8,7 @@ import jsonschema
 import polars as pl
 import pytest
 
-from tests.findings.sheet import Sheet
+from tests.findings.sheet import ANY_SIZE, Sheet
 from tracelib.errors import MissingEvents
 from tracelib.findings import diagnose, schema, validate
 
@@ -77,13 +77,13 @@ def test_any_part_can_be_missing(gone):
 
 def test_what_was_lost_is_the_first_reason_and_makes_no_verdict_sure():
     results = everything().results()
-    sure = diagnose(results).verdict
+    sure = diagnose(results, thresholds=ANY_SIZE).verdict
     row = (0, "error", "compressed data ends early", "Copy it again.")
     lost = pl.DataFrame([row], schema=results.trace.health.schema, orient="row")
     damaged = dataclasses.replace(
         results, trace=results.trace.replace(health=pl.concat([results.trace.health, lost]))
     )
-    said = diagnose(damaged).verdict
+    said = diagnose(damaged, thresholds=ANY_SIZE).verdict
     first, *rest = said.why
     assert first.startswith(
         "parts of the recording are lost: files are damaged, cut short or cannot be opened"

@@ -1,7 +1,7 @@
 """Rules on the server's processes and on the run as a whole."""
 
 from tests.findings.cases import Case, no_api, no_calls, no_gpu, no_server, outcome, rule_tests
-from tests.findings.sheet import MS, Sheet
+from tests.findings.sheet import ANY_SIZE, MS, Sheet
 from tracelib.findings import diagnose
 from tracelib.findings.finding import Abstained
 from tracelib.findings.verdict import verdict
@@ -27,7 +27,7 @@ def test_a_wait_that_ends_at_the_tokenizer_is_tokenization():
     results = tokenizing(waiting()).results()
     found = outcome("tokenization_exposed", results)
     assert (found.exposed_ns, found.evidence[0].who) == (80 * MS, "api_server/300")
-    assert verdict(results).state == "cpu_bound"
+    assert verdict(results, ANY_SIZE).state == "cpu_bound"
 
 
 def test_an_engine_that_schedules_while_workers_wait():
@@ -83,7 +83,7 @@ def test_all_waiting_is_no_load():
     results = idle().results()
     assert outcome("no_load", results).exposed_ns == 90 * MS
     assert diagnose(results).findings[0].id == "no_load"
-    assert verdict(results).state == "no_load"
+    assert verdict(results, ANY_SIZE).state == "no_load"
 
 
 def test_a_little_idleness_does_not_lead():
@@ -106,7 +106,7 @@ def busy(share):
 def test_a_full_gpu_is_the_limit():
     results = busy(0.99).results()
     assert outcome("gpu_bound", results).cause is None
-    assert verdict(results).state == "not_cpu_bound"
+    assert verdict(results, ANY_SIZE).state == "not_cpu_bound"
 
 
 # -------------------- steps
@@ -176,6 +176,12 @@ CASES = [
         lambda: upstream("wait_for_requests"),
         lambda: upstream("wait_for_requests", "tokenize"),
         (no_server,),
+    ),
+    Case(
+        "host_work",
+        lambda: upstream("build a report for billing"),
+        lambda: upstream("build a report for billing", end=3),
+        (no_calls,),
     ),
     Case("gpu_bound", lambda: busy(0.99), lambda: busy(0.5), (no_gpu,)),
     Case("staircase", lambda: bursts(50), waves, (no_calls,)),

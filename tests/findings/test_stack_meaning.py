@@ -153,7 +153,7 @@ def test_time_between_ops_is_what_the_samples_say():
     sheet.kernel(101.01, 102, call=(101, 101.01))
     spent = told(sheet.results())
     assert spent["gc", None] == 50 * MS
-    assert spent["kernel_launch", "dispatch"] == 30 * MS
+    assert spent["host_work", "worker"] == 30 * MS  # no launch is near
     assert spent["unattributed", None] == 20 * MS
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.findings.sheet import Sheet
+from tests.findings.sheet import ANY_SIZE, Sheet
 from tests.findings.test_cpus import GRID, gap, kept_off, stopped
 from tracelib.charts.causes import causes_sentence
 from tracelib.charts.timeline import timeline_sentence
@@ -11,12 +11,12 @@ from tracelib.findings.verdict import shares, verdict
 
 def test_the_verdict_counts_the_cpus():
     sheet = gap()
-    said = verdict(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()).sentence
+    said = verdict(kept_off(sheet, sheet.thread(None, "batch", pid=901)).results(), ANY_SIZE).sentence
     assert "wanted a CPU while the server's only CPU (of the host's 8) was busy" in said
 
 
 def test_the_verdict_sizes_the_quota():
-    said = verdict(stopped(GRID).results()).sentence
+    said = verdict(stopped(GRID).results(), ANY_SIZE).sentence
     assert (
         "a CPU quota of about 0.6 CPUs had stopped the thread that a GPU waited for, while CPUs were idle"
         in said
@@ -38,7 +38,7 @@ def test_the_verdict_names_compilation_apart_from_launching():
     sheet.doing(0, 1, 61, "_compile.compile_inner (dynamo_timed)", "op")
     sheet.doing(0, 61, 81, "aten::mm", "op")
     sheet.kernel(101, 102)
-    assert "(run-time compilation 59 %, kernel launch 20 %)" in verdict(sheet.results()).sentence
+    assert "(run-time compilation 59 %, kernel launch 20 %)" in verdict(sheet.results(), ANY_SIZE).sentence
 
 
 def without_gpus(*, asleep):
@@ -47,7 +47,7 @@ def without_gpus(*, asleep):
     for n in range(5):
         for thread in (sheet.workers[0], sheet.engine):
             sheet.runs(thread, 100 * n, 100 * n + (1 if asleep else 60), cpu=thread)
-    return verdict(sheet.results())
+    return verdict(sheet.results(), ANY_SIZE)
 
 
 def test_a_server_that_slept_may_have_had_nothing_to_record():
@@ -72,7 +72,7 @@ def one_rank_of(size: int, *, collective_ms: float) -> Sheet:
 
 def test_a_rank_that_mostly_waits_or_transfers_is_neither_useful_nor_gpu_bound():
     results = one_rank_of(2, collective_ms=5).results()
-    said = verdict(results)
+    said = verdict(results, ANY_SIZE)
     assert said.state == "insufficient"
     assert "waiting cannot be told from transfer" in said.sentence
     assert said.why[0].startswith("rank 1 was not recorded")
@@ -82,7 +82,7 @@ def test_a_rank_that_mostly_waits_or_transfers_is_neither_useful_nor_gpu_bound()
 
 
 def test_a_few_collectives_leave_the_verdict_and_say_at_least():
-    said = verdict(one_rank_of(4, collective_ms=1).results())
+    said = verdict(one_rank_of(4, collective_ms=1).results(), ANY_SIZE)
     assert said.state != "insufficient"
     assert "at least" in said.sentence
     assert said.why[0].startswith("ranks 1, 2, 3 were not recorded")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
 SHARES = (0.05, 0.2, 0.6)
-#: Causes of lost time that are not the host's doing (ATTRIBUTION.md, "Verdict").
-NOT_HOST = ("imbalance", "no_work", "profiler", "unattributed")
+#: Causes of lost time that are not the host's doing (docs/numbers.md, "Verdict").
+NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _by_rank(pieces: Iterable[Piece]) -> dict[int, list[Piece]]:
 
 
 def verdict_of(truth: Truth) -> str:
-    """Return the verdict that ATTRIBUTION.md's thresholds give the truth, in which nothing is unattributed."""
+    """Return the verdict that docs/numbers.md's thresholds give the truth, in which nothing is unattributed."""
     host = _median_share(truth, lambda cause: cause not in NOT_HOST)
     no_work = _median_share(truth, lambda cause: cause == "no_work")
     if host + no_work < 0.10:

@@ -244,15 +244,17 @@ def _earned(
 
 
 def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
-    """Return what samples say per thread: each for the time since the one before it, at most one period."""
+    """Return what samples say per thread: each for the time since the one before it, at most what it stands for."""
     spinning = {"yield": ("ipc", "wait"), "device_wait": ("sync", None)}
     before: dict[int, int] = {}
     out: dict[int, list[Span]] = defaultdict(list)
     rows = sample_causes(trace.samples, trace.threads, trace.stacks, load_rules())
     rows = rows.sort("ts_ns", maintain_order=True)
+    between = _between(rows)
     for n, row in enumerate(rows.iter_rows(named=True)):
         thread, at = row["thread"], row["ts_ns"]
-        begin = max(before.get(thread, at - row["period"]), at - row["period"], window.start_ns)
+        stands = row["period"] if "clock" in (row["event"] or "") else between
+        begin = max(before.get(thread, at - stands), at - stands, window.start_ns)
         before[thread] = at
         cause, sub = (
             (row["cause"], row["sub_cause"])
@@ -264,6 +266,17 @@ def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
         if cause not in (None, "other") and begin < min(at, window.end_ns):
             out[thread].append((begin, min(at, window.end_ns), Doing(cause, sub, None, -1 - n)))
     return out
+
+
+def _between(rows: pl.DataFrame) -> int:
+    """Return the median time between two samples in a row on one CPU, if of one thread."""
+    last: dict[int, tuple[int, int]] = {}
+    gaps = []
+    for thread, cpu, at in rows.select("thread", "cpu", "ts_ns").iter_rows():
+        if cpu in last and last[cpu][0] == thread:
+            gaps.append(at - last[cpu][1])
+        last[cpu] = thread, at
+    return round(median(gaps)) if gaps else 0
 
 
 def _helpers(trace: Trace) -> set[int]:

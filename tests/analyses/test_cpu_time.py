@@ -107,12 +107,6 @@ def test_no_samples() -> None:
     assert cpu_time(of, window(0, 10), thread_states(of, window(0, 10)), load_rules()).is_empty()
 
 
-def test_hardware_events_have_no_length() -> None:
-    of = sampled([(1000, B, 0)])
-    of = of.replace(samples=of.samples.with_columns(event=pl.lit("cycles").cast(pl.Categorical())))
-    assert ledger(of, 0, 3000) == {}
-
-
 @pytest.mark.corpus
 @pytest.mark.parametrize("capture", ["starved", "healthy", "throttled"])
 def test_samples_and_switches_agree_on_the_servers_cpu_time(captures, capture: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.cpu_samples import symbols, weighed_samples
 from tracelib.classify import sample_causes, slice_causes, slices_named
 from tracelib.intervals import clip, fill, merge_equal, overlay, union
 
@@ -55,8 +56,6 @@ GIL_WAITS = pl.Schema(
     }
 )
 
-#: The samples that were taken by time: a thread that runs has one each `period`.
-BY_TIME = pl.col("event").cast(pl.String).str.contains("^(?:cpu|task)-clock") & (pl.col("period") > 0)
 #: Causes of a stack that do not contradict polling: nothing in it says what the thread is at.
 VAGUE = ("other", "ipc", "gil")
 #: Two-sided 95 % of the normal distribution.
@@ -68,8 +67,8 @@ INTERPRETER = r"(^|/)(python[0-9.]*|libpython[0-9.]*\.so[.\d]*)$"
 def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return CPU time by role and cause.
 
-    A sample taken by time weighs its period; where scheduler events prove a thread's running time, its
-    samples are scaled to that. Idle and system threads are left out.
+    A sample weighs the time that it stands for (:mod:`tracelib.analyses.cpu_samples`); where scheduler events
+    prove a thread's running time, its samples are scaled to that. Idle and system threads are left out.
 
     `spin` is busy polling: `yield` (sched_yield), `device_wait` (the driver polls inside a synchronous call),
     `openmp` (idle OpenMP threads), `poll` (any other code of a thread whose open range waits for another
@@ -78,11 +77,11 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
     One row per role, cause and sub-cause: `role`, `cause`, `sub_cause` (String; role null = unknown),
     `samples` (Int64), `cpu_ns` (Int64), `share` (Float64, of all `cpu_ns`), `ci_low`, `ci_high` (Float64:
     Wilson's 95 % interval of the share, from the number of samples). Sorted by `cpu_ns`, largest first. Empty
-    without samples taken by time.
+    without samples.
     """
     in_window = pl.col("ts_ns").is_between(window.start_ns, window.end_ns)
     idle = trace.threads.filter(pl.col("tid") == 0)["thread"]
-    timed = trace.samples.filter(BY_TIME & in_window).filter(~pl.col("thread").is_in(idle.implode()))
+    timed = weighed_samples(trace).filter(in_window & ~pl.col("thread").is_in(idle.implode()))
     samples = sample_causes(timed, trace.threads, trace.stacks, rules).filter(
         pl.col("role").fill_null("") != "system"
     )
@@ -123,12 +122,12 @@ def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
 
 
 def _weighed(samples: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Add `weight` in ns: the period, scaled per thread to the running time where all of that is recorded."""
+    """Add `weight` in ns: `stands_ns`, scaled per thread to the running time where all of that is recorded."""
     ran = thread_states.group_by("thread").agg(
         running=pl.col("dur_ns").filter(pl.col("state") == "running").sum(),
         unknown=pl.col("dur_ns").filter(pl.col("state") == "unknown").sum(),
     )
-    sampled = samples.group_by("thread").agg(sampled=pl.col("period").sum())
+    sampled = samples.group_by("thread").agg(sampled=pl.col("stands_ns").sum())
     recorded = (pl.col("unknown") * 50 < pl.col("running")) & (pl.col("running") > 0)
     factor = (
         ran.filter(recorded)
@@ -136,7 +135,7 @@ def _weighed(samples: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame
         .select("thread", factor=pl.col("running") / pl.col("sampled"))
     )
     return samples.join(factor, on="thread", how="left").with_columns(
-        weight=pl.col("period") * pl.col("factor").fill_null(1.0)
+        weight=pl.col("stands_ns") * pl.col("factor").fill_null(1.0)
     )
 
 
@@ -151,16 +150,19 @@ def _with_shares(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def sample_stretches(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
-    """Return the samples taken by time as the stretches that they stand for.
+    """Return the samples as the stretches that they stand for.
 
     One row per sample: the columns of `samples`, `role`, `cause`, `sub_cause`, `tier` as of
-    :func:`tracelib.classify.sample_causes`; `ts_ns`, `dur_ns` = the time since the thread's sample before it,
-    one period at most, cut to the window. Sorted by `thread`, `ts_ns`.
+    :func:`tracelib.classify.sample_causes`; `symbol` (Categorical: the function it was in, as of
+    :func:`tracelib.analyses.cpu_samples.symbols`; null = no call chain); `ts_ns`, `dur_ns` = the time since
+    the thread's sample before it, what it stands for at most, cut to the window. Sorted by `thread`, `ts_ns`.
     """
-    samples = sample_causes(trace.samples.filter(BY_TIME), trace.threads, trace.stacks, rules)
+    samples = sample_causes(weighed_samples(trace), trace.threads, trace.stacks, rules).join(
+        symbols(trace.stacks), on="stack", how="left", maintain_order="left"
+    )
     ordered = samples.sort("thread", "ts_ns")
     before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
-    start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("period"))
+    start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("stands_ns"))
     stretches = ordered.with_columns(ts_ns=start, dur_ns=pl.col("ts_ns") - start)
     return clip(stretches, window.start_ns, window.end_ns)
 

@@ -58,8 +58,8 @@ def host_activity(
 
     Takes the frames of the analyses of those names.
 
-    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name;
-    null for a sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name, or
+    the function of a sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this
     thread waits for, "upstream" = the one before its own; null = it does not wait), `seen_by` (Categorical:
     slice or sample). Moments without slice or sample have no row. Sorted by `thread`, `ts_ns`.
 
@@ -283,7 +283,7 @@ def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(BETWEEN_LAUNCHES))
         .when(~spins)
         .then("sub_cause"),
-        name=pl.lit(None, pl.Categorical()),
+        name="symbol",
         waits_for=pl.lit(None, pl.String),
         seen_by=pl.lit("sample"),
     ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))

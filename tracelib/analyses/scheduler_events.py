@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.cpu_time import BY_TIME
+from tracelib.analyses.cpu_samples import BY_CLOCK
 from tracelib.intervals import key_by_key, whole_keys
 from tracelib.schema import IDLE
 
@@ -136,11 +136,11 @@ def acts(trace: Trace, sched: pl.DataFrame) -> pl.DataFrame:
 
 
 def sampling(trace: Trace) -> tuple[int, int, int] | None:
-    """Return (period, first, last) in ns of sampling by time, None = none.
+    """Return (period, first, last) in ns of sampling by a clock, None = none.
 
     A thread that runs is sampled every period.
     """
-    timed = _usable_samples(trace).filter(BY_TIME)
+    timed = _usable_samples(trace).filter(BY_CLOCK)
     if timed.is_empty():
         return None
     period, first, last = timed.select(

@@ -131,6 +131,17 @@ def test_single_launches_that_cannot_keep_up_call_for_graphs():
     assert found.claim.startswith("None of 2 kernels came from graphs")
 
 
+@pytest.mark.parametrize(
+    ("known", "said"), [(True, "beyond any lack of CPUs."), (False, "lack of a CPU is not known.")]
+)
+def test_lack_of_cpus_is_told_apart_from_launching_only_where_cpu_states_are_known(known, said):
+    sheet = gap()
+    sheet.doing(0, 20, 40, "aten::mm", "op")
+    if known:
+        sheet.runs(0, 0, 102, cpu=0)
+    assert outcome("low_graph_coverage", sheet.results()).claim.endswith(said)
+
+
 def test_of_graphs_recorded_whole_nobody_knows_how_many_kernels_they_hold():
     """3 kernels and 1 graph of any number of kernels: no coverage, neither 25 % nor 0."""
     sheet = gap()

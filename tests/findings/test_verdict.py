@@ -57,6 +57,37 @@ def test_a_server_that_slept_may_have_had_nothing_to_record():
     assert "no load" not in without_gpus(asleep=False).sentence
 
 
+def test_a_server_whose_threads_wanted_cpus_did_not_sleep_however_many_others_did():
+    """The engine is ready for 400 of 500 ms and runs for 5; a hundred threads sleep."""
+    sheet = Sheet()
+    batch = sheet.thread(None, "batch", pid=901)
+    for n in range(5):
+        sheet.ready(sheet.engine, 100 * n, 100 * n + 80, cpu=1)
+        sheet.runs(sheet.engine, 100 * n + 80, 100 * n + 81, cpu=1)
+        sheet.runs(batch, 100 * n, 100 * n + 80, cpu=1)
+    for n in range(100):
+        sheet.runs(sheet.thread("worker", f"idle{n}", pid=100), 400, 400.1, cpu=2)
+    said = verdict(sheet.results()).sentence
+    assert "slept" not in said
+    assert "a thread of the server wanted a CPU and had none for 83 % of the time" in said
+
+
+@pytest.mark.parametrize(("unseen", "said"), [(0, True), (20, False)])
+def test_the_threads_had_cpus_only_where_their_states_are_known(unseen, said):
+    """The worker runs while its GPU idles; for `unseen` ms nobody recorded the scheduler."""
+    sheet = Sheet()
+    for at in range(0, 200, 2):
+        sheet.kernel(at, at + 0.5)
+        sheet.kernel(at + 0.5, at + 1)
+        sheet.doing(0, at + 1, at + 1.99, "aten::mm", "op")
+    sheet.runs(0, unseen, 200, cpu=1)
+    for begin in (unseen, 150):
+        sheet.runs(sheet.engine, begin, begin + 10, cpu=2)
+    told = verdict(sheet.results())
+    assert told.state == "cpu_bound"
+    assert ("the threads had CPUs when they needed them" in told.sentence) == said
+
+
 # -------------------- collectives that cannot be split, because ranks were not recorded
 def one_rank_of(size: int, *, collective_ms: float) -> Sheet:
     """Return 100 ms of one rank, whose collectives take `collective_ms` of every 10 ms."""

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, tells_shortage
 from tracelib.charts.lanes import shown_devices
-from tracelib.charts.phrases import NO_WAKEUPS, charged_to, gpu_names, lacked_cpu
+from tracelib.charts.phrases import NO_WAKEUPS, WORTH_A_WORD, charged_to, gpu_names, lacked_cpu
 from tracelib.charts.theme import (
     CLEAR,
     CPU_STATES,
@@ -217,8 +217,12 @@ def _exposed_shortage(results: Results, cause: str, exposed: int) -> str:
     if not tells_shortage(results.thread_states):
         return f"; whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
     own = results.lost.filter(pl.col("cause") == cause)
-    short = int(own.filter(pl.col("cpu_state").cast(pl.String).is_in(WAITS_FOR_CPU))["dur_ns"].sum())
-    return f", and for {share(short / exposed)} of that the blamed thread wanted a CPU and had none"
+    state = pl.col("cpu_state").cast(pl.String)
+    short, unknown = (
+        int(own.filter(of)["dur_ns"].sum()) for of in (state.is_in(WAITS_FOR_CPU), state == "unknown")
+    )
+    doubt = f" (not known for {share(unknown / exposed)})" if unknown >= WORTH_A_WORD * exposed else ""
+    return f", and for {share(short / exposed)} of that the blamed thread wanted a CPU and had none{doubt}"
 
 
 def _exposure_table(rows: pl.DataFrame) -> list[list[object]]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracelib.analyses.capacity import cpus_known
 from tracelib.analyses.scheduling import demand_at, tells_shortage
-from tracelib.charts.phrases import NO_WAKEUPS, lacked_cpu, thread_names
+from tracelib.charts.phrases import NO_WAKEUPS, WORTH_A_WORD, lacked_cpu, thread_names
 from tracelib.charts.theme import (
     CPU_STATES,
     INK,
@@ -164,7 +164,9 @@ def _threads_sentence(results: Results, names: dict[int, str]) -> str:
     if not worst["short"] and not tells_shortage(results.thread_states):
         return f"Whether threads of the server waited for a CPU {NO_WAKEUPS}.{inferred}"
     if not worst["short"]:
-        return f"No thread of the server waited for a CPU.{inferred}"
+        unknown = int(threads["unknown_ns"].sum()) / int(threads["total"].sum())
+        doubt = f" (not known for {share(unknown)} of their time)" if unknown >= WORTH_A_WORD else ""
+        return f"No thread of the server was seen to wait for a CPU{doubt}.{inferred}"
     lacked = lacked_cpu(worst["runnable_ns"], worst["throttled_ns"])
     return (
         f"{names.get(worst['thread'], 'a thread')} {lacked} for {duration(worst['short'])}, "

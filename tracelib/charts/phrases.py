@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 NAME_CHARACTERS = 60
 AS_MONITORED = "busy, as monitoring shows it"
+#: A share that is not known is worth a word from here on.
+WORTH_A_WORD = 0.01
 NO_WAKEUPS = "was not recorded (that takes wake-up events)"
 
 

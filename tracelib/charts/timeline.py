@@ -15,7 +15,14 @@ import polars as pl
 
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.charts.lanes import Lane, lanes, time_in
-from tracelib.charts.phrases import NO_WAKEUPS, charged_to, lacked_cpu, launch_threads, useful_and_busy
+from tracelib.charts.phrases import (
+    NO_WAKEUPS,
+    WORTH_A_WORD,
+    charged_to,
+    lacked_cpu,
+    launch_threads,
+    useful_and_busy,
+)
 from tracelib.charts.theme import (
     GRID,
     PALETTES,
@@ -97,7 +104,9 @@ def _launchers_lacked_cpu(results: Results) -> str:
     if not tells_shortage(results.thread_states):
         return f"whether the launching threads wanted a CPU and had none {NO_WAKEUPS}"
     lacked = lacked_cpu(ready, stopped, were="were")
-    return f"the launching threads {lacked} for {share((ready + stopped) / known)} of the time"
+    seen = known / int(states["dur_ns"].sum())
+    doubt = f" (known for {share(seen)} of it)" if 1 - seen >= WORTH_A_WORD else ""
+    return f"the launching threads {lacked} for {share((ready + stopped) / known)} of the time{doubt}"
 
 
 def _feet(rows: tuple[Lane, ...]) -> list[float]:

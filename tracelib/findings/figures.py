@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from tracelib.findings.document import Device, Document, LostTime
 
+#: Share of the lost GPU time whose CPU states are known, below which a shortage is "at least" so much.
+KNOWN = 0.9
+
 
 @dataclass(frozen=True)
 class CauseRow:
@@ -79,6 +82,11 @@ def known_cpu_state_ns(findings: Document) -> int:
     if threads and all(thread.runnable_ns is None for thread in threads):
         return 0
     return sum(row.ns for row in _causes(findings) if row.cpu_state != "unknown")
+
+
+def known_cpu_state_share(findings: Document) -> float:
+    """Return the same as a share of the lost GPU time."""
+    return known_cpu_state_ns(findings) / max(sum(row.ns for row in _causes(findings)), 1)
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

@@ -131,6 +131,11 @@ def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:
     return spent(lost.filter(state == "runnable")), spent(lost.filter(state == "throttled"))
 
 
+def state_known(lost: pl.DataFrame) -> float:
+    """Return the share of the rows' time for which the blamed thread's CPU state is known."""
+    return spent(lost.filter(pl.col("cpu_state") != "unknown")) / max(spent(lost), 1)
+
+
 def own_ns(lost: pl.DataFrame) -> int:
     """Return the part of `lost` that more CPUs would not give back: the blamed thread did not lack one."""
     return spent(lost) - sum(without_cpu(lost))

@@ -22,6 +22,7 @@ from tracelib.findings.finding import (
     share_of,
     shortage_note,
     spent,
+    state_known,
     thread_name,
     whole_ns,
 )
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 LAUNCHING = ("api", "dispatch", "latency")
 #: Share of the launching time that, unexplained, makes the claim less sure.
 HIDDEN = 0.2
+#: Share of the launching time whose CPU states are known, from which on lack of CPUs is told apart from it.
+KNOWN = 0.9
+UNKNOWN_STATES = "; how much of that was lack of a CPU is not known"
 #: Kernels launched by graphs / kernels.
 COVERED = 0.5
 #: Share of the window asleep inside framework code that calls for an answer.
@@ -96,14 +100,15 @@ def low_graph_coverage(rule: Rule, results: Results) -> Finding | Abstained | No
         return None
     kernels = results.launches.filter(pl.col("kind") == "kernel")
     single = kernels.filter(pl.col("graph").is_null())
+    beyond = " beyond any lack of CPUs" if state_known(lost) >= KNOWN else UNKNOWN_STATES
     few = f"Only {share(coverage)}" if coverage else "None"
     return rule.finding(
         results,
         lost,
         claim=f"{few} of {counted(kernels.height, 'kernel')} came from graphs; half of the others lasted "
         f"under {duration(quantile(single['dur_ns'], 0.5))} and {share(mean(single['late']))} of them came "
-        f"after the GPU had run dry. Launching cost the GPUs {share(share_of(results, own))} of the time "
-        "beyond any lack of CPUs.",
+        f"after the GPU had run dry. Launching cost the GPUs {share(share_of(results, own))} of the "
+        f"time{beyond}.",
         evidence=[over_the_window(results, "all GPUs", "kernels launched by graphs", share(coverage))],
         gain_ns=own,
     )

@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 #: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
 NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
-#: CPU time per time asleep, the server's threads together, up to which they slept nearly all the time.
+#: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of it.
 ASLEEP = 0.02
+#: From this share of the window on, a thread without a CPU is worth a word where no GPU was recorded.
+WANTED = 0.1
+#: The threads that GPUs waited for had CPUs if they lacked one, or nobody knows, for no more of that time.
+LACKED = 0.1
 #: Parts of kernel_launch that call for a change of their own, and so are named apart in the sentence.
 APART = ("jit_compile", "module_load", "alloc")
 #: Less is not worth a word in the sentence.
@@ -168,10 +172,27 @@ def _median(results: Results, rows: pl.DataFrame) -> float:
 
 # -------------------- the sentence
 def _asleep(results: Results) -> str:
-    """Say that the server slept, where the scheduler saw that: then there may have been nothing to record."""
+    """Say that the server slept, or lacked CPUs, where the scheduler saw that of its threads.
+
+    A server that slept may have had nothing to record.
+    """
     server = results.scheduling.filter(pl.col("role").is_in(SERVER))
-    slept, ran = (int(server[column].sum() or 0) for column in ("blocked_ns", "running_ns"))
-    if not tells_shortage(results.thread_states) or not slept or ran > ASLEEP * slept:
+    if not tells_shortage(results.thread_states) or server.is_empty():
+        return ""
+    wanted = pl.col("runnable_ns") + pl.col("throttled_ns")
+    known = pl.col("running_ns") + pl.col("blocked_ns") + wanted
+    most, awake, half_known = (
+        server.filter(known > 0)
+        .select(
+            most=(wanted / results.window.duration_ns).max(),
+            awake=((pl.col("running_ns") + wanted) / known).max(),
+            half_known=known.sum() < pl.col("unknown_ns").sum(),
+        )
+        .row(0)
+    )
+    if (most or 0.0) > WANTED:
+        return f"; a thread of the server wanted a CPU and had none for {share(most)} of the time"
+    if awake is None or awake > ASLEEP or half_known:
         return ""
     return "; the server's threads slept nearly all the time: if the GPUs were recorded, there was no load"
 
@@ -230,7 +251,8 @@ def _shortage(part: Shares, results: Results) -> str:
         )
     if parts:
         return "; " + ", and ".join(parts)
-    if part.cpu_known > 0.5 and part.host >= 0.05:
+    lacked = part.starved + part.throttled + (1 - part.cpu_known) * part.host
+    if part.host >= 0.05 and lacked <= LACKED * part.host:
         return "; the threads had CPUs when they needed them, so it is the host's work itself that takes "
         "this long"
     return ""

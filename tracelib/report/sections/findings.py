@@ -72,6 +72,7 @@ def _third(findings: Document) -> Figure:
     if figures.known_cpu_state_ns(findings):
         gpu_time = findings.window.duration_ns * len(figures.devices(findings))
         short = figures.cpu_shortage_ns(findings)
+        least = "at least " if figures.known_cpu_state_share(findings) < figures.KNOWN else ""
         stopped = figures.cpu_shortage_ns(findings, {"throttled"})
         no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
         meaning = (
@@ -80,7 +81,7 @@ def _third(findings: Document) -> Figure:
         )
         if first_token is not None:
             meaning += f"; time to first token p50 {duration(first_token)}"
-        return "CPU shortage", share(short / gpu_time), meaning
+        return "CPU shortage", f"{least}{share(short / gpu_time)}", meaning
     if requests and ttft and first_token is not None:
         meaning = f"p95 {duration(ttft.p95)}, {requests.count} requests"
         return "Time to first token, p50", duration(first_token), meaning

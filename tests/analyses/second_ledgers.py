@@ -405,6 +405,7 @@ class Blame:
         for thread, at in sorted({(call["thread"], call["ts_ns"]) for call in called}):
             launched[thread].append(at)
         self.doing = doing(trace, window, self.cpu, dict(launched))
+        self._end_waits_that_were_served(trace)
         self.role = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
         self.threads: dict[str, list[int]] = defaultdict(list)
         for thread, role in self.role.items():
@@ -429,6 +430,35 @@ class Blame:
         self.meetings = meetings(list(trace.gpu_ops.iter_rows(named=True)))
         self.bound = self._latency(trace)
         self.idle = {gpu: self._idle(gpu) for gpu in self.states}
+
+    def _end_waits_that_were_served(self, trace: Trace) -> None:
+        """From the first enqueue on that ended inside a dequeue, its thread waits for nobody."""
+        threads = {
+            r["thread"]: (r["role"], (r["host"], r["pid"])) for r in trace.threads.iter_rows(named=True)
+        }
+        messages: dict[tuple[str, str], dict[Any, list[Span]]] = defaultdict(lambda: defaultdict(list))
+        meanings = {
+            (r["name"], r["category"]): r
+            for r in slice_causes(trace.slices, load_rules()).iter_rows(named=True)
+        }
+        for row in trace.slices.iter_rows(named=True):
+            told, thread = meanings[row["name"], row["category"]], row["thread"]
+            a, b = row["ts_ns"], row["ts_ns"] + row["dur_ns"]
+            inside = a < b and a < self.window.end_ns and b > self.window.start_ns
+            if thread is not None and inside and not told["weak"] and told["direction"]:
+                role, process = threads[thread]
+                whose = thread if told["direction"] == "dequeue" else process
+                messages[role, told["direction"]][whose].append((a, b, None))
+        for role, above in ABOVE.items():
+            sent = messages[above, "enqueue"]
+            if len(sent) != 1:
+                continue
+            arrived = sorted(b for spans in sent.values() for _, b, _ in _covered(spans))
+            for thread, spans in messages[role, "dequeue"].items():
+                for a, b, _ in _covered(spans):
+                    there = next((t for t in arrived if a < t < b), None)
+                    if there is not None:
+                        self.doing[thread] = _served(self.doing.get(thread, []), there, b)
 
     def _main(self, threads: list[int], first: set[int]) -> int:
         """Return the thread that did most; where none did anything, the process's first."""
@@ -614,6 +644,28 @@ class Blame:
                     else:
                         out.append((p, q, ("imbalance", None, None)))
         return out
+
+
+def _covered(spans: list[Span]) -> list[Span]:
+    """Return the time that they cover together; those that touch are one."""
+    out: list[Span] = []
+    for a, b, what in sorted(spans, key=lambda span: span[:2]):
+        if out and a <= out[-1][1]:
+            out[-1] = (out[-1][0], max(b, out[-1][1]), what)
+        else:
+            out.append((a, b, what))
+    return out
+
+
+def _served(line: list[Span], since: int, until: int) -> list[Span]:
+    """Return what a thread did, its waiting for others between the two moments its own."""
+    out: list[Span] = []
+    for a, b, what in line:
+        edges = sorted({a, b, min(max(since, a), b), min(max(until, a), b)})
+        for x, y in pairwise(edges):
+            own = what.waits_for and since <= x < until
+            out.append((x, y, replace(what, waits_for=None) if own else what))
+    return out
 
 
 def _launch_calls(trace: Trace) -> dict[tuple[int, int, int], Row]:

@@ -30,6 +30,56 @@ def test_waits_are_followed_from_worker_to_engine_to_tokenizer():
     assert (70, 80, "no_work", None) in told(results)  # an API server that annotates its work had none
 
 
+def woken(thread, cpu, asleep_ns, woken_ns, runs_ns, until_ns):
+    return [
+        event(asleep_ns, "switch", cpu, thread, "S", schema.IDLE),
+        event(woken_ns, "wakeup", cpu, schema.IDLE, None, thread),
+        event(runs_ns, "switch", cpu, schema.IDLE, None, thread),
+        event(until_ns, "switch", cpu, thread, "S", schema.IDLE),
+    ]
+
+
+def test_a_dequeue_is_followed_only_until_the_message_was_sent():
+    """From 40 on the worker could go on; it has no CPU until 85, and what the others do is not why."""
+    slices = [
+        call(0, 1, 1),
+        piece(WORKER, 10, 90, "shm_broadcast.dequeue"),
+        call(90, 95, 2),
+        piece(ENGINE, 10, 30, "engine.schedule"),
+        piece(ENGINE, 30, 40, "shm_broadcast.enqueue"),
+        piece(ENGINE, 40, 100, "engine.wait_output"),
+        piece(OTHER, 45, 100, "aten::mm", "op"),
+        piece(API, 40, 80, "tokenize"),
+    ]
+    results = run([op(0, 10, 1), op(100, 200, 2)], slices, woken(WORKER, 0, 5, 41, 85, 100))
+    agree(results)
+    assert told(results)[:3] == [
+        (10, 30, "scheduling", None),
+        (30, 40, "ipc", "copy"),
+        (40, 90, "ipc", "wait"),
+    ]
+    late = results.lost.filter((pl.col("ts_ns") >= 40) & (pl.col("ts_ns") < 90))
+    assert late.select("ts_ns", "dur_ns", "thread", "cpu_state").rows() == [
+        (40, 1, WORKER, "blocked"),
+        (41, 44, WORKER, "runnable"),
+        (85, 5, WORKER, "running"),
+    ]
+
+
+def test_an_engine_that_waits_for_a_worker_without_a_cpu_blames_that_worker():
+    slices = [
+        call(0, 1, 1),
+        piece(WORKER, 10, 50, "shm_broadcast.dequeue"),
+        call(90, 95, 2),
+        piece(ENGINE, 10, 20, "shm_broadcast.enqueue"),
+        piece(ENGINE, 20, 100, "engine.wait_output"),
+    ]
+    results = run([op(0, 10, 1), op(100, 200, 2)], slices)
+    agree(results)
+    assert (20, 50, "ipc", "wait") in told(results)
+    assert results.lost.filter(pl.col("ts_ns") == 20)["thread"].to_list() == [WORKER]
+
+
 def test_an_engine_that_waits_for_the_other_worker_blames_that_one():
     slices = [
         call(0, 1, 1),
@@ -105,8 +155,8 @@ def test_what_an_engine_does_that_no_range_tells_of_is_not_known():
 
 def test_an_engine_that_has_ranges_is_awake_beside_them_for_a_message_and_asleep_for_requests():
     """It is awake until 60."""
-    rows = gap([piece(ENGINE, 0, 30, "shm_broadcast.enqueue")], [*asleep(ENGINE, 0, 30), *asleep(API, 1, 90)])
-    assert rows == [(10, 30, "ipc", "copy"), (30, 60, "ipc", "wait"), (60, 80, "no_work", None)]
+    rows = gap([piece(ENGINE, 0, 30, "engine.update")], [*asleep(ENGINE, 0, 30), *asleep(API, 1, 90)])
+    assert rows == [(10, 30, "scheduling", None), (30, 60, "ipc", "wait"), (60, 80, "no_work", None)]
 
 
 def _slices(*rows):

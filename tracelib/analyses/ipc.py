@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.upstream import UPSTREAM
 from tracelib.classify import slice_causes, slices_named
 from tracelib.intervals import union
 
@@ -70,6 +71,40 @@ def worker_steps(
     done = _done(launches.join(processes, left_on="call_thread", right_on="thread"), received)
     joined = steps.join(done, on=["process", "received_ns"])
     return joined.match_to_schema(WORKER_STEPS).sort("process", "received_ns")
+
+
+def untaken(trace: Trace, ipc: pl.DataFrame) -> pl.DataFrame:
+    """Return when each thread had been sent the message that it waits for in a dequeue, and had not taken it.
+
+    Takes the frame `ipc`. The message is there when the first enqueue that ends inside the dequeue ends; of
+    the role that the thread waits for, and of the only process of that role that sends. Where several send,
+    nothing tells whose message it is.
+
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `taken` (Boolean: false). Sorted by
+    `thread`, `ts_ns`.
+    """
+    processes = trace.threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
+    ranges = ipc.join(processes, on="thread")
+    rows = [_untaken(ranges, role, upstream) for role, upstream in UPSTREAM.items()]
+    return pl.concat(rows).with_columns(taken=pl.lit(value=False)).sort("thread", "ts_ns")
+
+
+def _untaken(ranges: pl.DataFrame, role: str, upstream: str) -> pl.DataFrame:
+    sent = union(_of(ranges, upstream, "enqueue"), "process")
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    waits = union(_of(ranges, role, "dequeue"), "thread").with_columns(until=end)
+    if sent["process"].n_unique() != 1:
+        return waits.select("thread", "ts_ns", "dur_ns").clear()
+    arrived = waits.sort("ts_ns").join_asof(
+        sent.select(there=end).sort("there"),
+        left_on="ts_ns",
+        right_on="there",
+        strategy="forward",
+        allow_exact_matches=False,
+        coalesce=False,
+    )
+    late = arrived.filter(pl.col("there") < pl.col("until"))
+    return late.select("thread", ts_ns="there", dur_ns=pl.col("until") - pl.col("there"))
 
 
 def _of(ranges: pl.DataFrame, role: str, kind: str) -> pl.DataFrame:

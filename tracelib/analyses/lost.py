@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.ipc import untaken
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union
@@ -84,6 +85,7 @@ def lost(
     whole_collectives: pl.DataFrame,
     host_activity: pl.DataFrame,
     thread_states: pl.DataFrame,
+    ipc: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return every piece of lost GPU time with its cause.
 
@@ -95,7 +97,8 @@ def lost(
     innermost slice). Per GPU the pieces add up to `idle` + `collective_wait` exactly. Sorted by `gpu`,
     `ts_ns`.
     """
-    idle = _idle(gpu_states, launches, Upstream(trace, host_activity, thread_states))
+    upstream = Upstream(trace, host_activity, thread_states, untaken(trace, ipc))
+    idle = _idle(gpu_states, launches, upstream)
     waiting = _collective_wait(gpu_states, whole_collectives, idle)
     pieces = pl.concat(
         [

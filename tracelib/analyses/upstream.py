@@ -3,8 +3,9 @@
 A worker's dequeue leads to the engine, the engine's wait for requests to the API server, the engine's wait
 for outputs to the workers. At each step the question is what that process does *at the same moment*: if one
 of its threads tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the
-question goes on. Where everybody waits and the API server has nothing to do, there was no work. Nothing
-recorded at all proves nothing. docs/numbers.md, "Ledger 2", defines this.
+question goes on; it ends when the message was sent, for from then on the wait is its receiver's own. Where
+everybody waits and the API server has nothing to do, there was no work. Nothing recorded at all proves
+nothing. docs/numbers.md, "Ledger 2", defines this.
 
 A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a
 request) is told from work by the scheduler, or, without its events, by what ends a wait: the process upstream
@@ -40,12 +41,14 @@ NOT_RECORDED = "upstream not recorded"
 class Upstream:
     """The recorded activity of all threads, and who waits for whom.
 
-    `host_activity` and `thread_states` are the frames of the analyses of those names.
+    `host_activity` and `thread_states` are the frames of the analyses of those names, `untaken` is that of
+    :func:`tracelib.analyses.ipc.untaken`.
     """
 
     trace: Trace
     host_activity: pl.DataFrame
     thread_states: pl.DataFrame
+    untaken: pl.DataFrame
     #: What each role did, once made: a wait can lead to one role several times.
     _timelines: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
     _categories: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -57,7 +60,7 @@ class Upstream:
         becomes the thread that is blamed. Adds up to the time of `pieces`; in no order.
         """
         keep = [column for column in pieces.columns if column != "thread"]
-        cut = _in_words(overlay(pieces, self.host_activity, "thread"))
+        cut = self._until_sent(_in_words(overlay(pieces, self.host_activity, "thread")))
         waits = pl.col("waits_for").is_not_null()
         done = [cut.filter(~waits).with_columns(cause=pl.col("cause").fill_null("unattributed"))]
         asking = self._resolve(cut.filter(waits))
@@ -70,6 +73,13 @@ class Upstream:
             done.append(asking.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit("wait")))
         columns = [*keep, "thread", "cause", "sub_cause", "what"]
         return pl.concat([frame.select(columns) for frame in done])
+
+    def _until_sent(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Cut rows of threads that wait where their message was sent: from then on they wait for nobody."""
+        waits = pl.col("waits_for").is_not_null()
+        cut = overlay(rows.filter(waits), self.untaken, "thread")
+        own = cut.with_columns(waits_for=pl.when(pl.col("taken").is_null()).then("waits_for"))
+        return pl.concat([rows.filter(~waits), own.drop("taken")])
 
     def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Say what a launch call spent its time on: `api`, or what is more exact than that."""
@@ -127,6 +137,7 @@ class Upstream:
         line = self._timelines.get(role)
         if line is None:
             rows = self.host_activity.filter(pl.col("thread").is_in(self._threads(role).implode()))
+            rows = self._until_sent(rows)
             works = pl.col("waits_for").is_null()
             tokenizes = works & (pl.col("cause") == "tokenization")
             layers = [rows.filter(kind) for kind in (tokenizes, works & ~tokenizes, ~works)]

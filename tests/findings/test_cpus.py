@@ -10,7 +10,9 @@ from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.cpu_time import SPINNING, polls
 from tracelib.analyses.lost import cpu_contention
+from tracelib.analyses.results import analyse
 from tracelib.analyses.thread_states import THREAD_STATES
+from tracelib.analyses.throttling import Supply
 from tracelib.findings.finding import Abstained
 
 GOMP, TORCH = ("[unknown]", "/x/libgomp.so.1"), ("at::x", "/x/libtorch_cpu.so")
@@ -290,3 +292,12 @@ CASES = [
     Case("single_thread_saturated", alone, lambda: alone(until=80), (no_sched,)),
 ]
 TestRules = rule_tests(CASES)
+
+
+@pytest.mark.parametrize(("periods", "said"), [(6, False), (270, True)])
+def test_counters_of_another_span_than_the_windows_are_said(periods, said):
+    """The window has 0.6 s, six periods of 100 ms."""
+    counters = {"nr_periods": periods, "nr_throttled": 6, "throttled_usec": 240_000}
+    supply = Supply(counters=counters, since="between two readings")
+    found = outcome("quota_throttling", analyse(stopped(GRID).trace(), supply=supply))
+    assert ("those periods are 27.0 s, of which the window shown here is only" in found.why) == said

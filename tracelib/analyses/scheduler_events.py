@@ -24,6 +24,7 @@ from tracelib.schema import IDLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
     Ints = NDArray[np.int64]
@@ -133,6 +134,26 @@ def acts(trace: Trace, sched: pl.DataFrame) -> pl.DataFrame:
     )
     sampled = _usable_samples(trace).select("thread", act_ns="ts_ns")
     return pl.concat([issued, sampled]).drop_nulls().unique().sort("act_ns")
+
+
+def sleeps(trace: Trace, window: Window) -> tuple[int, int]:
+    """Return how many times threads slept and went on in the window, and how often a wake-up was recorded."""
+    sched = chosen_events(trace, covers(trace)).with_row_index("_at")
+    inside = sched.filter(pl.col("ts_ns").is_between(window.start_ns, window.end_ns))
+    switch, asleep = pl.col("event") == "switch", ~pl.col("prev_state").is_in(["R", "X", "Z"])
+    left = inside.filter(switch & (pl.col("prev") >= 0)).select(
+        "_at", thread="prev", sleeps=asleep, woken=pl.lit(value=False)
+    )
+    came = inside.filter(pl.col("next") >= 0).select(
+        "_at", thread="next", sleeps=pl.lit(value=False), woken=~switch
+    )
+    line = (
+        pl.concat([left, came])
+        .sort("thread", "_at")
+        .with_columns(then=pl.col("woken").shift(-1).over("thread"))
+    )
+    ended = line.filter(pl.col("sleeps") & pl.col("then").is_not_null())["then"]
+    return ended.len(), int(ended.sum())
 
 
 def sampling(trace: Trace) -> tuple[int, int, int] | None:

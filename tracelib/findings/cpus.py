@@ -9,7 +9,7 @@ import polars as pl
 from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.cpu_time import polls
 from tracelib.analyses.scheduling import demand_at, tells_shortage
-from tracelib.analyses.throttling import FEWEST_PERIODS
+from tracelib.analyses.throttling import FEWEST_PERIODS, PERIODS_NS
 from tracelib.findings import recording
 from tracelib.findings.finding import (
     Abstained,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Part of the window that a saturated thread is on a CPU, polling not counted.
 SATURATED = 0.85
+#: Counters that span so many times the window tell of more than it.
+OTHER_SPAN = 1.5
 #: Work that a warm server does not do has rules of its own.
 ONCE = ("jit_compile", "module_load", "alloc")
 
@@ -183,6 +185,18 @@ def _size(results: Results) -> str:
     )
 
 
+def _other_span(results: Results) -> list[str]:
+    """Say that the counters cover another time than the trace, by the periods that they counted.
+
+    Periods in which the group was idle are not counted, so fewer of them prove nothing.
+    """
+    supply, window = results.supply, results.window.duration_ns
+    ran = supply.counters["nr_periods"] * (supply.period_us or PERIODS_NS[0] // 1000) * 1000
+    if ran <= OTHER_SPAN * window:
+        return []
+    return [f"those periods are {duration(ran)}, of which the window shown here is only {duration(window)}"]
+
+
 def _counted(results: Results) -> str:
     """Return what the kernel itself counted, and the quota's size where it can be told."""
     supply = results.supply
@@ -195,6 +209,7 @@ def _counted(results: Results) -> str:
             f"which it ran out and {duration(counters['throttled_usec'] * 1000)} of throttled time, "
             f"{supply.since}"
         )
+        parts += _other_span(results)
     if supply.quota_cpus is not None:
         parts.append(f"cpu.max allows {supply.quota_cpus:g} CPUs")
     elif bounds is not None:

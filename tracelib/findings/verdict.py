@@ -15,6 +15,7 @@ from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
 from tracelib.findings.finding import mean, spent
+from tracelib.findings.shortfalls import shortfalls
 from tracelib.words import SERVER, cause_name, counted, duration, share, sub_cause_name
 
 if TYPE_CHECKING:
@@ -317,6 +318,7 @@ def _confidence(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
         if tells_shortage(results.thread_states)
         else "no wake-up events, so nothing shows how much of it is CPU shortage"
     )
+    why += shortfalls(results)
     if untied:
         why.append(
             f"{untied} of {counted(results.trace.sources.height, 'source')} could not be tied to the timeline"

@@ -254,8 +254,7 @@ def _shortage(part: Shares, results: Results) -> str:
         return "; " + ", and ".join(parts)
     lacked = part.starved + part.throttled + (1 - part.cpu_known) * part.host
     if part.host >= 0.05 and lacked <= LACKED * part.host:
-        return "; the threads had CPUs when they needed them, so it is the host's work itself that takes "
-        "this long"
+        return "; the threads had CPUs when they needed them, so the host's own work is what takes long"
     return ""
 
 

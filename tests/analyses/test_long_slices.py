@@ -46,3 +46,30 @@ def test_lost_time_inside_them_is_told_unless_samples_were_asked():
     assert rows.select(pl.col("ts_ns", "dur_ns") // MS).rows() == [(20, 40)]
     results = run(samples=True)
     assert lost_in_long_slices(results.trace, results.host_activity, results.lost).is_empty()
+
+
+def scheduling(*chain, calls=5):
+    """The engine schedules for 10 ms five times while a GPU waits; its samples of the middle 4 ms are in `chain`."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 101, "shm_broadcast.dequeue")
+    for begin in range(1, 1 + 20 * calls, 20):
+        sheet.doing(sheet.engine, begin, begin + 10, "engine.update")
+        sheet.sampled(sheet.engine, begin + 3, begin + 7, *chain)
+    sheet.kernel(102, 103)
+    lost = sheet.results().lost
+    return {
+        cause: lost.filter(pl.col("cause") == cause)["dur_ns"].sum() / MS for cause in lost["cause"].unique()
+    }
+
+
+def test_samples_of_another_cost_inside_a_named_slice_win_for_their_share():
+    collects = scheduling(("visit_decref", "/usr/bin/python3.12"), ("gc_collect_main", "/usr/bin/python3.12"))
+    assert (collects["gc"], collects["scheduling"]) == (20, 30)
+    compiles = scheduling(("nvrtcCompileProgram", "/x/libnvrtc.so.13"))
+    assert (compiles["kernel_launch"], compiles["scheduling"]) == (20.01, 30)
+
+
+def test_samples_that_name_no_other_cost_leave_a_named_slice_its_name():
+    assert scheduling(("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"))["scheduling"] == 50
+    assert scheduling(("at::x", "/x/libtorch_cpu.so"))["scheduling"] == 50

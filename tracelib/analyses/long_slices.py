@@ -3,7 +3,8 @@
 An attention op of 400 ms whose samples sit in a run-time compiler is compilation, not dispatch; so is one
 that sleeps while a compiler that it started as a process of its own (ptxas, cicc) runs. Only what names a
 cost of its own replaces the slice's meaning; a sample in the framework or the interpreter says no more than
-the slice did. But where nearly all that is named inside a stretch is one such cost, the rest of it is too: a
+the slice did. Nor is `schedule` scheduling while its samples sit in the collector: there, siblings or not, what
+names another cost wins for its share. But where nearly all that is named inside a stretch is one such cost, the rest of it is too: a
 compiler written in Python leaves samples without names.
 """
 
@@ -26,7 +27,10 @@ LONG_NS = 1_000_000
 SIBLINGS = 3
 
 #: Causes of slices whose samples may say otherwise.
-OVERRULED = ("host_work", "scheduling")
+OVERRULED = ("host_work", "scheduling", "tokenization", "ipc")
+#: While a thread sleeps in a slice of these, it may wait for a compiler.
+MAY_COMPILE = ("kernel_launch", "host_work")
+MEANT = pl.col("cause").cast(pl.String).is_in(OVERRULED)
 #: Sub-causes of kernel_launch that a slice's name leaves open, and those that samples can put in their place.
 OPEN = ("dispatch", "api")
 EXACT = ("jit_compile", "module_load", "alloc")
@@ -94,15 +98,9 @@ def refined_by_samples(
         return activity
     sub_cause = pl.col("sub_cause").fill_null("")
     launching = (pl.col("cause") == "kernel_launch") & sub_cause.is_in([*OPEN, "module_load"])
-    opened = (
-        (launching | pl.col("cause").cast(pl.String).is_in(OVERRULED))
-        & pl.col("waits_for").is_null()
-        & (pl.col("seen_by") == "slice")
-    )
-    overruled = pl.col("cause").cast(pl.String).is_in(OVERRULED) & (pl.col("dur_ns") >= LONG_NS)
-    outlasts = outlasting(activity, opened) | activity.select(opened & overruled).to_series().fill_null(
-        value=False
-    )
+    works = pl.col("waits_for").is_null() & (pl.col("seen_by") == "slice")
+    meant = activity.select(MEANT & works & (pl.col("dur_ns") >= LONG_NS)).to_series()
+    outlasts = outlasting(activity, launching & works) | meant.fill_null(value=False)
     if not outlasts.any():
         return activity
     long, rest = activity.filter(outlasts).with_row_index("_stretch"), activity.filter(~outlasts)
@@ -115,8 +113,8 @@ def refined_by_samples(
 def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
     """Replace what samples name: all the time between two that agree, else a period in which the thread ran.
 
-    The recorder's interrupts come between other work: two samples in it do not say that all between them is
-    its.
+    In a slice that has a meaning of its own a sample tells of its period only. The recorder's interrupts come
+    between other work: two samples in it do not say that all between them is its.
     """
     rows = sampled.sort("thread", "ts_ns")
     end = pl.col("ts_ns") + pl.col("dur_ns")
@@ -136,7 +134,11 @@ def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.Dat
         pl.col("_state").fill_null("unknown").is_in(["running", "unknown"])
     )
     costs = pl.concat([exact.filter("_agree").drop("_agree"), ran.drop("_agree", "_state")])
-    return _replaced(overlay(long, costs.sort("thread", "ts_ns"), "thread"))
+    alone = rows.filter(named | pl.col("cause").is_in(OTHER)).select(
+        "thread", "ts_ns", "dur_ns", _cause="cause", _sub="sub_cause"
+    )
+    opened = overlay(long.filter(~MEANT), costs.sort("thread", "ts_ns"), "thread")
+    return _replaced(pl.concat([opened, overlay(long.filter(MEANT), alone, "thread")]))
 
 
 def _asleep(
@@ -155,7 +157,8 @@ def _asleep(
     running = union(compilers.with_columns(_one=one), "_one").with_columns(_runs=pl.lit(value=True))
     cut = overlay(crossed, running, "_one")
     unseen = (pl.col("_state").fill_null("unknown") == "unknown") & pl.col("_awake").is_null()
-    waits = (pl.col("_runs") & ((pl.col("_state") == "blocked") | unseen)).fill_null(value=False)
+    compiles = pl.col("cause").cast(pl.String).is_in(MAY_COMPILE)
+    waits = (compiles & pl.col("_runs") & ((pl.col("_state") == "blocked") | unseen)).fill_null(value=False)
     return _replaced(
         cut.with_columns(
             _cause=pl.when(waits).then(pl.lit("kernel_launch").cast(pl.Categorical)),
@@ -191,7 +194,8 @@ def _replaced(cut: pl.DataFrame) -> pl.DataFrame:
     """Put `_cause` and `_sub` in; into a loading call only compilation: loading PTX compiles it."""
     loads = (pl.col("sub_cause") == "module_load").fill_null(value=False)
     compiles = (pl.col("_sub") == "jit_compile").fill_null(value=False)
-    replaced = pl.col("_cause").is_not_null() & (~loads | compiles)
+    another = ~MEANT | (pl.col("_cause") != pl.col("cause"))
+    replaced = pl.col("_cause").is_not_null() & (~loads | compiles) & another
     return cut.with_columns(
         cause=pl.when(replaced).then("_cause").otherwise("cause"),
         sub_cause=pl.when(replaced).then("_sub").otherwise("sub_cause"),

@@ -52,6 +52,8 @@ CHAINS = (
     ("sched_yield", "/x/libc.so.6"),
     ("cuStreamSynchronize", "/x/libcuda.so.1"),
     ("do_epoll_wait", "[kernel.kallsyms]"),
+    ("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"),
+    ("solve", "/x/libsolver.so"),
     ("at::mm", "/x/libtorch_cpu.so"),
     ("f", "/x/libomp.so"),
     ("f", "/x/other"),

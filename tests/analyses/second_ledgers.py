@@ -251,20 +251,31 @@ def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
     rows = sample_causes(trace.samples, trace.threads, trace.stacks, load_rules())
     rows = rows.sort("ts_ns", maintain_order=True)
     between = _between(rows)
+    inside: dict[int, list[tuple[int, int, int, Row]]] = defaultdict(list)
     for n, row in enumerate(rows.iter_rows(named=True)):
         thread, at = row["thread"], row["ts_ns"]
         stands = row["period"] if "clock" in (row["event"] or "") else between
         begin = max(before.get(thread, at - stands), at - stands, window.start_ns)
         before[thread] = at
+        if begin < min(at, window.end_ns):
+            inside[thread].append((begin, min(at, window.end_ns), n, row))
+    for thread, k in ((thread, k) for thread, own in inside.items() for k in range(len(own))):
+        begin, end, n, row = inside[thread][k]
+        beside = [inside[thread][m][3] for m in (k - 1, k + 1) if 0 <= m < len(inside[thread])]
         cause, sub = (
             (row["cause"], row["sub_cause"])
             if row["cause"] != "spin"
             else spinning.get(row["sub_cause"], (None, None))
         )
-        if (cause, sub) == ("kernel_launch", "dispatch"):
+        nothing = cause is None and row["cause"] is None and row["stack"] is not None
+        nothing |= cause == "other" and sub in ("python", "kernel")
+        polls = any(r["cause"] == "spin" or (r["cause"], r["sub_cause"]) == ("ipc", "wait") for r in beside)
+        if (cause, sub) == ("kernel_launch", "dispatch") or (
+            nothing and row["role"] in ("api_server", "engine", "worker") and not polls
+        ):
             cause, sub = "host_work", BETWEEN
-        if cause not in (None, "other") and begin < min(at, window.end_ns):
-            out[thread].append((begin, min(at, window.end_ns), Doing(cause, sub, None, -1 - n)))
+        if cause not in (None, "other"):
+            out[thread].append((begin, end, Doing(cause, sub, None, -1 - n)))
     return out
 
 

@@ -103,6 +103,39 @@ def test_a_sample_goes_by_the_function_that_says_most():
     ]
 
 
+def engine_in(*chain):
+    """What the GPU's lost time is put to while the engine's only samples, of 30 ms, are in `chain`."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 101, "shm_broadcast.dequeue")
+    sheet.sampled(sheet.engine, 20, 50, *chain)
+    sheet.kernel(102, 103)
+    return sheet
+
+
+@pytest.mark.parametrize(
+    ("chain", "what"),
+    [
+        ([("_PyEval_EvalFrameDefault", "/usr/bin/python3.12")], "_PyEval_EvalFrameDefault"),
+        ([("solve", "/x/libsolver.so")], "solve"),
+        ([("clear_page_erms", "[kernel.kallsyms]"), ("solve", "/x/libsolver.so")], "solve"),
+    ],
+)
+def test_a_sample_that_no_rule_names_is_work_of_its_thread(chain, what):
+    lost = engine_in(*chain).results().lost
+    work = lost.filter(pl.col("cause") == "host_work")
+    assert work.select("sub_cause", "what").unique().rows() == [("engine", what)]
+    assert work["dur_ns"].sum() == 30 * MS
+
+
+def test_beside_polling_it_is_polling():
+    sheet = engine_in(("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"))
+    sheet.chains.append((("do_sched_yield", "[kernel.kallsyms]"), ("__sched_yield", "/lib/libc.so.6")))
+    for n in range(1, 15, 2):
+        sheet.samples[n]["stack"] = 1
+    assert "host_work" not in sheet.results().lost["cause"].to_list()
+
+
 def test_lost_time_that_only_samples_saw_is_called_by_their_function():
     lost = server("cycles", 6_000_000).results().lost
     assert lost.filter(pl.col("cause") == "gc")["what"].unique().to_list() == ["gc_collect_main"]

@@ -21,6 +21,7 @@ from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.upstream import waits_until
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
+from tracelib.words import SERVER
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
@@ -40,6 +41,8 @@ HOST_ACTIVITY = pl.Schema(
     }
 )
 
+#: Sub-causes of `other` of which the interpreter's or the kernel's entry is all that a call chain names.
+NAMES_NOTHING = ("python", "kernel")
 SLICE = pl.lit("slice").cast(pl.Categorical)
 #: Slices whose meaning counts; those whose meaning counts only where no enclosing slice has one; those that
 #: cover all inside.
@@ -274,7 +277,7 @@ def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
     # Spinning burns CPU time (Ledger 3); as a cause of lost GPU time it is what the spinner waits for.
     spins, kind = pl.col("cause") == "spin", pl.col("sub_cause")
     awaited = pl.when(kind == "yield").then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
-    dispatch = (pl.col("cause") == "kernel_launch") & (kind == "dispatch")
+    dispatch = ((pl.col("cause") == "kernel_launch") & (kind == "dispatch")) | _unnamed()
     named = sample_stretches.with_columns(
         cause=pl.when(spins).then(awaited).when(dispatch).then(pl.lit("host_work")).otherwise("cause"),
         sub_cause=pl.when(spins & (kind == "yield"))
@@ -288,6 +291,19 @@ def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
         seen_by=pl.lit("sample"),
     ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
     return named.select(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items())
+
+
+def _unnamed() -> pl.Expr:
+    """Say which samples show that a thread of the server works, and not at what.
+
+    Next to a sample in which its thread polls, such a one is polling, too: the loop around the question.
+    """
+    nothing = (pl.col("cause") == "other") & pl.col("sub_cause").is_in(NAMES_NOTHING)
+    unknown = pl.col("cause").is_null() & pl.col("stack").is_not_null()
+    waits = (pl.col("cause") == "spin") | ((pl.col("cause") == "ipc") & (pl.col("sub_cause") == "wait"))
+    beside = pl.any_horizontal(waits.shift(n).over("thread", order_by="ts_ns") for n in (1, -1))
+    server = pl.col("role").is_in(SERVER)
+    return (server & (nothing | unknown) & ~beside.fill_null(value=False)).fill_null(value=False)
 
 
 def _awake(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:

@@ -162,6 +162,8 @@ SOURCES = pl.Schema(
         "drift_ppb": pl.Int64(),  # correction of its clock's rate, in ns a second; null before tracelib.align
         "first_ns": pl.Int64(),  # of this file's events, on the trace's timeline
         "last_ns": pl.Int64(),
+        "recorded_from_ns": pl.Int64(),  # as the recorder says; null = it does not, or the file was cut since
+        "recorded_to_ns": pl.Int64(),
         "lost_declared": pl.Int64(),  # events the recorder says it lost
         "lost_detected": pl.Int64(),  # events that the reader proves to be missing
         "skipped_bytes": pl.Int64(),  # of the input that could not be read

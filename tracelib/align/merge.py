@@ -219,4 +219,6 @@ def _sources(sources: pl.DataFrame, tie: Tie) -> pl.DataFrame:
         drift_ppb=pl.lit(tie.drift_ppb, pl.Int64),
         first_ns=tie.moved(pl.col("first_ns")),
         last_ns=tie.moved(pl.col("last_ns")),
+        recorded_from_ns=tie.moved(pl.col("recorded_from_ns")),
+        recorded_to_ns=tie.moved(pl.col("recorded_to_ns")),
     )

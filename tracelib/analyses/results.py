@@ -27,7 +27,7 @@ from tracelib.analyses.requests import request_causes, requests, step_tokens
 from tracelib.analyses.scheduling import demand, scheduling, thread_load
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.throttling import Supply, quota_use
-from tracelib.analyses.window import Window, on_one_clock, window
+from tracelib.analyses.window import Window, on_one_clock, window, with_cut, without_short
 from tracelib.rules import load_rules
 
 if TYPE_CHECKING:
@@ -190,8 +190,9 @@ def analyse(
 
     """
     rules, supply = load_rules(rules_path), supply or Supply()
-    recorded, trace = trace, on_one_clock(trace)
+    recorded, trace = trace, without_short(on_one_clock(trace))
     over = window(trace, window_seconds, window_of)
+    trace = with_cut(trace, over)
     makes = ANALYSES | {make.__name__: make for make in _INTERMEDIATE}
     made = computed(makes, {"trace": trace, "window": over, "rules": rules, "requests_log": requests_log})
     frames: dict[str, Any] = {name: made[name] for name in ANALYSES}

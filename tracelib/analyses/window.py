@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.cover import SMALL_NS, common_cover, gpu_covers, short_covers, too_short
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.intervals import begin, end
 from tracelib.schema import FRAMES
+from tracelib.words import duration
 
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
+#: The recorder runs a moment before the load and after it. Where no GPU works at these edges for more than this share
+#: of the recording, the server was idle, and the window holds them.
+IDLE_EDGES = 1 / 3
 RECORD_GPU = "torch.profiler with CPU and CUDA activities on every worker, or nsys profile -t cuda,nvtx"
 #: Frames whose rows have a time.
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
+LENGTHEN = "record all ranks over the same time, or leave that rank's file out"
 FIX = "give its clock (--ftrace-clock mono, run.toml) or its offset to wall time (--offset FILE=NS)"
 #: Frames of which a message says how many rows there are.
 _COUNTED = ("slices", "gpu_ops", "samples", "sched")
@@ -33,6 +39,8 @@ class Window:
     start_ns: int
     end_ns: int
     why: str
+    #: What made it shorter: recordings that end early or begin late.
+    cut: tuple[str, ...] = ()
 
     @property
     def duration_ns(self) -> int:
@@ -45,11 +53,10 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
 
     Without any GPU operation: the time that the scheduler events, the samples and the slices cover together.
 
-    By default the time that the GPU recordings of all devices cover together: from the latest first operation
-    to the earliest last one. So a rank whose profiler started late does not make the others look as if they
-    waited for it, and the seconds in which only the exporter runs are left out. `spec` = (from, to) in
-    seconds after the start of that window; `of` = glob on annotation names: from the first such range's begin
-    to the last one's end.
+    By default the time that the GPU recordings of all devices cover together (:mod:`tracelib.analyses.cover`).
+    So a rank whose profiler started late does not make the others look as if they waited for it, and a server
+    that was idle for most of the recording is seen to be. `spec` = (from, to) in seconds after the start of
+    that window; `of` = glob on annotation names: from the first such range's begin to the last one's end.
 
     Raises
     ------
@@ -61,21 +68,39 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     """
     if trace.gpu_ops.is_empty():
         return _without_gpu(trace)
-    cover = trace.gpu_ops.group_by("gpu").agg(
-        first=pl.col("ts_ns").min(), last=(pl.col("ts_ns") + pl.col("dur_ns")).max()
-    )
-    start, stop = int(cover["first"].to_numpy().max()), int(cover["last"].to_numpy().min())
-    if start >= stop:
+    covers = gpu_covers(trace)
+    whole = _common(trace, covers)
+    if of is not None:
+        return _of_annotation(trace, of)
+    return whole if spec is None else _part(whole, spec)
+
+
+def _common(trace: Trace, covers: pl.DataFrame) -> Window:
+    """Return the time that the recordings of all GPUs cover together, without idle edges that are short."""
+    recorded, worked = common_cover(covers), common_cover(covers, "first_op", "last_op")
+    if recorded[0] >= recorded[1]:
         raise MissingEvents(
             "GPU recordings that overlap in time", _recorded(trace), RECORD_GPU + ", all at the same time"
         )
-    devices = f"{cover.height} GPUs" if cover.height > 1 else "the GPU"
-    common = f"from the latest first to the earliest last GPU operation of {devices}"
-    if of is not None:
-        return _of_annotation(trace, of)
-    if spec is not None:
-        return _part(Window(start, stop, common), spec)
-    return Window(start, stop, common)
+    devices = f"{covers.height} GPUs" if covers.height > 1 else "the GPU"
+    length = recorded[1] - recorded[0]
+    idle = worked[1] <= worked[0] or length - (worked[1] - worked[0]) > IDLE_EDGES * length
+    why = f"from the latest first to the earliest last GPU operation of {devices}"
+    if idle:
+        why = f"the time that the recorders of {devices} cover together"
+    edges = [
+        duration(ns) + where
+        for ns, where in (
+            (worked[0] - recorded[0], " before the first of these operations"),
+            (recorded[1] - worked[1], " after the last"),
+        )
+        if ns >= SMALL_NS and not idle
+    ]
+    if edges:
+        why += f"; {' and '.join(edges)} {'were' if len(edges) > 1 else 'was'} recorded too and left out"
+    short = short_covers(trace, covers)
+    start, stop = recorded if idle else worked
+    return Window(start, stop, "; ".join([why, *short]), tuple(short))
 
 
 def _without_gpu(trace: Trace) -> Window:
@@ -142,6 +167,30 @@ def on_one_clock(trace: Trace) -> Trace:
     ops = frames.get("gpu_ops", trace.gpu_ops)
     gpus = trace.gpus.filter(pl.col("gpu").is_in(ops["gpu"].unique().implode()))
     return trace.replace(**frames, gpus=gpus, health=_with_remarks(trace, kept))
+
+
+def without_short(trace: Trace) -> Trace:
+    """Return `trace` without GPUs whose recordings end so early, or begin so late, that little of the run is left.
+
+    `health` says which and why; a rank that is left out counts as not recorded.
+    """
+    while left_out := too_short(trace, gpu_covers(trace)):
+        gpu, said = left_out
+        row = {"source": None, "level": "error", "message": said, "fix": LENGTHEN}
+        trace = trace.replace(
+            gpu_ops=trace.gpu_ops.filter(pl.col("gpu") != gpu),
+            gpus=trace.gpus.filter(pl.col("gpu") != gpu),
+            health=pl.concat([trace.health, pl.DataFrame([row], schema=FRAMES["health"])]),
+        )
+    return trace
+
+
+def with_cut(trace: Trace, over: Window) -> Trace:
+    """Return `trace` with a remark in `health` on each recording that made the window shorter."""
+    if not over.cut:
+        return trace
+    rows = [{"source": None, "level": "warning", "message": text, "fix": LENGTHEN} for text in over.cut]
+    return trace.replace(health=pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])]))
 
 
 def _kept(trace: Trace, untied: list[int]) -> list[int]:

@@ -88,7 +88,7 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     part = shares(results)
     small = _too_small(results, limits)
     if small:
-        why = [*_damage(results), "a verdict on so little would be a guess"]
+        why = [*_damage(results), *results.window.cut, "a verdict on so little would be a guess"]
         return Verdict(state="insufficient", sentence=small, confidence="high", why=why)
     state = _state(part, limits)
     confidence, why = _confidence(results, part)
@@ -305,6 +305,7 @@ def _confidence(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
     """Return how sure the verdict is, and why, weakest point first."""
     why = [*_damage(results), *_missing(results)]
     damaged = bool(why)
+    why += results.window.cut
     unknown = part.unattributed / part.lost if part.lost else 0.0
     launched = mean(results.launches["call_ts_ns"].is_not_null())
     untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height

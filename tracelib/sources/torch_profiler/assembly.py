@@ -145,6 +145,8 @@ class Assembly:
             for remark, count in self.batch.remarks.items()
             if remark.endswith("left out") or remark.startswith("lost")
         )
+        start, end = self._recorded()
+        whole = end is not None and max(self.batch.closed, default=0) + self.base >= end
         row = {
             "source": 0,
             "file": self.path.name,
@@ -158,11 +160,20 @@ class Assembly:
             "wall_offset_ns": 0 if self.wall else None,
             "first_ns": min(self.span, default=None),
             "last_ns": max(self.span, default=None),
+            "recorded_from_ns": start if whole else None,
+            "recorded_to_ns": end if whole else None,
             "lost_declared": 0,
             "lost_detected": sum(losses),
             "skipped_bytes": self.contents.lost_bytes + self.batch.skipped_bytes,
         }
         return pl.DataFrame([{**dict.fromkeys(SOURCES), **row}], schema=SOURCES)
+
+    def _recorded(self) -> tuple[int, int] | tuple[None, None]:
+        """Return from when to when the profiler says that it recorded."""
+        spans = self.batch.recorded
+        if not spans:
+            return None, None
+        return min(s for s, _ in spans) + self.base, max(e for _, e in spans) + self.base
 
     def _health(self, rank_from: str) -> pl.DataFrame:
         """Return what was lost, what is odd and what was assumed (:data:`tracelib.schema.HEALTH`)."""
@@ -173,8 +184,8 @@ class Assembly:
                 of = f" of {self.odd['ops']}" if oddity == "orphans" else ""
                 remarks.add(level, f"{number}{of} {message}")
         _add_unused(remarks, self.batch.tally)
-        if recorded := self.batch.recorded:
-            start, end = min(s for s, _ in recorded) + self.base, max(e for _, e in recorded) + self.base
+        start, end = self._recorded()
+        if start is not None:
             remarks.add("info", f"the profiler says that it recorded from {start} to {end} ns")
         if rank_from:
             remarks.add("info", f"rank by {rank_from}")

@@ -134,6 +134,8 @@ class Batch:
     remarks: Counter[str] = field(default_factory=Counter)
     #: (start, end) of the recording, as the profiler's own spans say
     recorded: list[tuple[int, int]] = field(default_factory=list)
+    #: when the profiler closed the file: a piece cut out of a recording has no such mark
+    closed: list[int] = field(default_factory=list)
     skipped_bytes: int = 0
 
 
@@ -150,6 +152,7 @@ def joined(batches: list[Batch]) -> Batch:
         whole.tally.update(batch.tally)
         whole.remarks.update(batch.remarks)
         whole.recorded += batch.recorded
+        whole.closed += batch.closed
         whole.skipped_bytes += batch.skipped_bytes
     return whole
 

@@ -39,7 +39,8 @@ from tracelib.sources.torch_profiler.events import (
 _Raw = msgspec.Raw
 LARGEST = 2**61 - 1  # ns, the year 2043: a time beyond is damage; base + ts + dur stays below 2**63
 #: What describes the recording itself: instants' pids, beginnings of their names, intervals' pids.
-RECORDER_PIDS, RECORDER_NAMES = ("Spans", "Traces", ""), ("Iteration Start", "Record Window End")
+END_MARK = "Record Window End"
+RECORDER_PIDS, RECORDER_NAMES = ("Spans", "Traces", ""), ("Iteration Start", END_MARK)
 RECORDER_SPANS = ("Spans", "Traces")
 #: Texts that are ids of up to 64 bits; longer ones are names, and Python refuses to convert very long ones.
 _ID = re.compile(r"-?[0-9]{1,20}")
@@ -118,6 +119,7 @@ class _Rows:
         self.tally: Counter[tuple[str, str]] = Counter()
         self.remarks: Counter[str] = Counter()
         self.recorded: list[tuple[int, int]] = []
+        self.closed: list[int] = []
 
     def ident(self, value: object) -> int | None:
         """Return the id that stands for a pid or tid as written."""
@@ -176,6 +178,8 @@ class _Rows:
             own = unprefixed(event.pid) in RECORDER_PIDS and str(event.name).startswith(RECORDER_NAMES)
             if not own:
                 self.span(event, category, ts, 0)
+            elif event.name == END_MARK:
+                self.closed.append(ts)
         elif ph in MARKERS:
             key = "" if ph in "BE" else pairing(event, ph, category)
             pid, tid = self.ident(event.pid), self.ident(event.tid)
@@ -271,4 +275,5 @@ def batch(events: list[Event]) -> Batch:
         rows.tally,
         rows.remarks,
         rows.recorded,
+        rows.closed,
     )

@@ -71,13 +71,16 @@ def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
 def _had(results: Results) -> tuple[float | None, str]:
     """Return how many CPUs the server could use, and who says so.
 
-    That is its quota or its affinity, if they are less than it was seen on.
+    That is its quota or its affinity, whichever is less. Where no one wrote the affinity down, the CPUs on which
+    it was seen to run stand for it; the host's count says nothing of what the server had.
     """
-    seen, how = cpus_known(results)
+    seen, host = server_cpus(results)
     supply = results.supply
-    limits: list[tuple[float, str]] = [] if seen is None else [(float(seen), how)]
+    limits: list[tuple[float, str]] = []
     if supply.allowed_cpus:
         limits.append((float(supply.allowed_cpus), "its affinity, as run.toml says"))
+    elif seen is not None:
+        limits.append((float(seen), _seen(host)))
     if supply.quota_cpus:
         limits.append((supply.quota_cpus, "its CPU quota (cpu.max)"))
     cores, why = min(limits, default=(None, "not recorded"))
@@ -190,10 +193,12 @@ def server_cpus(results: Results) -> tuple[int | None, int | None]:
 def cpus_known(results: Results) -> tuple[int | None, str]:
     """Return how many CPUs the server had, and how that is known.
 
-    Those on which it was seen to run, else the host's count.
+    They are those on which it was seen to run; the host's count says nothing of what the server had.
     """
     seen, host = server_cpus(results)
-    if seen is None:
-        return host, "recorded"
+    return (None, "not recorded") if seen is None else (seen, _seen(host))
+
+
+def _seen(host: int | None) -> str:
     of = f"of the host's {host} " if host else ""
-    return seen, f"{of}on which its threads were seen to run"
+    return f"{of}on which its threads were seen to run"

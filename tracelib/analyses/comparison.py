@@ -145,7 +145,7 @@ def _waits(results: Results) -> list[dict[str, object]]:
     return [
         {
             "figure": f"ttft p{q}",
-            "value": float(np.percentile(ttft, q, method="nearest")),
+            "value": float(np.percentile(ttft, q, method="inverted_cdf")),
             "unit": "ns",
             **_band(ttft, q),
         }
@@ -163,7 +163,9 @@ def _band(values: NDArray[np.float64], quantile: int | None = None) -> dict[str,
         return {"low": None, "high": None}
     drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
     made = (
-        drawn.mean(axis=1) if quantile is None else np.percentile(drawn, quantile, axis=1, method="nearest")
+        drawn.mean(axis=1)
+        if quantile is None
+        else np.percentile(drawn, quantile, axis=1, method="inverted_cdf")
     )
     low, high = np.percentile(made, BAND)
     return {"low": float(low), "high": float(high)}

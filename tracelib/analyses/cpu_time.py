@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.cpu_samples import symbols, weighed_samples
+from tracelib.analyses.quantiles import nearest_rank
 from tracelib.classify import sample_causes, slice_causes, slices_named
 from tracelib.intervals import clip, fill, merge_equal, overlay, union
 
@@ -202,8 +203,8 @@ def polls(spinning: pl.DataFrame) -> pl.DataFrame:
     length = pl.col("dur_ns")
     summed = spinning.group_by("kind").agg(
         count=pl.len(),
-        p50_ns=length.quantile(0.5, "nearest"),
-        p95_ns=length.quantile(0.95, "nearest"),
+        p50_ns=nearest_rank(length, 0.5),
+        p95_ns=nearest_rank(length, 0.95),
         max_ns=length.max(),
         total_ns=length.sum(),
     )

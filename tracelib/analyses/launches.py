@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.quantiles import nearest_rank
 from tracelib.intervals import union
 from tracelib.schema import GPU_OPS
 from tracelib.trace import ordered
@@ -198,7 +199,7 @@ def _delay(launched: pl.DataFrame, definition: Definition) -> pl.DataFrame:
         meaning=pl.lit(definition.meaning),
         operations=pl.len(),
         sum_ns=pl.when(pl.len() > 0).then(value.sum()),
-        **{name: value.quantile(share, "nearest") for name, share in quantiles.items()},
+        **{name: nearest_rank(value, share) for name, share in quantiles.items()},
         threshold_ns=pl.lit(threshold, pl.Int64),
         above_threshold=None if threshold is None else (value > threshold).sum(),
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: The recorder runs a moment before the load and after it. Where no GPU works at these edges for more than this share
 #: of the recording, the server was idle, and the window holds them.
-IDLE_EDGES = 1 / 3
+IDLE_EDGES = 1 / 2
 RECORD_GPU = "torch.profiler with CPU and CUDA activities on every worker, or nsys profile -t cuda,nvtx"
 #: Frames whose rows have a time.
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
@@ -85,19 +85,19 @@ def _common(trace: Trace, covers: pl.DataFrame) -> Window:
     devices = f"{covers.height} GPUs" if covers.height > 1 else "the GPU"
     length = recorded[1] - recorded[0]
     idle = worked[1] <= worked[0] or length - (worked[1] - worked[0]) > IDLE_EDGES * length
-    why = f"from the latest first to the earliest last GPU operation of {devices}"
-    if idle:
-        why = f"the time that the recorders of {devices} cover together"
-    edges = [
+    edges = " and ".join(
         duration(ns) + where
         for ns, where in (
-            (worked[0] - recorded[0], " before the first of these operations"),
-            (recorded[1] - worked[1], " after the last"),
+            (worked[0] - recorded[0], " before the first GPU operation"),
+            (recorded[1] - worked[1], " after the last one"),
         )
-        if ns >= SMALL_NS and not idle
-    ]
-    if edges:
-        why += f"; {' and '.join(edges)} {'were' if len(edges) > 1 else 'was'} recorded too and left out"
+        if ns >= SMALL_NS
+    )
+    if idle:
+        why = f"the time that the recorders of {devices} cover together{f', with {edges}' if edges else ''}"
+    else:
+        why = f"from the latest first to the earliest last GPU operation of {devices}"
+        why += f"; recorded too, and left out: {edges}" if edges else ""
     short = short_covers(trace, covers)
     start, stop = recorded if idle else worked
     return Window(start, stop, "; ".join([why, *short]), tuple(short))

@@ -8,6 +8,7 @@ import polars as pl
 
 from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.cpu_time import polls
+from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS, PERIODS_NS
 from tracelib.findings import recording
@@ -177,7 +178,9 @@ def _size(results: Results) -> str:
     used = results.quota_use["cpus"]
     if used.len() < FEWEST_PERIODS:
         return ""
-    low, middle, high = (float(used.quantile(q, "nearest") or 0.0) for q in (0.1, 0.5, 0.9))
+    low, middle, high = results.quota_use.select(
+        nearest_rank(pl.col("cpus"), q).alias(f"{q}") for q in (0.1, 0.5, 0.9)
+    ).row(0)
     return (
         f"; before each stop the server had used about {middle:.1f} CPUs' worth of the period ({low:.1f} to "
         f"{high:.1f} in 8 of 10 of {used.len()} periods): the quota, less what other processes of its group "

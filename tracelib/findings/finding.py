@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import polars as pl
 from msgspec import Meta, Struct
 
+from tracelib.analyses.quantiles import nearest_rank
 from tracelib.intervals import merge_equal
 from tracelib.words import cause_name, duration, share, sub_cause_name
 
@@ -236,5 +237,5 @@ def mean(series: pl.Series) -> float:
 
 def quantile(series: pl.Series, q: float) -> int | None:
     """Return the nearest-rank quantile of the series' known values, None where it has none."""
-    known = series.drop_nulls().sort()
-    return int(known[round(q * (known.len() - 1))]) if known.len() else None
+    value = series.to_frame("value").select(nearest_rank(pl.col("value"), q)).item()
+    return None if value is None else int(value)

@@ -99,6 +99,7 @@ ROLES = {
     "api_server": Word("API server", "takes requests and tokenizes them"),
     "engine": Word("engine", "schedules requests and sends each step to the workers"),
     "worker": Word("worker", "launches the work of one GPU"),
+    "data_loader": Word("data loader", "reads and prepares a training loop's input"),
     "recorder": Word("recorder", "a profiler or tracer"),
     "system": Word("system", "the kernel and the machine's own services"),
 }

@@ -25,7 +25,7 @@ from tracelib.schema import THREADS
 from tracelib.words import ROLES, SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tracelib.trace import Trace
 
@@ -39,23 +39,31 @@ class _Rule:
     match: re.Pattern[str]
     role: str
     scope: str
+    fallback: bool
 
 
 @cache
 def _rules() -> tuple[tuple[_Rule, ...], tuple[dict[str, Any], ...], re.Pattern[str]]:
     data = tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
-    names = tuple(_Rule(re.compile(rule["match"]), rule["role"], rule["scope"]) for rule in data["name"])
+    names = tuple(
+        _Rule(re.compile(rule["match"]), rule["role"], rule["scope"], rule.get("fallback", False))
+        for rule in data["name"]
+    )
     return names, tuple(data["annotation"]), re.compile(data["system"]["match"])
 
 
-def by_name(name: str | None, scope: str) -> Verdict | None:
+def by_name(name: str | None, scope: str, known: Collection[str] = ()) -> Verdict | None:
     """Return the role and rank that the rules of `scope` give a thread's or process's name, None if none do.
+
+    A rule that is a fallback does not give a role that is `known` to be another process's.
 
     >>> by_name("VLLM::Worker_TP1", "process"), by_name("bash", "process")
     (('worker', 1), None)
     """
     for rule in _rules()[0]:
         match = rule.match.search(name) if name and rule.scope == scope else None
+        if rule.fallback and rule.role in known:
+            continue
         if match:
             ranks = (int(rank) for key, rank in match.groupdict().items() if key.startswith("rank") and rank)
             return rule.role, next(ranks, None)
@@ -76,13 +84,26 @@ def assign_roles(trace: Trace, roles: Mapping[str, str] | None = None) -> Trace:
     for row in trace.threads.iter_rows(named=True):
         processes[_process(row)].append(row)
     rows: list[dict[str, Any]] = []
+    known = {role for name in _process_names(trace) if (role := _sure_role(name))}
+    known |= {max(votes, key=votes.__getitem__)[0] for votes in evidence.values()}
     for process, members in processes.items():
-        role, rank = _process_role(members, user_roles, evidence.get(process, Counter()))
+        role, rank = _process_role(members, user_roles, evidence.get(process, Counter()), known)
         if role == "worker" and rank is None:
             rank = ranks.get(process)
         rows += [{**row, **_thread_role(row, role, rank, user_roles)} for row in members]
     threads = pl.DataFrame(rows, schema=THREADS).sort("thread")
     return trace.replace(threads=threads, gpus=_ranked_gpus(trace, threads))
+
+
+def _process_names(trace: Trace) -> list[str]:
+    names = trace.threads.select(pl.concat_list("name", "process").explode()).to_series()
+    return names.drop_nulls().unique().to_list()
+
+
+def _sure_role(name: str) -> str | None:
+    """Return the role that a name proves, whatever other processes there are."""
+    verdict = by_name(name, "process", SERVER)
+    return verdict[0] if verdict else None
 
 
 def _process(row: Mapping[str, Any]) -> Process:
@@ -119,15 +140,18 @@ def _process_role(
     members: list[dict[str, Any]],
     user_roles: Mapping[str, Verdict],
     evidence: Counter[tuple[str, int | None]],
+    known: Collection[str],
 ) -> Verdict:
     first = members[0]
     main = [row["name"] for row in members if row["pid"] is not None and row["pid"] == row["tid"]]
     if user := _user_role([first["process"], *main, str(first["pid"])], user_roles):
         return user
     for name in (*main, first["process"]):
-        if verdict := by_name(name, "process"):
+        if verdict := by_name(name, "process", known):
             return verdict
-    votes = Counter(verdict for row in members if (verdict := by_name(row["name"], "process"))) or evidence
+    votes = (
+        Counter(verdict for row in members if (verdict := by_name(row["name"], "process", known))) or evidence
+    )
     if votes:
         return max(votes, key=lambda verdict: (votes[verdict], -_order(verdict[0])))
     names = [name for name in (*main, first["process"], first["name"]) if name]

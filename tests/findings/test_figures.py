@@ -17,8 +17,9 @@ def test_only_causes_on_the_host_count():
 
 
 def test_cpu_shortage_is_runnable_and_throttled():
+    """An eighth of the lost time has no CPU state, so the share is a lower bound."""
     assert figures.cpu_shortage_ns(findings()) == 50_000 + 400_000
-    assert three_figures(findings())[2][:2] == ("CPU shortage", "22 %")
+    assert three_figures(findings())[2][:2] == ("CPU shortage", "at least 22 %")
 
 
 def test_without_scheduler_events_the_third_number_is_the_first_token_or_not_known():

@@ -25,25 +25,27 @@ SMALL_NS = 1_000_000
 
 
 def gpu_covers(trace: Trace) -> pl.DataFrame:
-    """Return one row per GPU: gpu, source, first_op, last_op, first, last (ns; the recording's)."""
+    """Return one row per GPU: gpu, first_op, last_op, first, last (ns; the recording's)."""
     end = pl.col("ts_ns") + pl.col("dur_ns")
-    ops = trace.gpu_ops.group_by("gpu").agg(
-        source=pl.col("source").first(), first_op=pl.col("ts_ns").min(), last_op=end.max()
+    ops = trace.gpu_ops.group_by("gpu", "source", "pid").agg(
+        first_op=pl.col("ts_ns").min(), last_op=end.max()
     )
-    sources = trace.sources.filter(pl.col("format") == "torch_profiler")["source"].to_list()
-    rows = [(source, *_source_cover(trace, source)) for source in sources if source in ops["source"]]
     recorded = pl.DataFrame(
-        rows, schema={"source": pl.Int32, "begin": pl.Int64, "end": pl.Int64}, orient="row"
+        [
+            (source, pid, *_process_cover(trace, source, pid))
+            for source, pid in ops.select("source", "pid").unique().iter_rows()
+        ],
+        schema={"source": pl.Int32, "pid": pl.Int64, "begin": pl.Int64, "end": pl.Int64},
+        orient="row",
     )
     return (
-        ops.join(recorded, on="source", how="left")
-        .select(
-            "gpu",
-            "source",
-            "first_op",
-            "last_op",
-            first=pl.min_horizontal("first_op", "begin"),
-            last=pl.max_horizontal("last_op", "end"),
+        ops.join(recorded, on=["source", "pid"], how="left", nulls_equal=True)
+        .group_by("gpu")
+        .agg(
+            pl.col("first_op").min(),
+            pl.col("last_op").max(),
+            first=pl.min_horizontal("first_op", "begin").min(),
+            last=pl.max_horizontal("last_op", "end").max(),
         )
         .sort("gpu")
     )
@@ -97,10 +99,11 @@ def _whose(trace: Trace, gpu: int) -> str:
     return f"GPU {row['device']}" if row["rank"] is None else f"rank {row['rank']}"
 
 
-def _source_cover(trace: Trace, source: int) -> tuple[int | None, int | None]:
-    """Return from when to when the source's recorder saw its GPUs, as far as it goes beyond their operations."""
-    slices = trace.slices.filter((pl.col("source") == source) & pl.col("thread").is_not_null())
-    ops = trace.gpu_ops.filter(pl.col("source") == source)
+def _process_cover(trace: Trace, source: int, pid: int | None) -> tuple[int | None, int | None]:
+    """Return from when to when the process's recorder ran, as far as that goes beyond its GPU operations."""
+    own = trace.threads.filter(pl.col("pid") == pid)["thread"]
+    slices = trace.slices.filter((pl.col("source") == source) & pl.col("thread").is_in(own.implode()))
+    ops = trace.gpu_ops.filter((pl.col("source") == source) & pl.col("pid").eq_missing(pid))
     calls = slices.filter(
         pl.col("category").is_in(["runtime", "driver"]) & pl.col("correlation").is_not_null()
     )

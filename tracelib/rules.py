@@ -99,7 +99,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 }
 _PATTERNS = ("name", "symbol", "library", "inside")
 #: What a step's name can tell, by named groups of its pattern.
-TOKENS = ("prefill", "decode")
+TOKENS = ("prompts", "prefill", "decode")
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | None": (str,),

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelib.analyses.requests import request_log
+import polars as pl
+
 from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.analyses.throttling import cpu_stat as growth
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.manifest import AFTER, BEFORE, CPU_MAX, Manifest, manifest_of
+from tracelib.sources.request_logs import REALTIME, TIMES, read_request_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import polars as pl
 
     from tracelib.trace import Trace
 
@@ -26,6 +26,8 @@ class Companions:
 
     requests: pl.DataFrame | None
     supply: Supply
+    #: What of the request log could not be used.
+    remarks: tuple[str, ...] = ()
 
 
 def companions(
@@ -48,7 +50,7 @@ def companions(
     run
         The loaded trace: its sources' ties tell where a clock of the request log stands.
     requests, requests_offset, requests_clock
-        A request log (:func:`tracelib.analyses.requests.request_log`), and ns to add to its times or the
+        A request log (:mod:`tracelib.sources.request_logs`), and ns to add to its times or the
         clock they are of: realtime (the default), or one that the manifest or a tied source names.
     cpu_stat
         The cgroup's `cpu.stat` before and after the run; one file alone counts since the cgroup was made.
@@ -63,24 +65,27 @@ def companions(
     """
     manifest = manifest_of(traces)
     folders = [Path(path) for path in traces if Path(path).is_dir()]
-    log = None
+    log: pl.DataFrame | None = None
+    remarks: tuple[str, ...] = ()
     path = Path(requests) if requests else manifest.requests
     if path is not None:
         typed = bool(requests_offset or requests_clock)
         clock = requests_clock if typed else manifest.requests_clock
         offset = requests_offset if typed else manifest.requests_offset_ns
-        log = request_log(path, offset or _offset_of(clock, manifest, run))
-    return Companions(log, _supply(manifest, folders, cpu_stat, log, mean_input_tokens))
+        held = read_request_log(path, epoch=not offset and clock in ("", REALTIME))
+        moved = offset or _offset_of(clock or held.clock, manifest, run)
+        log, remarks = held.rows.with_columns(pl.col(*TIMES) + moved), held.remarks
+    return Companions(log, _supply(manifest, folders, cpu_stat, log, mean_input_tokens), remarks)
 
 
 def _offset_of(clock: str, manifest: Manifest, run: Trace) -> int:
     """Return what to add to a reading of `clock` to get the timeline."""
-    if clock in ("", "realtime"):
+    if clock in ("", REALTIME):
         return 0
     ties = run.sources.filter(~run.sources["tied_by"].is_in(["untied"])).select("clock", "offset_ns")
     offsets = {**dict(ties.drop_nulls().iter_rows()), **manifest.wall_offsets()}
     if clock not in offsets:
-        raise BadParameter("requests_clock", clock, ["realtime", *sorted(set(offsets) - {"realtime"})])
+        raise BadParameter("requests_clock", clock, [REALTIME, *sorted(set(offsets) - {REALTIME})])
     return int(offsets[clock])
 
 

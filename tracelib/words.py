@@ -107,6 +107,10 @@ ROLES = {
 REQUEST_PARTS = {
     "before_tokenize": Word("before the tokenizer", "from the arrival to the tokenizer"),
     "tokenize": Word("tokenize", "in the tokenizer"),
+    "api_server": Word(
+        "API server",
+        "from there, or from the arrival, until the engine can have had it: HTTP, tokenizer, waiting for a CPU",
+    ),
     "queue": Word("queue before the engine", "from there until the engine takes the request"),
     "broadcast": Word("engine to workers", "from there until the last worker has the request's step"),
     "gpu_useful": Word("GPU useful", "from then until the step ends: the GPU does useful work"),

@@ -12,20 +12,14 @@ import tracelib
 from tests.conftest import ROOT
 from tests.findings.sheet import Sheet, ns
 from tracelib.analyses.ipc import worker_steps
-from tracelib.analyses.requests import (
-    BEFORE,
-    NO_STEP,
-    NO_STEPS,
-    NOT_SENT,
-    PARTS,
-    request_log,
-    requests,
-    step_tokens,
-)
+from tracelib.analyses.requests import BEFORE, NO_STEP, NO_STEPS, NOT_SENT, PARTS, requests
 from tracelib.analyses.results import analyse
+from tracelib.analyses.steps import MODEL_STEPS, step_tokens
 from tracelib.analyses.window import Window
 from tracelib.rules import load_rules
 from tracelib.schema import SLICES, THREADS
+from tracelib.sources.request_logs import TIMES as LOGGED
+from tracelib.sources.request_logs import read_request_log
 from tracelib.trace import Trace
 
 TIMES = ("arrived", "tokenize_start", "tokenize_end", "scheduled", "first_token")
@@ -163,14 +157,15 @@ def test_the_parts_are_those_that_the_server_s_own_logs_say(run_of, name, logged
     sent = {row["output"]: row for row in run.log("steps.jsonl")}
     own = {str(row["id"]): row for row in run.log("requests.jsonl")}
     workers = [{row["step"]: row for row in run.log(f"worker{rank}.jsonl")} for rank in (0, 1)]
-    log = request_log(run.folder / "requests.jsonl", run.wall_ns)
+    log = read_request_log(run.folder / "requests.jsonl", epoch=False).rows
+    log = log.with_columns(pl.col(*LOGGED) + run.wall_ns)
     if logged:
         taken = [
             sent[own[request]["first_token"]]["enqueue_start"] + run.wall_ns - NEAR for request in log["id"]
         ]
         log = log.with_columns(scheduled=pl.Series(taken))
     steps = worker_steps(run.trace, log, run.results.ipc, run.results.launches)
-    found = requests(log, run.results.window, run.results.gpu_states, steps)
+    found = requests(log, run.results.window, run.results.gpu_states, steps, pl.DataFrame(schema=MODEL_STEPS))
     ends = (run.trace.gpu_ops["ts_ns"] + run.trace.gpu_ops["dur_ns"] - run.wall_ns).sort()
     assert found.height >= 7
     for row in found.iter_rows(named=True):
@@ -183,7 +178,7 @@ def test_the_parts_are_those_that_the_server_s_own_logs_say(run_of, name, logged
         assert row["queue_ns"] + row["unknown_ns"] == pytest.approx(waited, abs=2 * NEAR)
         assert row["broadcast_ns"] == pytest.approx(had - step["enqueue_start"], abs=2 * NEAR)
         assert row["back_ns"] == pytest.approx(said["first_token"] - last, abs=NEAR)
-        assert sum(row[part] for part in PARTS) == said["first_token"] - said["arrived"]
+        assert sum(row[part] or 0 for part in PARTS) == said["first_token"] - said["arrived"]
         other = [
             at
             for at in (s["enqueue_start"] for s in sent.values())

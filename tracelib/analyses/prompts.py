@@ -23,8 +23,7 @@ PROMPT_STEPS = pl.Schema(
         "begin_ns": pl.Int64(),
         "received_ns": pl.Int64(),
         "done_ns": pl.Int64(),
-        "room_ns": pl.Int64(),
-        "ahead_ns": pl.Int64(),
+        "queue_ns": pl.Int64(),
     }
 )
 #: A step that holds this share of the largest one's tokens has no room for another prompt.
@@ -73,8 +72,8 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
 
     One row per request whose prompt is placed: `row` (UInt32), `begin_ns` (Int64: when the first of its steps
     began), `received_ns` (Int64: the same on the last worker), `done_ns` (Int64: when its last step's last
-    operation ended), `room_ns` (Int64: begin of the last step before these that had room and did not take it;
-    null = none since it came), `ahead_ns` (Int64: since when, up to `begin_ns`, steps were in progress). No
+    operation ended), `queue_ns` (Int64: how long, up to `begin_ns`, earlier steps were in progress while it may have
+    been in the engine). It was not yet there when the last step began that had room and did not take it. No
     rows where workers do different steps (replicas), where names tell no prompts, or where the log lacks requests.
     """
     steps, waiting = _steps(model_steps), _requests(asked)
@@ -160,14 +159,14 @@ def _held(
     return held, None, False
 
 
-def _row(
-    asked: Asked, steps: Sequence[Step], first: int, last: int, limit: float
-) -> tuple[int, int, int, int, int | None, int]:
+def _row(asked: Asked, steps: Sequence[Step], first: int, last: int, limit: float) -> tuple[int, ...]:
     """Return one row of PROMPT_STEPS."""
     begin = steps[first].begin_ns
-    earlier = [step for step in steps[:first] if step.begin_ns > asked.since_ns]
-    roomy = [step.begin_ns for step in earlier if step.prefill + step.decode < limit]
-    free = max([asked.since_ns, *(step.done_ns for step in steps[:first] if step.done_ns <= begin)])
-    in_progress = any(step.begin_ns < begin < step.done_ns for step in steps[:first])
-    ahead = free if in_progress else begin
-    return (asked.row, begin, steps[first].received_ns, steps[last].done_ns, max(roomy, default=None), ahead)
+    roomy = [step.begin_ns for step in steps[:first] if step.prefill + step.decode < limit]
+    reached = max([asked.since_ns, *roomy[-1:]])
+    queue = 0
+    for step in steps[:first]:
+        until = min(step.done_ns, begin)
+        queue += max(0, until - max(step.begin_ns, reached))
+        reached = max(reached, until)
+    return asked.row, begin, steps[first].received_ns, steps[last].done_ns, queue

@@ -10,30 +10,22 @@ then.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
-from tracelib.errors import BadTrace
+from tracelib.analyses.prompts import prompt_steps
 from tracelib.intervals import overlay
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tracelib.analyses.window import Window
-
-REQUEST_LOG = ("id", "arrived", "tokenize_start", "tokenize_end", "first_token")
-#: What a log may hold too: when the engine took the request into its first step (vLLM's `scheduled_ts`), its
-#: input's length.
-OPTIONAL = ("scheduled", "prompt_tokens")
-ORDER = ("arrived", "tokenize_start", "tokenize_end", "scheduled", "first_token")
 
 #: What the time to first token consists of, in this order, if nothing is unknown.
 PARTS = (
     "before_tokenize_ns",
     "tokenize_ns",
+    "api_server_ns",
     "queue_ns",
     "broadcast_ns",
     "gpu_useful_ns",
@@ -69,6 +61,10 @@ NOT_SENT = (
     "which of the engine's messages brought the step cannot be told, "
     "so its way from the tokenizer to the workers stays whole"
 )
+NOT_LOGGED = (
+    "the log does not say when the prompt was tokenized, "
+    "and the steps' names do not show which of them held it"
+)
 BEFORE = (
     "the engine sent other steps first: the request waited for them, "
     "or they held the first parts of its prompt "
@@ -76,74 +72,27 @@ BEFORE = (
 )
 
 
-def request_log(path: Path, offset_ns: int = 0) -> pl.DataFrame:
-    """Return a request log (JSON lines) with `offset_ns` added to its times; empty lines are skipped.
-
-    One row per request: `id` (String), `arrived`, `tokenize_start`, `tokenize_end`, `first_token` (Int64,
-    ns), `scheduled` (Int64, ns: when the engine took it into its first step; null = not logged),
-    `prompt_tokens` (Int64: its input; null = not logged). As in the file.
-
-    Raises
-    ------
-    BadTrace
-        The file cannot be opened, a line is not JSON, a column is missing, or its times are not in that
-        order; the message names the line.
-
-    """
-    rows: list[dict[str, object]] = []
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            times = {name: int(record[name]) + offset_ns for name in REQUEST_LOG[1:]}
-            scheduled, tokens = (None if record.get(name) is None else int(record[name]) for name in OPTIONAL)
-            taken = None if scheduled is None else scheduled + offset_ns
-            rows.append({"id": str(record["id"]), **times, "scheduled": taken, "prompt_tokens": tokens})
-        except (ValueError, TypeError) as error:
-            raise BadTrace(path, "request log", f"line {number}", str(error), line) from error
-        except KeyError as error:
-            columns = ", ".join(REQUEST_LOG)
-            raise BadTrace(
-                path,
-                "request log",
-                f"line {number}",
-                f"no column {error}",
-                line,
-                f"It needs {columns}, in ns.",
-            ) from error
-        given = times if taken is None else {**times, "scheduled": taken}
-        names = [name for name in ORDER if name in given]
-        in_order = [given[name] for name in names]
-        if in_order != sorted(in_order):
-            order = " <= ".join(names)
-            raise BadTrace(path, "request log", f"line {number}", f"its times must be {order}", line)
-    integers = dict.fromkeys((*REQUEST_LOG[1:], *OPTIONAL), pl.Int64)
-    return pl.DataFrame(rows, schema={"id": pl.String, **integers})
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise BadTrace(path, "request log", "", error.strerror or str(error)) from error
-
-
 def requests(
-    requests_log: pl.DataFrame | None, window: Window, gpu_states: pl.DataFrame, worker_steps: pl.DataFrame
+    requests_log: pl.DataFrame | None,
+    window: Window,
+    gpu_states: pl.DataFrame,
+    worker_steps: pl.DataFrame,
+    model_steps: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the time to first token of each request in the window, split into parts that add up to it.
 
-    Takes a log on the aligned timeline (None = there is none) and the frames `gpu_states` and
-    :func:`tracelib.analyses.ipc.worker_steps`; of several GPUs the first stands for all, since they work in
-    step.
+    Takes the rows of a log (:mod:`tracelib.sources.request_logs`) on the aligned timeline (None = there is none) and the frames `gpu_states`,
+    :func:`tracelib.analyses.ipc.worker_steps` and :func:`tracelib.analyses.steps.model_steps`; of several
+    GPUs the first stands for all, since they work in step.
 
-    One row per request: `id` (String), `arrived_ns`, `tokenized_ns`, `first_token_ns`, `ttft_ns` (Int64),
-    then the parts (Int64, ns; null = not known, its time is in `unknown_ns`):
+    One row per request: `id` (String), `arrived_ns`, `tokenized_ns` (null = not logged), `first_token_ns`,
+    `ttft_ns` (Int64), then the parts (Int64, ns; null = not known, its time is in another part):
 
     - `before_tokenize_ns` (arrival to tokenizer), `tokenize_ns`
-    - `queue_ns`: from there until the engine takes the request: `scheduled`, where logged, else until it
-      begins to send the next step
+    - `api_server_ns`: from there, or from the arrival, as long as the engine would have begun with the prompt
+      if it had had it (:mod:`tracelib.analyses.prompts`)
+    - `queue_ns`: until the engine takes the request: `scheduled`, where logged, else until it begins to send
+      the next step, or the time in which earlier steps were in progress
     - `broadcast_ns`: from there, or from the enqueue of the step that gave the first token, until the last
       worker has it
     - `gpu_useful_ns`, `gpu_wait_ns` (waiting in a collective), `gpu_idle_ns`, `gpu_collective_ns`
@@ -156,36 +105,82 @@ def requests(
     """
     if requests_log is None or requests_log.is_empty():
         return pl.DataFrame(schema=REQUESTS)
+    log = requests_log.sort("arrived").with_row_index("row")  # a log may use an id again
+    log = log.with_columns(since=pl.coalesce("tokenize_end", "arrived"))
     within = (pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns)
-    inside = requests_log.filter(within).sort("arrived").with_row_index("row")  # a log may use an id again
+    by_prompt = prompt_steps(log, model_steps)
+    inside = _scheduled(log.filter(within), by_prompt, worker_steps)
     placed = inside.join(_step_of(inside, worker_steps), on="row", how="left")
-    c, w, d = pl.col("tokenize_end"), pl.col("received_ns"), pl.col("done_ns")
-    cut = placed.with_columns(
-        queue_ns=pl.col("next_ns") - c,
-        broadcast_ns=w - pl.col("sent_ns"),
-        back_ns=pl.col("first_token") - d,
-        unknown_ns=pl.coalesce(pl.col("sent_ns") - pl.col("next_ns"), w - c, pl.col("first_token") - c),
-    )
-    split = cut.join(_gpu_parts(placed, gpu_states), on="row", how="left").select(
+    cut = _with_prompts(_between_messages(placed), by_prompt)
+    split = cut.join(_gpu_parts(cut, gpu_states), on="row", how="left").select(
         "id",
         arrived_ns="arrived",
         tokenized_ns="tokenize_end",
         first_token_ns=pl.col("first_token"),
         ttft_ns=pl.col("first_token") - pl.col("arrived"),
         before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"),
-        tokenize_ns=c - pl.col("tokenize_start"),
+        tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
         **{part: pl.col(part) for part in PARTS[2:]},
-        unknown_why=_why(worker_steps),
+        unknown_why=_why(worker_steps, model_steps),
         prompt_tokens=pl.col("prompt_tokens"),
     )
     return split.match_to_schema(REQUESTS)
 
 
-def _why(steps: pl.DataFrame) -> pl.Expr:
-    unplaced = pl.lit(NO_STEPS if steps.is_empty() else NO_STEP)
+def _scheduled(inside: pl.DataFrame, by_prompt: pl.DataFrame, worker_steps: pl.DataFrame) -> pl.DataFrame:
+    """Fill `scheduled` with when the engine sent the first step that held the prompt, where that is known."""
+    sent = worker_steps.drop_nulls("sent_ns").select(sent=pl.col("sent_ns").unique()).sort("sent")
+    first = by_prompt.select("row", "begin_ns").sort("begin_ns")
+    taken = first.join_asof(sent, left_on="begin_ns", right_on="sent", coalesce=False)
+    known = inside.join(taken.select("row", "sent"), on="row", how="left")
+    late = pl.col("sent") >= pl.col("since")
+    return known.with_columns(scheduled=pl.coalesce("scheduled", pl.when(late).then("sent"))).drop("sent")
+
+
+def _between_messages(placed: pl.DataFrame) -> pl.DataFrame:
+    """Add the parts that the engine's messages tell."""
+    c, w, d = pl.col("since"), pl.col("received_ns"), pl.col("done_ns")
+    told = pl.coalesce("tokenize_end", "scheduled").is_not_null()
+    placed = placed.with_columns(pl.when(told).then(pl.col("next_ns", "sent_ns")))
+    return placed.with_columns(
+        api_server_ns=pl.lit(None, pl.Int64),
+        queue_ns=pl.col("next_ns") - c,
+        broadcast_ns=w - pl.col("sent_ns"),
+        back_ns=pl.col("first_token") - d,
+        unknown_ns=pl.coalesce(pl.col("sent_ns") - pl.col("next_ns"), w - c, pl.col("first_token") - c),
+    )
+
+
+def _with_prompts(cut: pl.DataFrame, by_prompt: pl.DataFrame) -> pl.DataFrame:
+    """Replace what the messages leave open by what the steps' names tell, where they place the prompt."""
+    begin = pl.col("begin_ns")
+    told = cut.join(by_prompt, on="row", how="left", suffix="_prompt")
+    better = begin.is_not_null() & ((pl.col("unknown_ns") > 0) | pl.col("received_ns").is_null())
+    logged = pl.col("scheduled").is_not_null()
+    queue = pl.when(logged).then(pl.col("scheduled") - pl.col("since")).otherwise("queue_ns_prompt")
+    sent = pl.when(logged).then("scheduled").otherwise(begin)
+    parts = {
+        "api_server_ns": pl.when(~logged).then(begin - pl.col("since") - pl.col("queue_ns_prompt")),
+        "queue_ns": queue,
+        "broadcast_ns": pl.col("received_ns_prompt") - sent,
+        "back_ns": pl.col("first_token") - pl.col("done_ns_prompt"),
+        "unknown_ns": pl.lit(0, pl.Int64),
+        "received_ns": pl.col("received_ns_prompt"),
+        "done_ns": pl.col("done_ns_prompt"),
+        "sent_ns": sent,
+    }
+    return told.with_columns(
+        pl.when(better).then(value).otherwise(pl.col(name)).alias(name) for name, value in parts.items()
+    )
+
+
+def _why(worker_steps: pl.DataFrame, model_steps: pl.DataFrame) -> pl.Expr:
+    unplaced = pl.lit(NO_STEPS if worker_steps.is_empty() and model_steps.is_empty() else NO_STEP)
     return (
         pl.when(pl.col("received_ns").is_null())
         .then(unplaced)
+        .when(pl.coalesce("tokenize_end", "scheduled", "begin_ns").is_null())
+        .then(pl.lit(NOT_LOGGED))
         .when(pl.col("sent_ns").is_null())
         .then(pl.lit(NOT_SENT))
         .when(pl.col("unknown_ns") > 0)
@@ -203,7 +198,7 @@ def _step_of(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     the workers' steps are not known to be of one message.
     """
     workers, sent = steps.select("process").unique(), pl.col("sent_ns")
-    since = pl.coalesce("scheduled", "tokenize_end")
+    since = pl.coalesce("scheduled", "since")
     asked = (
         log.select("row", "scheduled", "first_token", since=since)
         .join(workers, how="cross")
@@ -281,7 +276,7 @@ def _part_of(state: pl.Expr) -> pl.Expr:
 
 
 def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return the causes of the GPU's lost time between each request's tokenization and its first token.
+    """Return the causes of the GPU's lost time between each request's tokenization, or arrival, and its first token.
 
     Takes the frames `requests` and `lost`; of several GPUs the first stands for all, as in `requests`. They
     cover all of that time, on the way to the GPU and back too: per request they add up to what the GPU lost
@@ -293,7 +288,7 @@ def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -
     if requests.is_empty() or lost.is_empty():
         return pl.DataFrame(schema=REQUEST_CAUSES)
     first = lost["gpu"].min()
-    begin = pl.col("tokenized_ns")
+    begin = pl.coalesce("tokenized_ns", "arrived_ns")
     waiting = requests.with_row_index("row").select(
         pl.col("row").cast(pl.Int64),
         "id",

@@ -83,8 +83,8 @@ _MESSAGES = Need(
 )
 _REQUESTS = Need(
     "",
-    "no request log was given (columns id, arrived, tokenize_start, tokenize_end, first_token in ns)",
-    "a request log: --requests FILE with id, arrived, tokenize_start, tokenize_end, first_token",
+    "no request log was given (a client's or a server's, with id, arrived and first_token)",
+    "a request log: --requests FILE with id, arrived, first_token (JSON lines, CSV, Parquet, OpenTelemetry spans)",
 )
 _QUOTA = Need(
     "",
@@ -181,7 +181,7 @@ def analyse(
 
     `window_seconds` and `window_of` choose the window as in :func:`tracelib.analyses.window.window`;
     `rules_path` names a file with rules of the user's own, which come before ours; `requests_log` is a log as
-    of :func:`tracelib.analyses.requests.request_log`, on the trace's timeline; `supply` is what is known of
+    of :mod:`tracelib.sources.request_logs`, on the trace's timeline; `supply` is what is known of
     the server's CPUs, quota and requests (:func:`tracelib.companions.companions`).
 
     Raises

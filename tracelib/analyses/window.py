@@ -15,6 +15,7 @@ from tracelib.analyses.cover import SMALL_NS, common_cover, gpu_covers, short_co
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.intervals import begin, end
 from tracelib.schema import FRAMES
+from tracelib.sources.health import with_remarks
 from tracelib.words import duration
 
 if TYPE_CHECKING:
@@ -176,21 +177,14 @@ def without_short(trace: Trace) -> Trace:
     """
     while left_out := too_short(trace, gpu_covers(trace)):
         gpu, said = left_out
-        row = {"source": None, "level": "error", "message": said, "fix": LENGTHEN}
-        trace = trace.replace(
-            gpu_ops=trace.gpu_ops.filter(pl.col("gpu") != gpu),
-            gpus=trace.gpus.filter(pl.col("gpu") != gpu),
-            health=pl.concat([trace.health, pl.DataFrame([row], schema=FRAMES["health"])]),
-        )
+        gpus = {name: getattr(trace, name).filter(pl.col("gpu") != gpu) for name in ("gpu_ops", "gpus")}
+        trace = with_remarks(trace.replace(**gpus), [said], LENGTHEN, "error")
     return trace
 
 
 def with_cut(trace: Trace, over: Window) -> Trace:
     """Return `trace` with a remark in `health` on each recording that made the window shorter."""
-    if not over.cut:
-        return trace
-    rows = [{"source": None, "level": "warning", "message": text, "fix": LENGTHEN} for text in over.cut]
-    return trace.replace(health=pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])]))
+    return with_remarks(trace, over.cut, LENGTHEN)
 
 
 def _kept(trace: Trace, untied: list[int]) -> list[int]:

@@ -19,6 +19,7 @@ REQUESTS = 120
 PARTS = {
     "before_tokenize": Look("#CC79A7", "x"),
     "tokenize": Look("#E69F00"),
+    "api_server": Look("#CC79A7", "."),
     "queue": Look("#F0E442", "."),
     "broadcast": Look("#D55E00", "/"),
     "gpu_useful": Look("#0072B2"),

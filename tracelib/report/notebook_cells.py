@@ -22,6 +22,7 @@ from tracelib.report import redact as redaction
 from tracelib.report.notebooks import located
 from tracelib.report.sections.render import Section, render
 from tracelib.report.sections.tables import picture
+from tracelib.sources.health import with_remarks
 from tracelib.words import duration
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
     run = load(options.traces, **options.arguments_of(load))
     run, redactor = redaction.trace(run) if options.redact else (run, None)
     near = companions(run=run, **options.arguments_of(companions))
+    run = with_remarks(run, near.remarks, "each request needs its id, its arrival and its first token")
     results = analyse(
         run,
         window_seconds=seconds(options.window),

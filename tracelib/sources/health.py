@@ -9,6 +9,8 @@ import polars as pl
 from tracelib.schema import HEALTH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tracelib.trace import Trace
 
 
@@ -37,3 +39,9 @@ def with_remark(trace: Trace, level: str, message: str, fix: str = "") -> Trace:
     more = Remarks()
     more.add(level, message, fix)
     return trace.replace(health=pl.concat([trace.health, more.frame()]))
+
+
+def with_remarks(trace: Trace, texts: Iterable[str], fix: str = "", level: str = "warning") -> Trace:
+    """Return `trace` with remarks on the whole run, of no one file."""
+    rows = [(None, level, text, fix) for text in texts]
+    return trace.replace(health=pl.concat([trace.health, pl.DataFrame(rows, schema=HEALTH, orient="row")]))

@@ -23,6 +23,8 @@ from tracelib.sources.request_logs import read_request_log
 from tracelib.trace import Trace
 
 TIMES = ("arrived", "tokenize_start", "tokenize_end", "scheduled", "first_token")
+#: Nothing recorded of the API server.
+NO_API = pl.DataFrame(schema={"kind": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64})
 LOG = {"id": pl.String, **dict.fromkeys((*TIMES, "prompt_tokens"), pl.Int64)}
 
 
@@ -165,7 +167,9 @@ def test_the_parts_are_those_that_the_server_s_own_logs_say(run_of, name, logged
         ]
         log = log.with_columns(scheduled=pl.Series(taken))
     steps = worker_steps(run.trace, log, run.results.ipc, run.results.launches)
-    found = requests(log, run.results.window, run.results.gpu_states, steps, pl.DataFrame(schema=MODEL_STEPS))
+    found = requests(
+        log, run.results.window, run.results.gpu_states, steps, pl.DataFrame(schema=MODEL_STEPS), NO_API
+    )
     ends = (run.trace.gpu_ops["ts_ns"] + run.trace.gpu_ops["dur_ns"] - run.wall_ns).sort()
     assert found.height >= 7
     for row in found.iter_rows(named=True):

@@ -16,10 +16,12 @@ import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.prompts import prompt_steps
-from tracelib.intervals import overlay
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
+from tracelib.intervals import overlay, union
 
 if TYPE_CHECKING:
     from tracelib.analyses.window import Window
+    from tracelib.trace import Trace
 
 #: What the time to first token consists of, in this order, if nothing is unknown.
 PARTS = (
@@ -36,6 +38,11 @@ PARTS = (
     "unknown_ns",
 )
 
+#: What the API server was at in `api_server_ns`; they may overlap.
+WITHIN_API = ("api_no_cpu_ns", "api_tokenizing_ns")
+#: So much of a wait must have been recorded for these to be known of it.
+KNOWN = 0.9
+
 REQUESTS = pl.Schema(
     {
         "id": pl.String(),
@@ -45,6 +52,7 @@ REQUESTS = pl.Schema(
         "ttft_ns": pl.Int64(),
         **dict.fromkeys(PARTS, pl.Int64()),
         "unknown_why": pl.String(),
+        **dict.fromkeys(WITHIN_API, pl.Int64()),
         "prompt_tokens": pl.Int64(),
     }
 )
@@ -78,12 +86,13 @@ def requests(
     gpu_states: pl.DataFrame,
     worker_steps: pl.DataFrame,
     model_steps: pl.DataFrame,
+    api_server: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the time to first token of each request in the window, split into parts that add up to it.
 
     Takes the rows of a log (:mod:`tracelib.sources.request_logs`) on the aligned timeline (None = there is none) and the frames `gpu_states`,
-    :func:`tracelib.analyses.ipc.worker_steps` and :func:`tracelib.analyses.steps.model_steps`; of several
-    GPUs the first stands for all, since they work in step.
+    :func:`tracelib.analyses.ipc.worker_steps`, :func:`tracelib.analyses.steps.model_steps` and
+    :func:`api_server`; of several GPUs the first stands for all, since they work in step.
 
     One row per request: `id` (String), `arrived_ns`, `tokenized_ns` (null = not logged), `first_token_ns`,
     `ttft_ns` (Int64), then the parts (Int64, ns; null = not known, its time is in another part):
@@ -101,7 +110,9 @@ def requests(
     - `back_ns`: from there to the first token
     - `unknown_ns`: what cannot be told; `unknown_why` (String) says why (null = nothing is unknown)
 
-    and `prompt_tokens` (Int64: its input; null = not logged). Sorted by `arrived_ns`.
+    then, of `api_server_ns`, `api_no_cpu_ns` (a thread of the API server was ready and had no CPU) and
+    `api_tokenizing_ns` (one tokenized, for this request or another); both Int64, null = not recorded; and
+    `prompt_tokens` (Int64: its input; null = not logged). Sorted by `arrived_ns`.
     """
     if requests_log is None or requests_log.is_empty():
         return pl.DataFrame(schema=REQUESTS)
@@ -112,7 +123,8 @@ def requests(
     inside = _scheduled(log.filter(within), by_prompt, worker_steps)
     placed = inside.join(_step_of(inside, worker_steps), on="row", how="left")
     cut = _with_prompts(_between_messages(placed), by_prompt)
-    split = cut.join(_gpu_parts(cut, gpu_states), on="row", how="left").select(
+    parts = cut.join(_gpu_parts(cut, gpu_states), on="row", how="left")
+    split = parts.join(_within_api(cut, api_server), on="row", how="left").select(
         "id",
         arrived_ns="arrived",
         tokenized_ns="tokenize_end",
@@ -122,9 +134,54 @@ def requests(
         tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
         **{part: pl.col(part) for part in PARTS[2:]},
         unknown_why=_why(worker_steps, model_steps),
+        **{name: pl.col(name) for name in WITHIN_API},
         prompt_tokens=pl.col("prompt_tokens"),
     )
     return split.match_to_schema(REQUESTS)
+
+
+def api_server(trace: Trace, thread_states: pl.DataFrame, host_activity: pl.DataFrame) -> pl.DataFrame:
+    """Return when the API server lacked a CPU and when it tokenized, and when that was recorded.
+
+    One row per stretch: `kind` (Int32: the place in WITHIN_API of what it tells; below it, counted from -1
+    down, when that would have been recorded), `ts_ns`, `dur_ns` (Int64); those of one kind do not overlap.
+    Sorted by `kind`, `ts_ns`.
+    """
+    own = pl.col("thread").is_in(trace.threads.filter(pl.col("role") == "api_server")["thread"].implode())
+    states = thread_states.filter(own).with_columns(pl.col("state").cast(pl.String))
+    does = host_activity.filter(own)
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    sampled = trace.samples.select(
+        pl.col("ts_ns").min(), dur_ns=pl.col("ts_ns").max() - pl.col("ts_ns").min()
+    )
+    sliced = trace.slices.filter(own).select(pl.col("ts_ns").min(), dur_ns=end.max() - pl.col("ts_ns").min())
+    kinds = {
+        0: states.filter(pl.col("state").is_in(WAITS_FOR_CPU)),
+        1: does.filter(pl.col("cause") == "tokenization"),
+        -1: states.filter(pl.col("state") != "unknown"),
+        -2: pl.concat([sampled, sliced]).drop_nulls(),
+    }
+    spans = [rows.select("ts_ns", "dur_ns", kind=pl.lit(kind, pl.Int32)) for kind, rows in kinds.items()]
+    return union(pl.concat(spans), "kind").sort("kind", "ts_ns")
+
+
+def _within_api(cut: pl.DataFrame, api_server: pl.DataFrame) -> pl.DataFrame:
+    """Return what the API server was at: row, and the columns of WITHIN_API; null where that was not recorded."""
+    waits = cut.filter(pl.col("api_server_ns") > 0).select("row", "api_server_ns", ts_ns="since")
+    found = waits.select("row", "api_server_ns")
+    for kind, name in enumerate(WITHIN_API):
+        known = _during(waits, api_server, -1 - kind) >= KNOWN * pl.col("api_server_ns")
+        found = found.with_columns(pl.when(known).then(_during(waits, api_server, kind)).alias(name))
+    return found.drop("api_server_ns")
+
+
+def _during(waits: pl.DataFrame, api_server: pl.DataFrame, kind: int) -> pl.Series:
+    """Return how much of each wait lies in the stretches of `kind`."""
+    spans = api_server.filter(pl.col("kind") == kind).with_columns(seen=pl.lit(value=True))
+    asked = waits.select("row", "ts_ns", dur_ns="api_server_ns", kind=pl.lit(kind, pl.Int32))
+    inside = overlay(asked, spans, "kind").filter(pl.col("seen").fill_null(value=False))
+    sums = inside.group_by("row").agg(pl.col("dur_ns").sum())
+    return waits.select("row").join(sums, on="row", how="left", maintain_order="left")["dur_ns"].fill_null(0)
 
 
 def _scheduled(inside: pl.DataFrame, by_prompt: pl.DataFrame, worker_steps: pl.DataFrame) -> pl.DataFrame:
@@ -163,10 +220,10 @@ def _with_prompts(cut: pl.DataFrame, by_prompt: pl.DataFrame) -> pl.DataFrame:
         "api_server_ns": pl.when(~logged).then(begin - pl.col("since") - pl.col("queue_ns_prompt")),
         "queue_ns": queue,
         "broadcast_ns": pl.col("received_ns_prompt") - sent,
-        "back_ns": pl.col("first_token") - pl.col("done_ns_prompt"),
+        "back_ns": pl.col("first_token") - pl.min_horizontal("done_ns_prompt", "first_token"),
         "unknown_ns": pl.lit(0, pl.Int64),
         "received_ns": pl.col("received_ns_prompt"),
-        "done_ns": pl.col("done_ns_prompt"),
+        "done_ns": pl.min_horizontal("done_ns_prompt", "first_token"),
         "sent_ns": sent,
     }
     return told.with_columns(

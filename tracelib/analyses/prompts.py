@@ -28,6 +28,8 @@ PROMPT_STEPS = pl.Schema(
 )
 #: A step that holds this share of the largest one's tokens has no room for another prompt.
 FULL = 0.99
+#: The limit of an engine's steps shows if so many of them are full.
+OFTEN = 3
 #: Requests of which those of a step are chosen by their lengths, beyond as many as it holds; more prompts in one
 #: step than LARGE are taken in order.
 SPARE, LARGE = 3, 6
@@ -78,6 +80,7 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
     """
     steps, waiting = _steps(model_steps), _requests(asked)
     limit = FULL * max((step.prefill + step.decode for step in steps), default=0)
+    shows = sum(step.prefill + step.decode >= limit for step in steps) >= OFTEN
     placed: dict[Asked, tuple[int, int]] = {}
     doubtful: list[Asked] = []
     begun: _Begun | None = None
@@ -93,7 +96,7 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
             continue
         full = step.prefill + step.decode >= limit
         done, begun, exact = _held(
-            [each for each in come if each not in missed], begun, step, number, full=full
+            [each for each in come if each not in missed], begun, step, number, full=full, shows=shows
         )
         placed |= {each.request: (each.first, number) for each in done}
         doubtful = [] if exact else doubtful + [each.request for each in done]
@@ -126,7 +129,7 @@ def _requests(asked: pl.DataFrame) -> list[Asked]:
 
 
 def _held(
-    come: Sequence[Asked], begun: _Begun | None, step: Step, number: int, *, full: bool
+    come: Sequence[Asked], begun: _Begun | None, step: Step, number: int, *, full: bool, shows: bool
 ) -> tuple[list[_Begun], _Begun | None, bool]:
     """Return the prompts that `step` ends, the one that goes on after it, and whether lengths prove it."""
     before = [begun] if begun else []
@@ -154,7 +157,7 @@ def _held(
             last = held[-1]
             return held[:-1], _Begun(last.request, last.first, known[-1] - rest), True
     held = before + inside[:fresh]
-    if full and held:
+    if full and shows and held:
         return held[:-1], _Begun(held[-1].request, held[-1].first, None), False
     return held, None, False
 

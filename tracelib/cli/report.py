@@ -108,6 +108,8 @@ def _report(flags: argparse.Namespace) -> int:
     report = write_report(folder, options, timeout_s=flags.timeout)
     verdict = report.findings.verdict if report.findings else None
     if report.findings and verdict:
+        if report.findings.requests:
+            print(plain(report.findings.requests.sentence))
         print(f"{verdict.state} ({verdict.confidence} confidence): {plain(verdict.sentence)}")
         errors = [row.message for row in report.findings.health if row.level == "error"]
         if errors:

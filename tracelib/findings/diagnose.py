@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,12 +12,12 @@ from tracelib import __version__
 from tracelib.analyses.capacity import capacity
 from tracelib.analyses.cpu_time import polls
 from tracelib.analyses.launches import graph_coverage, launch_delays
-from tracelib.analyses.requests import PARTS as OF_A_REQUEST
 from tracelib.analyses.results import NEEDS
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.findings import document as doc
-from tracelib.findings.finding import Abstained, Finding, Part, quantile, rank_labels
+from tracelib.findings.finding import Abstained, Finding, Part, quantiles, rank_labels
 from tracelib.findings.order import in_order
+from tracelib.findings.requests import requests_part
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, verdict
 
@@ -71,7 +70,7 @@ def diagnose(
         collectives=_collectives(results),
         ipc=_messages(results),
         scheduling=_scheduling(results),
-        requests=_requests(results),
+        requests=requests_part(results),
         cpu_time=_cpu_time(results),
         quota=_quota(results),
         capacity=_capacity(results),
@@ -100,12 +99,6 @@ def _rows(frame: pl.DataFrame, row: type[Row]) -> list[Row]:
         pl.col(pl.Categorical, pl.Enum).cast(pl.String)
     )
     return [row(**values) for values in columns.iter_rows(named=True)]
-
-
-def _quantiles(series: pl.Series) -> doc.Quantiles | None:
-    if series.null_count() == series.len():
-        return None
-    return doc.Quantiles(p50=quantile(series, 0.5), p95=quantile(series, 0.95), max=quantile(series, 1.0))
 
 
 # -------------------- the files
@@ -183,9 +176,9 @@ def _launches(results: Results) -> doc.Launches | None:
         return None
     return doc.Launches(
         count=ops.height,
-        api_ns=_quantiles(ops["api_ns"]),
-        launch_to_start_ns=_quantiles(ops["launch_to_start_ns"]),
-        return_to_start_ns=_quantiles(ops["return_to_start_ns"]),
+        api_ns=quantiles(ops["api_ns"]),
+        launch_to_start_ns=quantiles(ops["launch_to_start_ns"]),
+        return_to_start_ns=quantiles(ops["return_to_start_ns"]),
         negative_returns=int((ops["return_to_start_ns"] < 0).sum() or 0),
         late=int(ops["late"].sum() or 0),
         graph_coverage=graph_coverage(ops),
@@ -207,7 +200,7 @@ def _collectives(results: Results) -> doc.Collectives | None:
         groups=rows["group"].n_unique(),
         matched=matched.height,
         unmatched=rows.height - matched.height,
-        arrival_skew_ns=_quantiles(skews),
+        arrival_skew_ns=quantiles(skews),
         transfer_ns=_transfer_ns(matched, results),
         wait_ns=waited,
         amplification=sum(waited) / skew if skew else None,
@@ -232,9 +225,9 @@ def _messages(results: Results) -> doc.Messages | None:
     first = dequeue.filter(pl.col("thread") == dequeue["thread"][0]).sort("ts_ns")
     steps = first["ts_ns"].diff().drop_nulls()
     return doc.Messages(
-        dequeue_ns=_quantiles(dequeue["dur_ns"]),
+        dequeue_ns=quantiles(dequeue["dur_ns"]),
         dequeue_over_step=int(first["dur_ns"].head(-1).sum()) / int(steps.sum()) if steps.len() else None,
-        enqueue_ns=_quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]),
+        enqueue_ns=quantiles(rows.filter(pl.col("kind") == "enqueue")["dur_ns"]),
         spin_cpu_ns=int(spins.sum()) if results.cpu_time.height else None,
         polls=_rows(polls(results.spinning), doc.Polls),
     )
@@ -306,54 +299,3 @@ def _capacity(results: Results) -> doc.Capacity:
         demand=_demand(results),
         estimates=_rows(capacity(results), doc.Estimate),
     )
-
-
-# -------------------- requests
-def _requests(results: Results) -> doc.Requests | None:
-    rows = results.requests
-    if rows.is_empty():
-        return None
-    unknown = rows.drop_nulls("unknown_why").group_by(why="unknown_why")
-    reasons = unknown.agg(requests=pl.len(), total_ns=pl.col("unknown_ns").sum())
-    return doc.Requests(
-        count=rows.height,
-        ttft_ns=_quantiles(rows["ttft_ns"]),
-        parts=[
-            doc.RequestPart(
-                part=part.removesuffix("_ns"),
-                p50=quantile(rows[part], 0.5),
-                p95=quantile(rows[part], 0.95),
-                correlation_with_ttft=_correlation(rows, part),
-            )
-            for part in OF_A_REQUEST
-        ],
-        unknown=_rows(reasons.sort("total_ns", "why", descending=[True, False]), doc.RequestUnknown),
-        outside_window=results.requests_outside,
-        lost_by_cause=_lost_by_cause(results),
-    )
-
-
-def _lost_by_cause(results: Results) -> list[doc.RequestLoss]:
-    """Return what took the GPU time lost within the times to first token, the largest first."""
-    every = results.requests.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("row"), "ttft_ns")
-    losses = []
-    for (cause,), rows in results.request_causes.group_by("cause"):
-        # A request that lost nothing to this cause counts as 0.
-        spent = every.join(rows.select("row", "ns"), on="row", how="left").with_columns(
-            pl.col("ns").fill_null(0)
-        )
-        losses.append(
-            doc.RequestLoss(
-                cause=str(cause),
-                p50=quantile(spent["ns"], 0.5),
-                p95=quantile(spent["ns"], 0.95),
-                total_ns=int(spent["ns"].sum()),
-                correlation_with_ttft=_correlation(spent, "ns"),
-            )
-        )
-    return sorted(losses, key=lambda row: -row.total_ns)
-
-
-def _correlation(rows: pl.DataFrame, part: str) -> float | None:
-    value = rows.select(pl.corr(part, "ttft_ns")).item()
-    return None if value is None or math.isnan(value) else float(value)  # NaN: the part never varies

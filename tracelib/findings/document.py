@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tracelib.findings.finding import Abstained, Confidence, Finding, Natural, Part, Share, shown
+from tracelib.findings.finding import Abstained, Confidence, Finding, Natural, Part, Quantiles, Share, shown
 from tracelib.words import CAUSES, CPU_STATES, VERDICTS
 
 SCHEMA: Literal["tracelib.findings/1"] = "tracelib.findings/1"
@@ -34,14 +34,6 @@ class Tool(Part, frozen=True, kw_only=True):
 
     name: Literal["tracelib"]
     version: str
-
-
-class Quantiles(Part, frozen=True, kw_only=True):
-    """Three quantiles of a length, in ns."""
-
-    p50: int | None
-    p95: int | None
-    max: int | None
 
 
 # -------------------- the files and the window
@@ -313,9 +305,19 @@ class RequestPart(Part, frozen=True, kw_only=True):
     """A part of the time to first token."""
 
     part: str
+    share: Annotated[Share, Meta(description="Of all requests' time to first token.")]
     p50: int | None
     p95: int | None
     correlation_with_ttft: Correlation | None
+
+
+class RequestApiServer(Part, frozen=True, kw_only=True):
+    """What the API server was at while requests were in it, of those requests for which that was recorded."""
+
+    requests: Natural
+    total_ns: Natural
+    no_cpu_ns: Annotated[Natural, Meta(description="A thread of it was ready and had no CPU.")]
+    tokenizing_ns: Annotated[Natural, Meta(description="It tokenized, for them or others.")] | None
 
 
 class RequestUnknown(Part, frozen=True, kw_only=True):
@@ -340,8 +342,10 @@ class Requests(Part, frozen=True, kw_only=True):
     """What the time to first token consists of."""
 
     count: Natural
+    sentence: Annotated[str, Meta(description="Where the time to first token went.")]
     ttft_ns: Quantiles | None
     parts: list[RequestPart] | None
+    api_server: RequestApiServer | None
     unknown: list[RequestUnknown]
     outside_window: Annotated[Natural, Meta(description="Requests of the log that are not in these figures.")]
     lost_by_cause: list[RequestLoss]

@@ -239,3 +239,18 @@ def quantile(series: pl.Series, q: float) -> int | None:
     """Return the nearest-rank quantile of the series' known values, None where it has none."""
     value = series.to_frame("value").select(nearest_rank(pl.col("value"), q)).item()
     return None if value is None else int(value)
+
+
+class Quantiles(Part, frozen=True, kw_only=True):
+    """Three quantiles of a length, in ns."""
+
+    p50: int | None
+    p95: int | None
+    max: int | None
+
+
+def quantiles(series: pl.Series) -> Quantiles | None:
+    """Return the three quantiles of the series' known values, None where it has none."""
+    if series.null_count() == series.len():
+        return None
+    return Quantiles(p50=quantile(series, 0.5), p95=quantile(series, 0.95), max=quantile(series, 1.0))

@@ -1,0 +1,121 @@
+"""What the findings say of requests: the time to first token, its parts, and the sentence that leads the page."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelib.analyses.requests import PARTS
+from tracelib.findings import document as doc
+from tracelib.findings.finding import quantile, quantiles
+from tracelib.words import counted, duration, request_part_name, share
+
+if TYPE_CHECKING:
+    from tracelib.analyses.results import Results
+
+#: A part of the time to first token that is smaller is not in the sentence.
+WORTH_A_WORD = 0.02
+
+
+def requests_part(results: Results) -> doc.Requests | None:
+    """Return what the time to first token consists of; None without a request in the window."""
+    rows = results.requests
+    if rows.is_empty():
+        return None
+    unknown = rows.drop_nulls("unknown_why").group_by(why="unknown_why")
+    reasons = unknown.agg(requests=pl.len(), total_ns=pl.col("unknown_ns").sum())
+    shares = _shares(rows)
+    return doc.Requests(
+        count=rows.height,
+        sentence=_sentence(rows, shares),
+        ttft_ns=quantiles(rows["ttft_ns"]),
+        parts=[
+            doc.RequestPart(
+                part=part.removesuffix("_ns"),
+                share=shares[part],
+                p50=quantile(rows[part], 0.5),
+                p95=quantile(rows[part], 0.95),
+                correlation_with_ttft=_correlation(rows, part),
+            )
+            for part in PARTS
+        ],
+        api_server=_api_server(rows),
+        unknown=[
+            doc.RequestUnknown(**row)
+            for row in reasons.sort("total_ns", "why", descending=[True, False]).iter_rows(named=True)
+        ],
+        outside_window=results.requests_outside,
+        lost_by_cause=_lost_by_cause(results),
+    )
+
+
+def _shares(rows: pl.DataFrame) -> dict[str, float]:
+    """Return each part's share of all requests' time to first token."""
+    total = int(rows["ttft_ns"].sum())
+    return {part: int(rows[part].sum()) / total if total else 0.0 for part in PARTS}
+
+
+def _api_server(rows: pl.DataFrame) -> doc.RequestApiServer | None:
+    """Return what the API server was at, over the requests for which that was recorded."""
+    known = rows.drop_nulls("api_no_cpu_ns")
+    if known.is_empty():
+        return None
+    return doc.RequestApiServer(
+        requests=known.height,
+        total_ns=int(known["api_server_ns"].sum()),
+        no_cpu_ns=int(known["api_no_cpu_ns"].sum()),
+        tokenizing_ns=int(known["api_tokenizing_ns"].sum()) if known["api_tokenizing_ns"].count() else None,
+    )
+
+
+def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
+    """Return where the time to first token went, the parts in their order."""
+    half, most = (duration(quantile(rows["ttft_ns"], q)) for q in (0.5, 0.95))
+    told = [
+        f"{share(value)} {request_part_name(part.removesuffix('_ns'))}{_within(part, rows)}"
+        for part, value in shares.items()
+        if value >= WORTH_A_WORD
+    ]
+    return (
+        f"Time to first token: p50 {half}, p95 {most} ({counted(rows.height, 'request')}). "
+        f"On average: {', '.join(told)}."
+    )
+
+
+def _within(part: str, rows: pl.DataFrame) -> str:
+    api = _api_server(rows) if part == "api_server_ns" else None
+    if api is None or not api.total_ns:
+        return ""
+    tokenizing = (
+        f", {share(api.tokenizing_ns / api.total_ns)} while it tokenized" if api.tokenizing_ns else ""
+    )
+    some = "" if api.requests == rows.height else f" in the {counted(api.requests, 'request')} that show it"
+    return f" ({share(api.no_cpu_ns / api.total_ns)} of that without a CPU{tokenizing}{some})"
+
+
+def _lost_by_cause(results: Results) -> list[doc.RequestLoss]:
+    """Return what took the GPU time lost within the times to first token, the largest first."""
+    every = results.requests.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("row"), "ttft_ns")
+    losses = []
+    for (cause,), rows in results.request_causes.group_by("cause"):
+        # A request that lost nothing to this cause counts as 0.
+        spent = every.join(rows.select("row", "ns"), on="row", how="left").with_columns(
+            pl.col("ns").fill_null(0)
+        )
+        losses.append(
+            doc.RequestLoss(
+                cause=str(cause),
+                p50=quantile(spent["ns"], 0.5),
+                p95=quantile(spent["ns"], 0.95),
+                total_ns=int(spent["ns"].sum()),
+                correlation_with_ttft=_correlation(spent, "ns"),
+            )
+        )
+    return sorted(losses, key=lambda row: -row.total_ns)
+
+
+def _correlation(rows: pl.DataFrame, part: str) -> float | None:
+    value = rows.select(pl.corr(part, "ttft_ns")).item()
+    return None if value is None or math.isnan(value) else float(value)  # NaN: the part never varies

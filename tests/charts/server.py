@@ -3,8 +3,9 @@
 import polars as pl
 
 from tracelib.analyses.lost import host_time
-from tracelib.analyses.requests import REQUESTS, STEP_TOKENS
+from tracelib.analyses.requests import REQUESTS
 from tracelib.analyses.results import Results
+from tracelib.analyses.steps import STEP_TOKENS
 from tracelib.analyses.window import Window
 from tracelib.rules import load_rules
 from tracelib.schema import FRAMES, SAMPLES, STACKS, THREADS, empty
@@ -114,13 +115,15 @@ SCHEDULING = {
 
 
 def requests(*lines):
-    """Return requests of (id, arrival, the parts in order, in ms)."""
+    """Return requests of (id, arrival, the parts but the API server's in order, in ms)."""
     made = []
     for name, arrived, *parts in lines:
         ns = [None if part is None else part * MS for part in parts]
         start, ttft = START + arrived * MS, sum(filter(None, ns))
         why = "nobody saw the engine" if ns[-1] else None
-        made.append((name, start, start + ns[0] + ns[1], start + ttft, ttft, *ns, why, None))
+        made.append(
+            (name, start, start + ns[0] + ns[1], start + ttft, ttft, *ns[:2], None, *ns[2:], why, *[None] * 3)
+        )
     return pl.DataFrame(made, schema=REQUESTS, orient="row")
 
 
@@ -252,9 +255,9 @@ def full_server():
     ).match_to_schema(FRAMES["gpu_ops"], missing_columns="insert")
     activity = base.host_activity.with_columns(waits_for=pl.lit(None, pl.String))
     steps = [
-        (W0, 0, START, 100 * MS, 20, 0),
-        (W0, 0, START + 500 * MS, 100 * MS, 0, 3),
-        (W1, 1, START, 600 * MS, 20, 3),
+        (W0, 0, START, 100 * MS, 1, 20, 0),
+        (W0, 0, START + 500 * MS, 100 * MS, 0, 0, 3),
+        (W1, 1, START, 600 * MS, 1, 20, 3),
     ]
     return make(
         trace=trace(gpu_ops=ops),

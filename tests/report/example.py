@@ -191,8 +191,18 @@ _FINDINGS: dict[str, Any] = {
     },
     "requests": {
         "count": 5,
+        "sentence": "Time to first token: p50 90.0 ms, p95 200 ms (5 requests). On average: 5 % tokenize.",
         "ttft_ns": {"p50": 90_000_000, "p95": 200_000_000, "max": 300_000_000},
-        "parts": [{"part": "tokenize", "p50": 1_000_000, "p95": 2_000_000, "correlation_with_ttft": 0.9}],
+        "parts": [
+            {
+                "part": "tokenize",
+                "share": 0.05,
+                "p50": 1_000_000,
+                "p95": 2_000_000,
+                "correlation_with_ttft": 0.9,
+            }
+        ],
+        "api_server": None,
         "outside_window": 1,
         "unknown": [{"why": "the engine sent other steps first", "requests": 2, "total_ns": 3_000_000}],
         "lost_by_cause": [

@@ -11,7 +11,8 @@ from tracelib.report.ticket import MAX_LINES, escaped, failed, summary
 def test_verdict_first_then_numbers_then_table():
     lines = summary(findings(), "f" * 64).splitlines()
     assert lines[0] == "### INC-42: decode is slow"
-    assert lines[2].startswith("**CPU-bound** (high confidence). The CPU side is the limit.")
+    assert lines[2].startswith("**CPU-bound** (high confidence). Time to first token: p50 90.0 ms")
+    assert "The CPU side is the limit." in lines[2]
     assert [line[:4] for line in lines[4:7]] == ["- **"] * 3
     table = [line for line in lines if line.startswith("|")]
     assert table[2] == "| Kernel launch | 30 % | 600 µs | 450 µs |"

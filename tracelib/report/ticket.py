@@ -86,12 +86,11 @@ def _head(findings: Document) -> list[str]:
     verdict = findings.verdict
     ticket = f"{escaped(findings.ticket, 40)}: " if findings.ticket else ""
     state = escaped(sentence(verdict_name(verdict.state)))
-    first_token = [escaped(findings.requests.sentence, 500), ""] if findings.requests else []
+    first_token = f"{escaped(findings.requests.sentence, 500)} " if findings.requests else ""
     return [
         f"### {ticket}{escaped(findings.title, 120)}",
         "",
-        *first_token,
-        f"**{state}** ({escaped(verdict.confidence)} confidence). {escaped(verdict.sentence, 500)}",
+        f"**{state}** ({escaped(verdict.confidence)} confidence). {first_token}{escaped(verdict.sentence, 500)}",
     ]
 
 

@@ -25,7 +25,7 @@ report: $(READY)  ## write the report of SAMPLE (default sample_traces/starved) 
 test: $(READY) lint types layers notebooks  ## everything that CI checks
 	$(BIN)/python -m pytest -n 3
 
-check: $(READY) lint types layers  ## under a minute: what your change can break (BASE=main: of a whole branch)
+check: $(READY) lint types layers  ## lint, types, layers, quick tests next to your change (BASE=main: of a branch)
 	@tests=$$($(BIN)/python -m tests.affected $(BASE)); echo "tests: $${tests:-none}"; \
 	  [ -z "$$tests" ] || $(BIN)/python -m pytest -q -n 2 -m "not slow and not thorough" $$tests
 

@@ -1,7 +1,8 @@
 """Which test files a change can break: `python -m tests.affected [BASE]` prints them for `make check`.
 
-Those that changed, those named after a module that changed or after one that imports it, and those that import it
-themselves. Tests of whole runs are left to `make test`: they carry the mark `slow`.
+Those that changed; those named after a module that changed or, unless half the package does, after one that imports
+it; those that import it, or a changed helper of the tests, themselves, unless many do; and for a notebook the tests
+of notebooks. What is left out here is for `make test`; so are tests of whole runs, which carry the mark `slow`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,28 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Of a module that more than so many others import, these are left to `make test`.
+MANY = 12
+NOTEBOOKS = {Path("tests/report/test_notebooks.py")}
 
 
 def changed(base: str) -> list[Path]:
-    """Return the Python files that differ from `base`, new ones included."""
+    """Return the files of code and data that differ from `base`, new ones included."""
     asked = (("diff", "--name-only", "--diff-filter=d", base), ("ls-files", "--others", "--exclude-standard"))
     listed = "".join(
         subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for words in asked
     )
-    return sorted({Path(name) for name in listed.splitlines() if name.endswith((".py", ".toml", ".c"))})
+    return sorted(
+        {Path(name) for name in listed.splitlines() if name.endswith((".py", ".toml", ".c", ".ipynb"))}
+    )
 
 
 def module_of(path: Path) -> str:
-    """Return the module of a file in the package; of a data file, the package that it lies in."""
-    parts = path.with_suffix("").parts if path.suffix == ".py" else path.parent.parts
-    return ".".join(parts).removesuffix(".__init__")
+    """Return the module of a file; of a data file, the one of its name beside it, or the package it lies in."""
+    beside = path.with_suffix(".py")
+    module = path.suffix == ".py" or (ROOT / beside).exists()
+    return ".".join(beside.with_suffix("").parts if module else path.parent.parts).removesuffix(".__init__")
 
 
 def imports(test: Path) -> set[str]:
@@ -47,12 +54,17 @@ def affected(files: list[Path]) -> list[Path]:
     """Return the test files that a change of `files` can break, sorted."""
     graph = grimp.build_graph("tracelib")
     modules = {module_of(path) for path in files if path.parts[0] == "tracelib"} & graph.modules
-    reached = modules.union(*(graph.find_modules_that_directly_import(module) for module in modules))
-    tests = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    helpers = {module_of(path) for path in files if path.parts[0] == "tests" and path.suffix == ".py"}
+    importers = [graph.find_modules_that_directly_import(module) for module in modules]
+    reached = modules.union(*(some for some in importers if len(some) <= MANY))
     named = {
         Path("tests", *module.split(".")[1:-1], f"test_{module.rpartition('.')[2]}.py") for module in reached
     }
-    return [test for test in tests if test in files or test in named or imports(test) & modules]
+    tests = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    using = {module: [test for test in tests if module in imports(test)] for module in modules | helpers}
+    few = {test for some in using.values() if len(some) <= MANY for test in some}
+    notebooks = NOTEBOOKS if any(path.suffix == ".ipynb" for path in files) else set()
+    return [test for test in tests if test in files or test in named | few | notebooks]
 
 
 if __name__ == "__main__":

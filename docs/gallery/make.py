@@ -1,11 +1,13 @@
 """Run every notebook on a sample, render it to reports/gallery/, and, with --page, remake the page in docs/gallery/.
 
-`make gallery` does the first; `python docs/gallery/make.py --page` both, and needs Chromium for the pictures.
+`make gallery` does the first; `python docs/gallery/make.py --page` both, and needs Chromium for the pictures;
+`--page NAME` does one notebook's part.
 """
 
 import argparse
 import base64
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -99,21 +101,39 @@ def section(name, question, sample, sentences):
     return f"## {name}: {question}\n\n```\n{command(name, sample)}\n```\n\n![The top of the page]({name}.webp)\n\n{said}\n"
 
 
+def sections():
+    """Return the page's sections as they stand, by name."""
+    path = PAGE / "README.md"
+    parts = (
+        re.split(r"^(?=## )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+        if path.exists()
+        else []
+    )
+    return {re.match(r"## (\w+):", part)[1]: part.rstrip("\n") + "\n" for part in parts}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--page", action="store_true", help="remake docs/gallery/README.md and its pictures, too"
+        "--page",
+        nargs="*",
+        choices=[*EXAMPLES],
+        metavar="NAME",
+        help="remake docs/gallery/README.md and its pictures, too; of these notebooks alone, if any are named",
     )
     page = parser.parse_args().page
+    names = page or [*EXAMPLES]
     RENDERED.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TRACELIB_CACHE", "off")
-    sections = []
-    for name, (question, sample) in EXAMPLES.items():
+    made = sections()
+    for name in names:
+        question, sample = EXAMPLES[name]
         print(f"{name} ...", file=sys.stderr)
-        sections.append(section(name, question, sample, rendered(name, sample)))
-    if page:
-        photograph(EXAMPLES)
-        (PAGE / "README.md").write_text("\n".join([HEAD, *sections]), encoding="utf-8")
+        made[name] = section(name, question, sample, rendered(name, sample))
+    if page is not None:
+        photograph(names)
+        shown = [made[name] for name in EXAMPLES]
+        (PAGE / "README.md").write_text("\n".join([HEAD, *shown]), encoding="utf-8")
     print(RENDERED)
 
 

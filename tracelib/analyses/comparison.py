@@ -17,6 +17,7 @@ import polars as pl
 
 from tracelib.analyses.capacity import cpus_known
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.requests import PARTS
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
 
     One row per run and figure, in the order of `runs`: `run` (String), `cores` (Int64, null = not known),
     `figure` (String: `useful`, `busy`, `lost to CAUSE`, `CPU shortage`: shares of GPU time; `steps`: a
-    worker's dequeues per second; `decode tokens`, `prompt tokens`: per second; `ttft p50`, `ttft p95`),
+    worker's dequeues per second; `decode tokens`, `prompt tokens`: per second; `ttft p50`, `ttft p95`;
+    `ttft mean`, and `ttft in PART`, which add up to it),
     `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this run; null where fewer than
     two stretches or requests make it), `unit` (String: share, 1/s, ns). A figure that a run cannot tell has
     no row.
@@ -68,6 +70,34 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
         for figure in [*_shares(results), *_steps(results), *_tokens(results), *_waits(results)]
     ]
     return pl.DataFrame(rows, schema=COMPARISON)
+
+
+def changes(figures: pl.DataFrame) -> pl.DataFrame:
+    """Return how each figure of the later runs differs from the first run's.
+
+    Takes the frame of :func:`comparison`.
+
+    One row per later run and figure that both know, in their order: `run` (String), `figure` (String),
+    `before`, `after`, `change` (Float64: after - before), `relative` (Float64: change / before; null where
+    that is 0), `beyond_noise` (Boolean: the two bands do not overlap; null where one has none), `unit`
+    (String).
+    """
+    first = figures["run"].first()
+    old = figures.filter(pl.col("run") == first).select("figure", "value", "low", "high")
+    new = figures.filter(pl.col("run") != first)
+    both = new.join(old, on="figure", suffix="_old", maintain_order="left")
+    apart = (pl.col("low") > pl.col("high_old")) | (pl.col("high") < pl.col("low_old"))
+    change = pl.col("value") - pl.col("value_old")
+    return both.select(
+        "run",
+        "figure",
+        before="value_old",
+        after="value",
+        change=change,
+        relative=pl.when(pl.col("value_old") != 0).then(change / pl.col("value_old")),
+        beyond_noise=apart,
+        unit="unit",
+    )
 
 
 def _shares(results: Results) -> list[dict[str, object]]:
@@ -142,7 +172,7 @@ def _waits(results: Results) -> list[dict[str, object]]:
     ttft = results.requests["ttft_ns"].drop_nulls().to_numpy().astype(np.float64)
     if not len(ttft):
         return []
-    return [
+    quantiles: list[dict[str, object]] = [
         {
             "figure": f"ttft p{q}",
             "value": float(np.percentile(ttft, q, method="inverted_cdf")),
@@ -150,6 +180,15 @@ def _waits(results: Results) -> list[dict[str, object]]:
             **_band(ttft, q),
         }
         for q in (50, 95)
+    ]
+    means = {"ttft mean": "ttft_ns", **{f"ttft in {part.removesuffix('_ns')}": part for part in PARTS}}
+    spent = {
+        name: results.requests[column].fill_null(0).to_numpy().astype(np.float64)
+        for name, column in means.items()
+        if results.requests[column].sum()
+    }
+    return quantiles + [
+        {"figure": name, "value": float(ns.mean()), "unit": "ns", **_band(ns)} for name, ns in spent.items()
     ]
 
 

@@ -11,6 +11,7 @@ from tracelib.charts.comparison import (
     side_by_side,
     tokens_chart,
     utilisation_chart,
+    what_changed,
 )
 from tracelib.charts.cpu import cpu_time_chart, demand_chart, threads_chart
 from tracelib.charts.draw import draw
@@ -48,5 +49,6 @@ __all__ = [
     "timeline_sentence",
     "tokens_chart",
     "utilisation_chart",
+    "what_changed",
     "worst_chart",
 ]

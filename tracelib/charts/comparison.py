@@ -9,12 +9,14 @@ import polars as pl
 
 from tracelib.charts.phrases import AS_MONITORED
 from tracelib.charts.theme import GPU_STATES, INK, Look, finished, look, marker, safe
-from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, share
+from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, request_part_name, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LOST_TO = "lost to "
+LOST_TO, TTFT_IN = "lost to ", "ttft in "
+#: Changes that a sentence names.
+SAID = 4
 #: What the figures of :func:`tracelib.analyses.comparison.comparison` are called.
 FIGURES = {
     "useful": "useful GPU time",
@@ -25,6 +27,7 @@ FIGURES = {
     "CPU shortage": "time lost while the blamed thread wanted a CPU",
     "ttft p50": "half of the first tokens' times",
     "ttft p95": "95 % of the first tokens' times",
+    "ttft mean": "mean time to first token",
 }
 
 
@@ -127,7 +130,7 @@ def _change(figures: pl.DataFrame, key: str, first: str, last: str) -> str:
     before, after = rows[first], rows[last]
     if key.startswith(LOST_TO) and max(before["value"], after["value"]) < 0.01:
         return ""
-    return f"{_figure_name(key)} {_written(before)} to {_written(after)}{_doubt(before, after)}"
+    return f"{figure_name(key)} {_written(before)} to {_written(after)}{_doubt(before, after)}"
 
 
 def _doubt(before: dict[str, float | None], after: dict[str, float | None]) -> str:
@@ -149,7 +152,7 @@ def _table(shown: pl.DataFrame) -> list[list[object]]:
         [
             row["run"],
             NOT_KNOWN if row["cores"] is None else row["cores"],
-            _figure_name(row["figure"]),
+            figure_name(row["figure"]),
             *(_written(row, column) for column in ("value", "low", "high")),
         ]
         for row in shown.iter_rows(named=True)
@@ -164,7 +167,7 @@ def side_by_side(figures: pl.DataFrame) -> pl.DataFrame:
     brackets; "" = not known for this run. In the order of `figures`.
     """
     cells = [
-        {"figure": _figure_name(row["figure"]), "run": row["run"], "cell": _banded(row)}
+        {"figure": figure_name(row["figure"]), "run": row["run"], "cell": _banded(row)}
         for row in figures.iter_rows(named=True)
     ]
     schema = dict.fromkeys(("figure", "run", "cell"), pl.String)
@@ -172,8 +175,63 @@ def side_by_side(figures: pl.DataFrame) -> pl.DataFrame:
     return wide.fill_null("")
 
 
-def _figure_name(key: str) -> str:
+def figure_name(key: str) -> str:
+    """Return what a figure is called."""
+    if key.startswith(TTFT_IN):
+        return f"of it: {request_part_name(key.removeprefix(TTFT_IN))}"
     return FIGURES.get(key) or f"time lost to {cause_name(key.removeprefix(LOST_TO))}"
+
+
+def what_changed(changed: pl.DataFrame) -> list[str]:
+    """Return a sentence for each later run: what changed beyond noise, the largest first.
+
+    `changed` is the frame of :func:`tracelib.analyses.comparison.changes`.
+    """
+    return [
+        f"{run}: {_first_tokens(rows)}{_gpu_time(rows)}"
+        for (run,), rows in changed.group_by("run", maintain_order=True)
+    ]
+
+
+def _first_tokens(rows: pl.DataFrame) -> str:
+    half = rows.filter(pl.col("figure") == "ttft p50")
+    if half.is_empty():
+        return ""
+    before, after, relative = half.select("before", "after", "relative").row(0)
+    parts = _largest(rows.filter(pl.col("figure").str.starts_with(TTFT_IN)))
+    told = [
+        f"{request_part_name(figure.removeprefix(TTFT_IN))} {'+' if ns > 0 else '-'}{duration(abs(ns))}"
+        for figure, ns in parts
+    ]
+    where = f" (on average {', '.join(told)})" if told else ", no part of it beyond noise"
+    return f"time to first token p50 {duration(before)} to {duration(after)}, {signed(relative)}{where}. "
+
+
+def _gpu_time(rows: pl.DataFrame) -> str:
+    shares = _largest(rows.filter((pl.col("unit") == "share") & (pl.col("figure") != "busy")))
+    told = [
+        f"{figure_name(figure)} {'+' if change > 0 else '-'}{100 * abs(change):.1f} points"
+        for figure, change in shares
+    ]
+    return f"Of GPU time: {', '.join(told)}." if told else "No share of GPU time changed beyond noise."
+
+
+def _largest(rows: pl.DataFrame) -> list[tuple[str, float]]:
+    sure = rows.filter(pl.col("beyond_noise").fill_null(value=False))
+    return list(
+        sure.sort(pl.col("change").abs(), descending=True).head(SAID).select("figure", "change").iter_rows()
+    )
+
+
+def signed(relative: float | None) -> str:
+    """Return a relative change in per cent, with its sign.
+
+    >>> signed(-0.567), signed(0.1), signed(None)
+    ('-57 %', '+10 %', 'from 0')
+    """
+    if relative is None:
+        return "from 0"
+    return f"{'+' if relative >= 0 else '-'}{100 * abs(relative):.0f} %"
 
 
 def _banded(row: dict[str, object]) -> str:

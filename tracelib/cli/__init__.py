@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
-from tracelib.cli import record, report, share
+from tracelib.cli import compare, record, report, share
 from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR
 from tracelib.errors import TraceError
 from tracelib.words import plain
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, summary: str, text: str) -> argparse.ArgumentParser:
         return _command(commands, name, summary, text)
 
-    for topic in (report, record, share):
+    for topic in (report, compare, record, share):
         topic.add_commands(command)
     return parser
 

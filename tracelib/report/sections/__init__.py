@@ -20,6 +20,7 @@ from tracelib.report.sections.tables import (
     per_role_table,
     picture,
     request_parts_table,
+    sentences,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "per_role_table",
     "picture",
     "request_parts_table",
+    "sentences",
     "shown",
     "three_figures",
     "three_numbers",

@@ -13,6 +13,8 @@ from tracelib.report.sections.render import Section, render
 from tracelib.words import CPU_STATES, GPU_STATES, SERVER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
     from tracelib.findings.document import Device, Document, RoleStates
@@ -144,6 +146,11 @@ def footer(findings: Document) -> Section:
     tool = findings.tool
     text = f"{tool.name} {tool.version}, {findings.generated_utc}"
     return Section(render("footer", findings=findings), text)
+
+
+def sentences(said: Sequence[str]) -> Section:
+    """Return sentences as a list."""
+    return Section(render("sentences", said=said), " ".join(said))
 
 
 def frame_table(frame: pl.DataFrame, caption: str, limit: int = FRAME_ROWS) -> Section:

@@ -1,0 +1,178 @@
+"""`tracelib compare`: what changed from one run to others."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracelib.errors import BadParameter
+from tracelib.words import counted, plain
+
+if TYPE_CHECKING:
+    import argparse
+
+    import polars as pl
+
+    from tracelib.cli.flags import Command
+
+_HELP = """\
+Say what changed from one run to others: time to first token by part, lost GPU time by cause, CPU shortage,
+tokens and steps per second, each with the band in which noise alone would move it.
+
+examples:
+  tracelib compare before/ after/
+  tracelib compare before/ after/ --requests before.jsonl --requests after.jsonl
+  tracelib compare before/ after/ -o reports/move         a page with the charts, too
+  tracelib compare base/ new/ --fail-on 'ttft_p50>+10%'   exit status 1 if it got worse, for CI
+  tracelib compare base/ new/ --json                      for programs
+
+Figures for --fail-on are those of the table, with _ for blanks: ttft_p50, useful, lost_to_ipc, decode_tokens ...
+It fails where the change is larger than the bound and than noise; a figure that a run cannot tell is an error.
+
+exit status: 0 done; 1 a bound of --fail-on was crossed; 2 the input cannot be used; 3 the page failed."""
+
+GATE = re.compile(r"(?P<figure>\w+)\s*(?P<side>[<>])\s*(?P<bound>[+-]?\d+(\.\d+)?)\s*%")
+
+
+class Bound(NamedTuple):
+    """How far a figure may change, relative to the first run."""
+
+    text: str
+    figure: str
+    side: str
+    bound: float
+
+
+def add_commands(command: Command) -> None:
+    """Add compare."""
+    parser = command("compare", "say what changed from one run to others", _HELP)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="each run's trace file or folder, the old one first"
+    )
+    parser.add_argument(
+        "--requests",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="each run's request log, in the same order",
+    )
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what to call each run (default: its file's name)",
+    )
+    parser.add_argument(
+        "--fail-on", action="append", default=[], metavar="FIGURE>+N%", help="exit status 1 beyond it"
+    )
+    parser.add_argument("--json", action="store_true", help="figures and changes as JSON on stdout")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="a folder for the page compare.html")
+    parser.set_defaults(run=_compare)
+
+
+def _compare(flags: argparse.Namespace) -> int:
+    from tracelib.analyses.comparison import changes, comparison
+    from tracelib.charts.comparison import side_by_side, what_changed
+    from tracelib.options import compared
+    from tracelib.report.notebook_cells import opened_runs
+
+    bounds = [_bound(text) for text in flags.fail_on]
+    given = _parameters(flags)
+    print(f"tracelib: reading {counted(len(given['runs']), 'run')} ...", file=sys.stderr)
+    figures = comparison(opened_runs(compared(given)))
+    changed = changes(figures)
+    crossed = [line for bound in bounds for line in _crossed(bound, figures, changed)]
+    if flags.json:
+        print(json.dumps({"figures": figures.to_dicts(), "changes": changed.to_dicts(), "crossed": crossed}))
+    else:
+        for line in what_changed(changed):
+            print(plain(line))
+        print(_table(side_by_side(figures)))
+    for line in crossed:
+        print(f"tracelib: {line}", file=sys.stderr)
+    failed = flags.output is not None and not _page(flags.output, given)
+    return 3 if failed else int(bool(crossed))
+
+
+def _parameters(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the runs and their logs by label, as compare.ipynb takes them."""
+    if len(flags.runs) < 2:
+        raise BadParameter("RUN", " ".join(flags.runs), ["two runs or more, the old one first"])
+    names = [*flags.label, *(Path(run).resolve().name for run in flags.runs[len(flags.label) :])]
+    if len(flags.label) > len(flags.runs):
+        raise BadParameter("--label", flags.label[-1], [f"at most {len(flags.runs)}, one for each run"])
+    labels = names if len(set(names)) == len(names) else [f"{n}: {name}" for n, name in enumerate(names, 1)]
+    if flags.requests and len(flags.requests) != len(labels):
+        raise BadParameter("--requests", f"{len(flags.requests)} given", [f"{len(labels)}, one for each run"])
+    logs = dict(zip(labels, (str(Path(log).resolve()) for log in flags.requests), strict=False))
+    return {
+        "runs": dict(zip(labels, (str(Path(run).resolve()) for run in flags.runs), strict=True)),
+        "requests": logs,
+    }
+
+
+def _bound(text: str) -> Bound:
+    found = GATE.fullmatch(text.strip())
+    if not found:
+        raise BadParameter(
+            "--fail-on", text, ["FIGURE>+N% (it may not grow by more)", "FIGURE<-N% (nor fall by more)"]
+        )
+    return Bound(text.strip(), found["figure"].lower(), found["side"], float(found["bound"]) / 100)
+
+
+def _crossed(bound: Bound, figures: pl.DataFrame, changed: pl.DataFrame) -> list[str]:
+    """Return a line for each run in which the figure changed beyond the bound, and beyond noise."""
+    names = {name.lower().replace(" ", "_"): name for name in figures["figure"].unique(maintain_order=True)}
+    if bound.figure not in names:
+        raise BadParameter("--fail-on", bound.figure, names)
+    lines = []
+    runs = figures["run"].unique(maintain_order=True).to_list()[1:]
+    rows = {row["run"]: row for row in changed.to_dicts() if row["figure"] == names[bound.figure]}
+    for run in runs:
+        if run not in rows:
+            raise BadParameter(
+                "--fail-on", bound.figure, [f"a figure that every run tells; not {plain(run)}"]
+            )
+        row = rows[run]
+        relative = row["relative"]
+        if relative is None:
+            relative = float("inf") if row["change"] > 0 else 0.0
+        beyond = relative > bound.bound if bound.side == ">" else relative < bound.bound
+        if beyond and row["beyond_noise"] is not False:
+            lines.append(
+                f"{plain(run)}: {bound.figure} changed by {relative:+.0%}, and {bound.text} is not allowed"
+            )
+    return lines
+
+
+def _table(frame: pl.DataFrame) -> str:
+    rows = [frame.columns, *frame.rows()]
+    widths = [max(len(str(row[n])) for row in rows) for n in range(frame.width)]
+    return "\n".join(
+        "  ".join(plain(str(cell)).ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+
+
+def _page(folder: Path, given: dict[str, Any]) -> bool:
+    """Run compare.ipynb and write its page; return whether it worked."""
+    from tracelib.report.exporter import TraceReport
+    from tracelib.report.notebooks import notebook
+    from tracelib.report.run import run_notebook
+
+    folder.mkdir(parents=True, exist_ok=True)
+    parameters = {name: value for name, value in given.items() if value}
+    ran = run_notebook(notebook("compare"), folder / "compare.ipynb", parameters)
+    page, _ = TraceReport().from_notebook_node(ran.notebook)  # type: ignore[no-untyped-call]
+    target = folder / "compare.html"
+    part = target.with_suffix(".part")
+    part.write_text(page, encoding="utf-8")
+    part.replace(target)
+    if ran.failure is not None:
+        print(f"tracelib: a part failed: {plain(ran.failure.one_line())}", file=sys.stderr)
+    print(f"page: {target.resolve()}")
+    return ran.failure is None

@@ -1,4 +1,4 @@
-"""Compiles `scan.c` when tracelib is installed or a wheel is built; without a C compiler, tracelib works without it.
+"""Compiles `scan.c` when tracelib is installed or a wheel is built; tracelib also works without it.
 
     python hatch_build.py    compile it in this checkout
 
@@ -45,7 +45,7 @@ def _compiler() -> list[str]:
 
 
 def compile_scan(root: Path) -> Path | None:
-    """Make the library that `native.py` looks for, unless it is there; return where, None if it cannot be made."""
+    """Make the library that `native.py` looks for, unless it is there; return its path, or None."""
     folder = root / FOLDER
     library = library_in(folder)
     if _loads(library):
@@ -76,9 +76,9 @@ except ImportError:
 else:
 
     class ScanBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-        """Puts the library into the wheel, which then is one for this platform, whatever the version of Python."""
+        """Puts the library into the wheel, which is then for this platform and any version of Python."""
 
-        def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  (the hook's signature)
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
             if self.target_name != "wheel":
                 return
             library = compile_scan(Path(self.root))

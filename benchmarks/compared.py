@@ -1,8 +1,9 @@
 """Ways to read one file, each in processes of its own, in turn; what the comparisons of the readers share.
 
-A script that uses this calls itself with ``--child WAY PATH``. The seconds are those of the reading alone: a way's library
-is imported before the clock starts. CPU time and peak memory are those of the whole process. Peers run in the interpreter
-that HTA_PYTHON names, if it does: some cannot share an environment with tracelib.
+A script that uses this calls itself with ``--child WAY PATH``. The seconds are those of the reading alone: a
+way's library is imported before the clock starts. CPU time and peak memory are those of the whole process.
+Peers run in the interpreter that HTA_PYTHON names, if it does: some cannot share an environment with
+tracelib.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PATIENCE_S, LIMIT_S = 20, 150
 
 @dataclass(frozen=True)
 class Way:
-    """A way to read: `call` returns what it found, which must be the same for all; `module` is what it needs."""
+    """A way to read: `call` returns what it found, the same for all ways; `module` is what it needs."""
 
     call: Callable[[Path], list[int]]
     module: str | None = None
@@ -106,7 +107,7 @@ def _measured(python: str, script: str, name: str, path: Path) -> Run:
 
 
 def compared(script: str, ways: dict[str, Way], path: Path, rounds: int) -> dict[str, list[Run]]:
-    """Return the runs of each way; a way that cannot run is named and left out, ways that disagree end the comparison."""
+    """Return the runs of each way without those that cannot run, which it names; exit if ways disagree."""
     runs: dict[str, list[Run]] = {name: [] for name in ways}
     left_out = {name: reason for name, way in ways.items() if (reason := way.missing())}
     for number in range(rounds):
@@ -137,6 +138,6 @@ def table(runs: dict[str, list[Run]], size: float, first: str) -> None:
         seconds, cpu = (statistics.median(getattr(run, key) for run in some) for key in ("seconds", "cpu"))
         peak = max(run.megabytes for run in some)
         print(
-            f"| {name} | {len(some)} | {seconds:.2f} | {size / seconds:.0f} | {seconds / own['seconds']:.2f} | {cpu:.2f} | "
-            f"{cpu / own['cpu']:.2f} | {peak:.0f} | {peak / size:.2f} |"
+            f"| {name} | {len(some)} | {seconds:.2f} | {size / seconds:.0f} | {seconds / own['seconds']:.2f} "
+            f"| {cpu:.2f} | {cpu / own['cpu']:.2f} | {peak:.0f} | {peak / size:.2f} |"
         )

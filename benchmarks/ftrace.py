@@ -1,10 +1,10 @@
-"""Reads a big ftrace text with tracelib, with Python's re line by line, and with DuckDB; prints one Markdown table.
+"""Reads a big ftrace text with tracelib, with Python's re line by line, and with DuckDB; prints a table.
 
     python benchmarks/ftrace.py [CAPTURE] [--megabytes 300] [--rounds 3]
 
-CAPTURE is any ftrace text with a TGID column (gzip or not; the committed sample by default); it is repeated, with times
-shifted so that they go on, until it has the size. Each way runs in processes of its own, in turn (`compared.py`). All must
-find the same number of events and the same last time to the microsecond.
+CAPTURE is any ftrace text with a TGID column (gzip or not; the committed sample by default); it is repeated,
+with times shifted so that they go on, until it has the size. Each way runs in processes of its own, in turn
+(`compared.py`). All must find the same number of events and the same last time to the microsecond.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from compared import ROOT, Way, child, compared, options, table
 SAMPLE = ROOT / "sample_traces" / "starved" / "ftrace.txt.gz"
 TIME = re.compile(rb"(\[\d{3}\] \S+ +)(\d+)\.(\d{6}): ")
 HEAD = r"^\s*(.*)-(\d+)\s+(?:\(\s*([\d-]+)\)\s+)?\[(\d+)\]\s+(?:\S{4,6}\s+)?(\d+)\.(\d+):\s+(\w+)(.*)$"
-SWITCH = r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+) next_prio=\d+"
+SWITCH = (
+    r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=(\S+) "
+    r"==> next_comm=(.*) next_pid=(\d+) next_prio=\d+"
+)
 WAKE = r"comm=(.*) pid=(\d+) prio=\d+ target_cpu=(\d+)"
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/perf.py [CAPTURE] [--megabytes 300] [--rounds 3]
 
-CAPTURE is any `perf script --ns` text (gzip or not; the committed sample by default); it is repeated, with times shifted,
-up to the size asked for. Each way runs in processes of its own, in turn (`compared.py`). All must count the same samples
-and scheduler events.
+CAPTURE is any `perf script --ns` text (gzip or not; the committed sample by default); it is repeated, with
+times shifted, up to the size asked for. Each way runs in processes of its own, in turn (`compared.py`). All
+must count the same samples and scheduler events.
 """
 
 from __future__ import annotations
@@ -79,16 +79,18 @@ def duckdb(path: Path) -> list[int]:
     con = db.connect()
     con.execute(f"set threads={os.cpu_count()}; set enable_progress_bar=false")
     con.execute(
-        "create table line as select row_number() over () as place, l from read_csv(?, header=false, delim='\x02', quote='', escape='', "
-        "columns={'l': 'VARCHAR'}, ignore_errors=true)",
+        "create table line as select row_number() over () as place, l from read_csv(?, header=false, "
+        "delim='\x02', quote='', escape='', columns={'l': 'VARCHAR'}, ignore_errors=true)",
         [str(path)],
     )
     con.execute(
-        f"create table head as select place, regexp_extract(l, '{HEAD}', ['comm','pid','tid','cpu','s','f','period','event','rest']) as g "
+        f"create table head as select place, regexp_extract(l, '{HEAD}', "
+        "['comm','pid','tid','cpu','s','f','period','event','rest']) as g "
         "from line where l <> '' and l[1] not in (chr(9), '#')"
     )
     con.execute(
-        f"create table frame as select place, regexp_extract(l, '{FRAME}', ['ip','symbol','library']) as g from line where l[1] = chr(9)"
+        f"create table frame as select place, regexp_extract(l, '{FRAME}', ['ip','symbol','library']) as g "
+        "from line where l[1] = chr(9)"
     )
     sched, every = con.execute(
         "select count(*) filter (g.event like 'sched:%'), count(*) filter (g.event <> '') from head"

@@ -1,7 +1,8 @@
 """What recording costs the server: CPU time per context switch, bare, under perf, under ftrace, under both.
 
-Two processes pass a byte back and forth on one CPU (`perf bench sched pipe`), which does little but switch: the worst case.
-CPU time, not wall time, so that other load on the machine matters less; the median of several rounds, modes in turn. Needs root.
+Two processes pass a byte back and forth on one CPU (`perf bench sched pipe`), which does little but switch:
+the worst case. CPU time, not wall time, so that other load on the machine matters less; the median of several
+rounds, modes in turn. Needs root.
 
     python benchmarks/recording.py [ROUNDS]
 """
@@ -67,9 +68,8 @@ def main(rounds: int) -> None:
     print("| recording | CPU time a switch | more than without | from .. to |\n|---|---:|---:|---|")
     for name, values in costs.items():
         middle = statistics.median(values)
-        print(
-            f"| {name} | {middle:.0f} ns | {middle - bare:.0f} ns | {min(values):.0f} .. {max(values):.0f} ns |"
-        )
+        span = f"{min(values):.0f} .. {max(values):.0f} ns"
+        print(f"| {name} | {middle:.0f} ns | {middle - bare:.0f} ns | {span} |")
     print(f"\nbytes a switch: {', '.join(f'{name} {size:.0f}' for name, size in sizes.items())}")
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/report.py sample_traces/starved [MORE...]
 
-Prints a Markdown table: wall seconds of the whole command (kernel start, reading, analyses, charts, page) and the largest
-resident set of any of its processes.
+Prints a Markdown table: wall seconds of the whole command (kernel start, reading, analyses, charts, page) and
+the largest resident set of any of its processes.
 """
 
 import resource

@@ -2,9 +2,9 @@
 
     python benchmarks/run.py [NAME...]
 
-NAME is a script beside this one (all that compare, by default). Each prints Markdown when it is run without arguments;
-what it prints stands between the markers of its name in README.md afterwards. A script that fails leaves its old tables
-and is named at the end, with exit status 1.
+NAME is a script beside this one (all that compare, by default). Each prints Markdown when it is run without
+arguments; what it prints stands between the markers of its name in README.md afterwards. A script that fails
+leaves its old tables and is named at the end, with exit status 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def machine() -> str:
     """Return the machine by cores and memory, and what runs on it besides."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = os.getloadavg()[0]
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}; load {load:.1f} before it began"
+    python = platform.python_version()
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {python}; load {load:.1f} before it began"
 
 
 def replaced(text: str, name: str, tables: str) -> str:

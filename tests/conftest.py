@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# No test asserts a time, hypothesis neither. CI draws the same examples each time: what a new one finds is found by
-# somebody who can mend it, not by whoever lands next.
+# No test asserts a time, hypothesis neither. CI draws the same examples each time: what a new one finds is
+# found by somebody who can mend it, not by whoever lands next.
 settings.register_profile("untimed", deadline=None, derandomize="TRACELIB_CI" in os.environ)
 settings.load_profile("untimed")
 
@@ -20,7 +20,7 @@ SHARED = Path(os.environ.get("TRACELIB_SHARED", ROOT.parent / "shared"))
 
 
 def thorough(values: Iterable[Any], *, but: Collection[Any]) -> list[Any]:
-    """Return a test's parameters, with the mark `thorough` on all `but` some: more of the same is for `make test-all`."""
+    """Return a test's parameters, all `but` some with the mark `thorough`, for `make test-all` alone."""
     return [
         value
         if value in but

@@ -1,7 +1,7 @@
-"""Cuts a run's Kineto, perf and ftrace files to a stretch of wall time: `python -m tests.cut FROM TO FROM_S TO_S`.
+"""Cuts a run's Kineto, perf and ftrace files to a time: `python -m tests.cut FROM TO FROM_S TO_S`.
 
-Made the shorter samples in `sample_traces/`, and makes the small ones that tests run notebooks on. It reads with the
-standard library alone, not with tracelib's readers.
+Made the shorter samples in `sample_traces/`, and makes the small ones that tests run notebooks on. It reads
+with the standard library alone, not with tracelib's readers.
 """
 
 import gzip

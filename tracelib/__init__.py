@@ -1,7 +1,7 @@
 """Why is a multi-GPU LLM server slow while its GPUs are not busy.
 
-``load`` reads trace files into one :class:`Trace` of Polars frames; ``analyse`` computes what the report shows.
-Importing this package imports nothing heavy: each name is loaded when it is first used.
+``load`` reads trace files into one :class:`Trace` of Polars frames; ``analyse`` computes what the report
+shows. Importing this package imports nothing heavy: each name is loaded when it is first used.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@
     ├── MissingEvents       the trace is fine but lacks what the question needs
     └── BadParameter        a parameter's name or value is wrong
 
-Every message says what is wrong, where, and what to do about it, on one line: the command line prints it as it is.
+Every message says what is wrong, where, and what to do about it, on one line: the command line prints it as
+it is.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class UnknownFormat(TraceError):
 class BadTrace(TraceError):
     """The file at `path` is of `format`, but cannot be read.
 
-    `where` is a position a person can go to ("byte 1234", "line 17", "table CUPTI_…"), `excerpt` what stands there.
+    `where` is a position a person can go to ("byte 1234", "line 17", "table CUPTI_…"), `excerpt` what stands
+    there.
     """
 
     def __init__(

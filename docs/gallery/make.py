@@ -1,4 +1,4 @@
-"""Run every notebook on a sample, render it to reports/gallery/, and, with --page, remake the page in docs/gallery/.
+"""Run every notebook on a sample, render it to reports/gallery/; with --page, remake docs/gallery/.
 
 `make gallery` does the first; `python docs/gallery/make.py --page` both, and needs Chromium for the pictures;
 `--page NAME` does one notebook's part.
@@ -39,9 +39,10 @@ EXAMPLES = {
 HEAD = """\
 # Gallery
 
-Every notebook, run on a sample of this repository: the top of its page as a picture, and every sentence that it wrote under its
-charts. `make gallery` renders all of them, whole, to `reports/gallery/*.html`: charts to point at, a table for each, light and dark.
-To run one on your own files, change the sample's path in its command.
+Every notebook, run on a sample of this repository: the top of its page as a picture, and every sentence that
+it wrote under its charts. `make gallery` renders all of them, whole, to `reports/gallery/*.html`: charts to
+point at, a table for each, light and dark. To run one on your own files, change the sample's path in its
+command.
 
 Made by `python docs/gallery/make.py --page`; edit that, not this.
 """
@@ -60,7 +61,8 @@ def command(name, sample):
         given = f"-y {quote(f'runs: {{{runs}}}')}"
     else:
         given = f"-p traces {parameters(sample)['traces'][0]}"
-    return f"papermill tracelib://{name}.ipynb {name}.ipynb {given} && jupyter nbconvert --to tracereport {name}.ipynb"
+    run = f"papermill tracelib://{name}.ipynb {name}.ipynb {given}"
+    return f"{run} && jupyter nbconvert --to tracereport {name}.ipynb"
 
 
 def rendered(name, sample):
@@ -98,7 +100,8 @@ def photograph(names):
 
 def section(name, question, sample, sentences):
     said = "\n".join(f"- {escaped(sentence, 1000)}" for sentence in sentences)
-    return f"## {name}: {question}\n\n```\n{command(name, sample)}\n```\n\n![The top of the page]({name}.webp)\n\n{said}\n"
+    picture = f"![The top of the page]({name}.webp)"
+    return f"## {name}: {question}\n\n```\n{command(name, sample)}\n```\n\n{picture}\n\n{said}\n"
 
 
 def sections():

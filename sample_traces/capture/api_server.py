@@ -1,4 +1,4 @@
-"""The API server: makes the load, tokenizes each prompt in a thread, sends it to the engine, notes the answers."""
+"""The API server: makes the load, tokenizes prompts in a thread, sends them to the engine, logs answers."""
 
 import subprocess
 import threading
@@ -11,7 +11,7 @@ from sample_traces.capture.recording import Log, Recorder, name_thread, now
 
 
 class ApiServer:
-    """The load is open (`rps` a second) or closed (`concurrency` clients that ask again when they are answered)."""
+    """The load is open (`rps` a second) or closed (`concurrency` clients that ask again once answered)."""
 
     def __init__(self, requests, answers, options) -> None:
         self.requests, self.answers, self.options = requests, answers, options

@@ -1,4 +1,4 @@
-"""Kernels that do not exist yet: each call builds one, as a server does at its first request of a new shape."""
+"""Kernels that do not exist yet: each call builds one, as a server does for the first request of a shape."""
 
 import importlib.util
 import sys
@@ -34,5 +34,7 @@ def triton(torch, device, number: int) -> None:
 
 def nvrtc(torch, device, number: int) -> None:
     """Build and launch an element-wise kernel through NVRTC, inside the process."""
-    code = f"template <typename T> T scale_{number}(T x) {{ return x * T({number}) + exp(x) / (T(1) + abs(x)); }}"
-    torch.cuda.jiterator._create_jit_fn(code)(torch.ones(4096, device=device))  # noqa: SLF001  (its only name)
+    body = f"return x * T({number}) + exp(x) / (T(1) + abs(x));"
+    code = f"template <typename T> T scale_{number}(T x) {{ {body} }}"
+    create = torch.cuda.jiterator._create_jit_fn  # noqa: SLF001  (its only name)
+    create(code)(torch.ones(4096, device=device))

@@ -1,7 +1,8 @@
 """The model: a decoder of random weights. Prefill is eager; decode is eager or a CUDA graph a batch size.
 
-Three kinds of device: "cuda" (one GPU a rank), "cpu" (torch without a GPU, ranks over gloo) and "none" (no torch: a
-matrix product by numpy stands for the step, so that the server's processes can be recorded anywhere).
+Three kinds of device: "cuda" (one GPU a rank), "cpu" (torch without a GPU, ranks over gloo) and "none" (no
+torch: a matrix product by numpy stands for the step, so that the server's processes can be recorded
+anywhere).
 """
 
 import numpy as np
@@ -89,7 +90,7 @@ class Model:
         return functional.linear(x[:, -1], self.embedding).argmax(-1)
 
     def warm_up(self) -> None:
-        """Load every kernel once and capture the graphs, so that the recorded time has neither (unless asked for)."""
+        """Load every kernel and capture the graphs, so that the recording has neither (unless asked for)."""
         with self.torch.inference_mode():
             for batch in BATCHES:
                 ids = self.torch.zeros(batch, 1, dtype=self.torch.long, device=self.device)
@@ -111,7 +112,7 @@ class Model:
         return graph, ids, out
 
     def step(self, prefill: list[int], decode: int) -> list[int]:
-        """Run one step: each prompt of `prefill` (its length), then one token of `decode` sequences; wait for the device."""
+        """Run one step and wait: each prompt of `prefill` (its length), one token of `decode` sequences."""
         torch = self.torch
         outs = []
         with torch.inference_mode():

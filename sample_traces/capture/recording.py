@@ -67,7 +67,8 @@ class Recorder:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.cuda:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        all_threads = torch.profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001  (its public name)
+        config = torch.profiler._ExperimentalConfig  # noqa: SLF001  (its public name)
+        all_threads = config(profile_all_threads=True)
         self.profiler = torch.profiler.profile(
             activities=activities, with_stack=self.stack, experimental_config=all_threads
         )

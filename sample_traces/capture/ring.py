@@ -1,7 +1,8 @@
 """A broadcast ring in shared memory: one writer, N readers that poll, as vLLM's `MessageQueue` does.
 
-Each slot holds one message. The writer waits until every reader has taken the slot's last message; a reader polls the
-slot's number with `sched_yield`. Polling keeps a core busy and makes the message late when cores are short: on purpose.
+Each slot holds one message. The writer waits until every reader has taken the slot's last message; a reader
+polls the slot's number with `sched_yield`. Polling keeps a core busy and makes the message late when cores
+are short: on purpose.
 """
 
 import os

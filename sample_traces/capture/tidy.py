@@ -1,8 +1,9 @@
 """`python -m sample_traces.capture.tidy RECORDED SAMPLE`: what goes into the repository of a recorded folder.
 
-Paths of the machine are rewritten as told (`--path /its/own=/srv/app`), an nsys export loses the environment and the command line, perf's text is cut to the
-loaded window (and 50 ms on both sides), a Kineto trace may be cut to some milliseconds of the load (`--kineto-ms FROM TO`). Nothing
-else is changed; the server's logs stay behind, their figures are in truth.json.
+Paths of the machine are rewritten as told (`--path /its/own=/srv/app`), an nsys export loses the environment
+and the command line, perf's text is cut to the loaded window (and 50 ms on both sides), a Kineto trace may be
+cut to some milliseconds of the load (`--kineto-ms FROM TO`). Nothing else is changed; the server's logs stay
+behind, their figures are in truth.json.
 """
 
 import argparse
@@ -53,7 +54,7 @@ def _wall(recorded: Path, monotonic: int) -> int:
 
 
 def cut_perf(text: bytes, start: int, end: int) -> bytes:
-    """Return the header and the events (a head and its call chain, an empty line after it) inside the window."""
+    """Return the header and the events inside the window (head, call chain, an empty line)."""
     head, _, events = text.partition(b"# ========\n#\n")
     if not events:
         raise ValueError("perf's header does not end as expected")
@@ -76,7 +77,7 @@ def cut_kineto(text: bytes, wall: int, milliseconds: list[float]) -> bytes:
 
 
 def without_environment(export: bytes, paths: list[tuple[str, str]]) -> bytes:
-    """Return an nsys export without the machine's environment, the command line and the other processes' names."""
+    """Return an nsys export without the environment, the command line and other processes' names."""
     with tempfile.NamedTemporaryFile(suffix=".sqlite") as file:
         Path(file.name).write_bytes(export)
         base = sqlite3.connect(file.name)

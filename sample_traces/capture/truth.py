@@ -10,7 +10,7 @@ def _rows(path: Path) -> list[dict]:
 
 
 def truth(folder: Path, scenario: dict) -> dict:
-    """Return the scenario's promise and the figures that the logs give for it (times in ms, on the load's window)."""
+    """Return the scenario's promise and the logs' figures for it (times in ms, on the load's window)."""
     requests, steps = _rows(folder / "requests.jsonl"), _rows(folder / "steps.jsonl")
     start, end = int((folder / "started").read_text()), int((folder / "ended").read_text())
     ttft = sorted((r["first_token"] - r["arrived"]) / 1e6 for r in requests if "first_token" in r)

@@ -85,7 +85,7 @@ def _model(rank: int, options):
 
 
 def reader(number: int, ring_of: tuple, barrier) -> None:
-    """Be one more reader of the ring, as a rank of a larger server would be: takes every message, does nothing with it."""
+    """Read every message of the ring and do nothing with it, as one more rank of a larger server would."""
     name_thread(f"VLLM::Worker_TP{number}")
     ring = Ring(*ring_of)
     barrier.wait()

@@ -108,7 +108,7 @@ class Event:
     other: int | None = None
 
 
-def slow_states(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:  # noqa: C901, PLR0912  as plain as can be
+def slow_states(of: Trace, first: int, last: int) -> list[tuple[object, ...]]:  # noqa: C901, PLR0912
     """Return (thread, ts, until, state, inferred), event by event, of a trace whose events are of one source.
 
     Written from ATTRIBUTION.md's "Scheduler states" and the bounds in thread_states' docstring, with loops

@@ -244,7 +244,7 @@ def _earned(
 
 
 def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
-    """Return what samples say per thread: each for the time since the one before it, at most what it stands for."""
+    """Return what samples say per thread: each back to the one before it, at most what it stands for."""
     spinning = {"yield": ("ipc", "wait"), "device_wait": ("sync", None)}
     before: dict[int, int] = {}
     out: dict[int, list[Span]] = defaultdict(list)
@@ -343,7 +343,9 @@ def _on_threads(rows: list[Row]) -> Iterator[Row]:
             yield {**row, "thread": own[at]["thread"]}
 
 
-def _doing(rows: list[Row], window: Window, states: list[Span], ends: dict[str, list[int]]) -> list[Span]:  # noqa: C901  as plain as can be
+def _doing(  # noqa: C901  (as plain as can be)
+    rows: list[Row], window: Window, states: list[Span], ends: dict[str, list[int]]
+) -> list[Span]:
     times = sorted(
         {max(r["begin"], window.start_ns) for r in rows} | {min(r["end"], window.end_ns) for r in rows}
     )
@@ -572,7 +574,8 @@ class Blame:
 
     def _upstream(self, thread: int | None, waits_for: str, a: int, b: int, steps: int) -> list[Span]:
         """Say what the process that `thread` waits for was doing in [a, b)."""
-        role = ABOVE.get(self.role.get(thread) or "") if waits_for == "upstream" else waits_for  # type: ignore[arg-type]
+        above = ABOVE.get(self.role.get(thread) or "")  # type: ignore[arg-type]
+        role = above if waits_for == "upstream" else waits_for
         if steps == 0:
             return [(a, b, ("ipc", "wait", thread))]
         if role == "clients":

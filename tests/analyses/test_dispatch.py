@@ -40,7 +40,7 @@ def test_a_thread_that_is_kept_off_its_cpu_is_in_its_burst_still():
 
 
 def server(role: str = "worker") -> tuple[Sheet, int]:
-    """Return ten steps of 20 ms: five launches 0.1 ms apart, then a wait of 10 ms; and the thread of that role."""
+    """Return ten steps of 20 ms (five launches 0.1 ms apart, a wait of 10 ms) and the role's thread."""
     sheet = Sheet(ranks=1)
     thread = {"worker": sheet.workers[0], "engine": sheet.engine, "api_server": sheet.api}[role]
     for step in range(10):

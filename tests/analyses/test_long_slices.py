@@ -49,7 +49,7 @@ def test_lost_time_inside_them_is_told_unless_samples_were_asked():
 
 
 def scheduling(*chain, calls=5):
-    """The engine schedules for 10 ms five times while a GPU waits; its samples of the middle 4 ms are in `chain`."""
+    """The engine schedules for 10 ms five times while a GPU waits; `chain` is in the middle 4 ms."""
     sheet = Sheet()
     sheet.kernel(0, 1)
     sheet.doing(0, 1, 101, "shm_broadcast.dequeue")

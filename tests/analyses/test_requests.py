@@ -210,17 +210,16 @@ def tokens_of(*ranges, window=(0, 1000)):
     return list(steps.select("ts_ns", "prefill", "decode").iter_rows())
 
 
+#: Its head is the sum: 8155 + 37 = 8192.
+SUM = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)"
+
+
 @pytest.mark.parametrize(
     ("name", "prefill", "decode"),
     [
         ("execute_context_2(4096)_generation_10(10)", 4096, 10),
         ("execute_context_1(888_788544)_generation_0(0)", 888, 0),
-        # its head is the sum: 8155 + 37 = 8192
-        (
-            "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)",
-            8155,
-            37,
-        ),
+        (SUM, 8155, 37),
         ("step[EXTEND bs=2 toks=107]", 107, 0),
         ("step[DECODE bs=32]", 0, 32),
         ("step[MIXED bs=2]", None, None),

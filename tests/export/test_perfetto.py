@@ -133,7 +133,7 @@ def test_an_arrow_leads_from_each_launch_to_its_operation(decoded, folder):
 
 
 def test_details_stand_beside_the_slice(decoded, results):
-    """A GPU operation's kind is its category, its other details are annotations: by the frames, one by one."""
+    """A GPU operation's kind is its category, its other details are annotations, as in the frames."""
     _, described, events = decoded
     drawn = Counter(
         (

@@ -1,6 +1,7 @@
 """A small serving stack that plays out in virtual time, writes trace files, and knows what held its GPUs up.
 
-`simulate` makes a run with one defect; its `truth` is the simulator's own bookkeeping, its files are read like any others.
+`simulate` makes a run with one defect; its `truth` is the simulator's own bookkeeping, its files are read
+like any others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Simulated:
     def write(
         self, folder: Path, *, sched: bool = True, samples: bool = True, from_idle: bool = True
     ) -> Path:
-        """Write the run's trace files into `folder`: a Kineto file a process, and perf's text (see `perf.write`)."""
+        """Write the run's traces into `folder`: a Kineto file per process, and perf's text (`perf.write`)."""
         kineto.write(self.server, folder)
         if sched or samples:
             perf.write(self.server, folder / "perf.txt", sched=sched, samples=samples, from_idle=from_idle)
@@ -57,10 +58,10 @@ def simulate(
     heal: bool = False,
     graph: bool = False,
 ) -> Simulated:
-    """Play a run of about `seconds` that loses about `share` of its time to `defect`, and a little to everything else.
+    """Play a run of about `seconds` that loses about `share` of it to `defect`, a little to all else.
 
-    `defect` is one of `DEFECTS`. `heal` plays the same steps with the same small troubles, but without the defect;
-    `graph` launches each step's kernels by one graph replay. The same arguments give the same run.
+    `defect` is one of `DEFECTS`. `heal` plays the same steps with the same small troubles, but without the
+    defect; `graph` launches each step's kernels by one graph replay. The same arguments give the same run.
     """
     key = f"{defect} {share} {seed} {ranks} {seconds}"
     planned = plan(defect, share, seconds, ranks, random.Random(f"plan {key}"), heal=heal)

@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from tests.simulator.judge import Case
     from tests.simulator.machine import Cause
 
-#: The matrix is of the runs in which the defect costs so much; its blank cells are below `SMALLEST` of the window.
+#: The matrix is of the runs in which the defect costs so much; its blank cells are below `SMALLEST` of the
+#: window.
 MATRIX_SHARE, SMALLEST = 0.2, 0.005
 #: A mistake below this share of the window is noise, and not shown.
 MISTAKE = 0.002
 COLUMNS = [cause for cause in CAUSES if cause not in ("spin", "other")]
 
 RUNS_HEAD = (
-    "| defect | asked | true | blamed | largest cause | lost | with its true cause | largest mistake | verdict |\n"
-    "|---|--:|--:|--:|---|--:|--:|---|---|"
+    "| defect | asked | true | blamed | largest cause | lost | with its true cause | largest mistake "
+    "| verdict |\n|---|--:|--:|--:|---|--:|--:|---|---|"
 )
 MATRIX_HEAD = (
     "| defect | " + " | ".join(COLUMNS) + " | without a CPU |\n" + "|---" + "|--:" * (len(COLUMNS) + 1) + "|"
@@ -35,14 +36,14 @@ def main() -> None:
 
 
 def run_row(of: Case) -> str:
-    """Return a run's row: what the defect cost in truth, what was blamed on it, and how all other lost time fared."""
+    """Return a run's row: the defect's true cost, what was blamed on it, how all other lost time fared."""
     true, blamed = (_share(of, told) for told in ("truth", "blamed"))
     largest = _name(of.blamed.by_cause().most_common(1)[0][0])
     lost = of.truth.by_cause().total()
     right = sum(ns for (cause, told), ns in of.confusion().items() if cause == told) / lost
     return (
-        f"| {of.defect} | {of.share:.0%} | {true:.2%} | {blamed:.2%} | {largest} | {lost / _whole(of):.2%} | {right:.1%} "
-        f"| {_largest_mistake(of)} | {of.verdict} |"
+        f"| {of.defect} | {of.share:.0%} | {true:.2%} | {blamed:.2%} | {largest} | {lost / _whole(of):.2%} "
+        f"| {right:.1%} | {_largest_mistake(of)} | {of.verdict} |"
     )
 
 

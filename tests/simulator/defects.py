@@ -1,4 +1,4 @@
-"""What can be wrong with the simulated server: each defect, the ledger's word for it, and how large it is in each step."""
+"""What can be wrong with the simulated server: each defect, the ledger's word for it, its size per step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ DEFECTS: Mapping[str, Cause | None] = {
 }
 #: Defects that are a state of the CPU, not one more cause.
 CPU_STATE = {"shortage": "runnable", "starvation": "runnable", "throttling": "throttled"}
-#: Seen by CPU samples only: no slice tells them, so they are known to one sampling period at each begin and end.
+#: Seen by CPU samples only: no slice tells them, so they are known to one sampling period at each begin and
+#: end.
 SAMPLED = ("jit_compile", "gc")
 #: What happens to a worker before its first launch of a step, the GPU being drained.
 ON_WORKER = (
@@ -53,7 +54,8 @@ ON_WORKER = (
     "profiler",
 )
 
-#: GPU time of a step, and what a step costs beyond it without any defect; both measured on the simulator itself.
+#: GPU time of a step, and what a step costs beyond it without any defect; both measured on the simulator
+#: itself.
 STEP_NS = 4_150 * US
 EPISODES = 10
 QUOTA_PERIOD_NS = 100 * MS
@@ -63,7 +65,7 @@ QUEUED_NS = STEP_NS // 2
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of each trouble every step has, in ns: `plan.server[kind][step]`, `plan.worker[kind][step][rank]`."""
+    """Each step's troubles in ns: `plan.server[kind][step]`, `plan.worker[kind][step][rank]`."""
 
     steps: int
     server: dict[str, list[int]]
@@ -74,7 +76,7 @@ class Plan:
 def plan(
     defect: str, share: float, seconds: float, ranks: int, rng: random.Random, *, heal: bool = False
 ) -> Plan:
-    """Return the troubles of a run of about `seconds` that loses `share` of it to `defect`, and a little to all others.
+    """Return the troubles of a run of `seconds` that loses `share` of it to `defect`, a little to others.
 
     `heal` leaves the defect out, and nothing else.
     """

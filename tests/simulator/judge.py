@@ -39,8 +39,8 @@ class Case:
     def tolerance_ns(self) -> float:
         """How far the defect's exposed time may be off, per GPU.
 
-        0.2 % of the window; what only samples know is known to one sampling period for each time it happens, and stalls of
-        that kind which no sample hits count as the dispatch around them.
+        0.2 % of the window; what only samples know is known to one sampling period for each time it happens,
+        and stalls of that kind which no sample hits count as the dispatch around them.
         """
         if self.defect in SAMPLED:
             return 0.002 * self.truth.duration + episodes(self.defect) * PERIOD_NS
@@ -74,7 +74,7 @@ def case(defect: str, share: float, seed: int = 1) -> Case:
 
 
 def confusion(first: Iterable[Piece], second: Iterable[Piece]) -> Counter[tuple[Cause, Cause]]:
-    """Return for each pair of causes for how many ns the first list of pieces says one and the second the other."""
+    """Return for each pair of causes how many ns have the one in `first`, the other in `second`."""
     found: Counter[tuple[Cause, Cause]] = Counter()
     for rank, own in _by_rank(first).items():
         other = _by_rank(second).get(rank, [])
@@ -98,7 +98,7 @@ def _by_rank(pieces: Iterable[Piece]) -> dict[int, list[Piece]]:
 
 
 def verdict_of(truth: Truth) -> str:
-    """Return the verdict that docs/numbers.md's thresholds give the truth, in which nothing is unattributed."""
+    """Return the truth's verdict by docs/numbers.md's thresholds; the truth has nothing unattributed."""
     host = _median_share(truth, lambda cause: cause not in NOT_HOST)
     no_work = _median_share(truth, lambda cause: cause == "no_work")
     if host + no_work < 0.10:

@@ -82,7 +82,7 @@ def _named(made: Slice, thread: Thread) -> dict[str, Any]:
 
 
 def _gpu_events(worker: Worker, ranks: int, *, graph: bool) -> Iterable[dict[str, Any]]:
-    """Yield the GPU's operations; of a collective in a graph the profiler writes the kernel's name and no more."""
+    """Yield the GPU's operations; the profiler writes only a kernel's name for a collective in a graph."""
     for op in worker.gpu.ops:
         args = {"device": worker.rank, "context": 1, "stream": 7, "correlation": op.launch.correlation}
         yield _interval(op.begin, op.end) | {

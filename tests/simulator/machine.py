@@ -1,7 +1,8 @@
 """The parts of a simulated server: threads that live on CPUs, GPU streams, and the clock that both share.
 
-A thread's life is a list of stretches without gap. Each knows, because the simulator made it so, what the thread was at,
-whether it had a CPU, and, where it waited for another thread, for which one. Nothing here reads a trace.
+A thread's life is a list of stretches without gap. Each knows, because the simulator made it so, what the
+thread was at, whether it had a CPU, and, where it waited for another thread, for which one. Nothing here
+reads a trace.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Slice:
 
 @dataclass
 class Thread:
-    """A host thread with a CPU of its own; `stops` are the times at which a quota keeps the whole server off its CPUs."""
+    """A host thread with its own CPU; `stops` are the times when a quota keeps the server off its CPUs."""
 
     name: str
     pid: int

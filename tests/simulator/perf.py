@@ -1,4 +1,4 @@
-"""Writes what `perf record -k mono -e cpu-clock -e sched:sched_switch -e sched:sched_wakeup -g` would have seen, as text."""
+"""Writes `perf script`'s text of cpu-clock, sched_switch and sched_wakeup with call chains, -k mono."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def write(
 ) -> None:
     """Write the text of `perf script --header --ns -F +pid`.
 
-    Without `from_idle` no switch from a CPU's idle task to a thread is recorded, as some kernels hardly ever do.
+    Without `from_idle` no switch from a CPU's idle task to a thread is recorded, as some kernels hardly ever
+    do.
     """
     lines = []
     for thread in server.threads:
@@ -85,6 +86,7 @@ def write(
 def _header(cpus: int, *, sched: bool, samples: bool) -> str:
     wall = BASE_NS + BEGIN_NS
     moment = datetime.fromtimestamp(wall // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    micro = f"{wall % 10**9 // 1000:06d}"
     clock = f"{MONOTONIC_NS // 10**9}.{MONOTONIC_NS % 10**9:09d}"
     events = (["cpu-clock/freq=999/"] if samples else []) + (
         ["sched:sched_switch", "sched:sched_wakeup"] if sched else []
@@ -110,7 +112,7 @@ def _header(cpus: int, *, sched: bool, samples: bool) -> str:
             *described,
             "# clockid frequency: 1000 MHz",
             "# clockid: monotonic (1)",
-            f"# reference time: {moment}.{wall % 10**9 // 1000:06d} = {wall // 10**9}.{wall % 10**9 // 1000:06d} (TOD) = {clock} (monotonic)",
+            f"# reference time: {moment}.{micro} = {wall // 10**9}.{micro} (TOD) = {clock} (monotonic)",
             "# ========",
             "#",
             "",
@@ -147,7 +149,7 @@ def _wakeups(thread: Thread) -> Iterator[_Line]:
 
 
 def _switches(threads: Sequence[Thread], *, from_idle: bool) -> Iterator[_Line]:
-    """On one CPU, threads that run right after each other are switched directly, else by way of the idle task."""
+    """A CPU's threads are switched directly if one runs right after the other, else via the idle task."""
     runs = sorted((run for thread in threads for run in _runs(thread)), key=lambda run: run.begin)
     for before, after in pairwise([None, *runs, None]):
         if before and after and before.end == after.begin:
@@ -191,7 +193,10 @@ def _idle(cpu: int) -> tuple[str, int, int]:
 
 
 def _switch(cpu: int, ts: int, left: tuple[str, int, int], state: str, came: tuple[str, int, int]) -> _Line:
-    text = f"prev_comm={left[0]} prev_pid={left[2]} prev_prio=120 prev_state={state} ==> next_comm={came[0]} next_pid={came[2]} next_prio=120"
+    text = (
+        f"prev_comm={left[0]} prev_pid={left[2]} prev_prio=120 prev_state={state} ==> "
+        f"next_comm={came[0]} next_pid={came[2]} next_prio=120"
+    )
     name, order = ("swapper", 3) if left[2] == 0 else (left[0], 2)
     return _Line(ts, order, f"{_head(name, left[1], left[2], cpu, ts, 1, 'sched:sched_switch:')} {text}\n")
 

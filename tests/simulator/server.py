@@ -1,7 +1,8 @@
-"""A tensor-parallel server at work, step by step, in virtual time: names and shapes as in real captures of such a stack.
+"""A tensor-parallel server at work, step by step, in virtual time; names and shapes are from real captures.
 
-An API server tokenizes prompts in a thread, an engine schedules and broadcasts every step over a ring that the workers
-poll, each worker launches two layers of kernels and an all-reduce a layer, then waits for the device and answers.
+An API server tokenizes prompts in a thread, an engine schedules and broadcasts every step over a ring that
+the workers poll, each worker launches two layers of kernels and an all-reduce a layer, then waits for the
+device and answers.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Server:
         """Return `ns` give or take a fifth, or another part."""
         return round(ns * self.rng.uniform(1 - part, 1 + part))
 
-    # ------------------------------------------------------------------------------------------ API server and engine
+    # API server and engine
     def _next_request(self, step: int) -> None:
         """The engine schedules; with nothing left to run it waits inside for the next request."""
         idle, tokenize = self.plan.server["no_work"][step], self.plan.server["tokenization"][step]
@@ -138,7 +139,7 @@ class Server:
             self.engine.sleep(first.replied, IPC_WAIT, asks=first.thread)
             self.engine.sleep(self.engine.now + self.jitter(8 * US), IPC_WAIT)  # the answer is on its way
 
-    # -------------------------------------------------------------------------------------------------------- workers
+    # Workers
     def _receive(self, worker: Worker) -> None:
         thread = worker.thread
         with thread.slice("shm_broadcast.dequeue", "user_annotation"):
@@ -217,7 +218,7 @@ class Server:
                 worker.thread.run(self.jitter(200 * US), ("kernel_launch", "alloc"), "driver")
 
     def _call(self, worker: Worker, call: str, kernels: list[tuple[str, int]], step: int | None) -> None:
-        """Launch kernels of so many ns; in a step's first call the API itself may be slow, or the profiler in it."""
+        """Launch kernels of so many ns; a step's first call may be slow, in the API or in the profiler."""
         thread, begin, correlation = worker.thread, worker.thread.now, next(self.correlations)
         extra = {
             k: 0 if step is None else self.plan.worker[k][step][worker.rank] for k in ("api", "profiler")
@@ -245,9 +246,9 @@ class Server:
             thread.run(self.jitter(20 * US), ("ipc", "serialize"), "pickle")
         worker.replied = thread.now
 
-    # ------------------------------------------------------------------------------------------------------------ GPUs
+    # GPUs
     def _compute(self, step: int) -> None:
-        """Every rank's stream runs its operations in order; a collective ends on all ranks once the last has come."""
+        """Every rank's stream runs in order; a collective ends on all ranks once the last has come."""
         heavier = [self.plan.worker["imbalance"][step][worker.rank] for worker in self.workers]
         for k, (kernel, _, _) in enumerate(self.workers[0].launches):
             starts = [w.gpu.ready(w.launches[k][2], LATENCY_NS, GAP_NS) for w in self.workers]
@@ -261,7 +262,7 @@ class Server:
 
 
 def server(plan: Plan, ranks: int, rng: random.Random, *, graph: bool = False) -> Server:
-    """Return a server at rest: each thread on a CPU of its own, and a stranger and a tokenizer that may take a worker's."""
+    """Return a server at rest: each thread has a CPU; a stranger and a tokenizer may take a worker's."""
 
     def thread(name: str, pid: int, tid: int, cpu: int, *, bound: bool = True) -> Thread:
         return Thread(name, pid, tid, cpu, plan.stops if bound else [])

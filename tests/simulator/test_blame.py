@@ -1,4 +1,4 @@
-"""A run whose only defect is X is blamed on X: each defect, at 5, 20 and 60 % of the window, with noise of all others.
+"""A run whose defect is X is blamed on X: each defect, at 5, 20, 60 % of the window, with noise of others.
 
 One test a run, since a run takes about a second to write, read and analyse.
 """

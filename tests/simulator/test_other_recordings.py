@@ -1,4 +1,4 @@
-"""The same defects, recorded otherwise: kernels that one graph launch starts, and a kernel that forgets some switches."""
+"""The same defects, recorded otherwise: kernels from one graph launch, and an OS that forgets switches."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_with_graph_replay_the_defect_is_blamed_by_what_it_cost(tmp_path, defect
 
 @pytest.mark.parametrize("defect", ["shortage", "starvation", "throttling", "tokenization", "gil", "no_work"])
 def test_switches_from_idle_that_the_kernel_did_not_record_are_made_up_for(tmp_path, defect):
-    """The reference captures' kernel hardly ever records them: what threads do afterwards shows when they came."""
+    """The reference captures' kernel hardly records them: what threads do next shows when they came."""
     run = simulate(defect, SHARE)
     told = _held_against_the_truth(run, tmp_path, from_idle=False)
     for rank in range(2):
@@ -49,7 +49,7 @@ def test_switches_from_idle_that_the_kernel_did_not_record_are_made_up_for(tmp_p
 
 
 def test_whoever_took_the_cpu_is_named(tmp_path):
-    """The same lack of a CPU, once by strangers and once by the server's own tokenizers: different changes help."""
+    """The same lack of a CPU, by strangers and by the server's own tokenizers: different changes help."""
     by = {}
     for defect in ("shortage", "starvation"):
         folder = tmp_path / defect

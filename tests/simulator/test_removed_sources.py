@@ -1,4 +1,4 @@
-"""A source that is taken away changes no figure silently: what it told becomes unknown, and the report says what is missing."""
+"""Without a source no figure changes silently: what it told is unknown, and the report says so."""
 
 import pytest
 
@@ -11,8 +11,9 @@ from tracelib.findings import diagnose
 SHARE = 0.2
 NO_SCHED, NO_SAMPLES = {"sched": False}, {"samples": False}
 NO_PERF = NO_SCHED | NO_SAMPLES
-#: What may change without a word, of the window per GPU: stalls of less than a millisecond inside a slice that may wait, and
-#: the sampling error where samples stand in for a process's own ranges (one period, a millisecond, each time).
+#: What may change without a word, of the window per GPU: stalls of less than a millisecond inside a slice
+#: that may wait, and the sampling error where samples stand in for a process's own ranges (one period, a
+#: millisecond, each time).
 NOISE = 0.01
 #: Causes that samples alone know, and what slices make of that time.
 BY_SAMPLES = {
@@ -76,7 +77,7 @@ def test_what_a_source_told_becomes_unknown_not_something_else(tmp_path, defect,
 
 
 def _a_missing_rank_is_said_to_be_missing(rest, document, abstained):
-    """One rank's waiting cannot be told from transfer: it is a state of its own, and no longer counted as lost."""
+    """One rank's waiting cannot be told from transfer: its own state, no longer counted as lost."""
     assert rest.ranks == len(document.devices) == 1
     assert "straggler_rank" in abstained
     assert document.devices[0].gpu_time_ns.collective_wait in (0, None)

@@ -1,4 +1,4 @@
-"""The simulator's bookkeeping, held against itself: a run without the defect is shorter by what the defect cost."""
+"""The simulator's bookkeeping against itself: a run without the defect is shorter by the defect's cost."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_lost_time_is_idle_time_and_waiting_counted_directly(defect):
 
 @pytest.mark.parametrize("defect", [name for name, cause in DEFECTS.items() if cause])
 def test_without_the_defect_the_same_steps_take_less_time_by_what_it_cost(defect):
-    """The counterfactual itself, on one GPU where no other rank's computing overlaps a wait; imbalance takes two."""
+    """The counterfactual, on one GPU, where no other rank computes during a wait; imbalance takes two."""
     ranks = 2 if defect == "imbalance" else 1
     run, healed = (simulate(defect, 0.2, ranks=ranks, seconds=0.2, heal=heal) for heal in (False, True))
     cost = run.truth.by_cause(0)[DEFECTS[defect]] - healed.truth.by_cause(0)[DEFECTS[defect]]

@@ -1,7 +1,7 @@
 """The simulator's own bookkeeping: what held each GPU up, and for how long.
 
-It follows who waited for whom as the simulator played it, thread by thread. It reads no trace and none of tracelib's code;
-only the words for causes are the same.
+It follows who waited for whom as the simulator played it, thread by thread. It reads no trace and none of
+tracelib's code; only the words for causes are the same.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _clipped(piece: Piece, begin: int, end: int, rank: int, lost: str) -> Piece 
 
 
 def _idle(gpu: Gpu) -> Iterator[Piece]:
-    """Until the launch call returned it was its thread, or whom that waited for; after that the device itself."""
+    """Until the launch call returned it was its thread, or whom that waited for; then the device itself."""
     for before, op in pairwise(gpu.ops):
         returned = min(max(op.launch.end, before.end), op.begin)
         for begin, end, cause, cpu in held_up(op.launch.thread, before.end, returned):
@@ -94,7 +94,7 @@ def _idle(gpu: Gpu) -> Iterator[Piece]:
 
 
 def held_up(thread: Thread, begin: int, end: int) -> Iterator[tuple[int, int, Cause, str]]:
-    """Return who held things up, seen from `thread`: itself, or the thread that it waits for at that moment."""
+    """Return who held things up, seen from `thread`: itself, or the thread that it waits for then."""
     for first, last, stretch in _lived(thread, begin, end):
         if stretch.asks is not None:
             yield from held_up(stretch.asks, first, last)
@@ -113,7 +113,7 @@ def _lived(thread: Thread, begin: int, end: int) -> Iterator[tuple[int, int, Str
 
 
 def _waits(gpus: Sequence[Gpu], idle: dict[int, list[Piece]]) -> Iterator[Piece]:
-    """A rank that waits in a collective waits for the last one to come: for its computing, or for what held that up."""
+    """A rank waits in a collective for the last one to come: its computing, or what held that up."""
     for group in zip(*([op for op in gpu.ops if op.met is not None] for gpu in gpus), strict=True):
         last = max(range(len(gpus)), key=lambda n: (group[n].begin, n))
         for gpu, op in zip(gpus, group, strict=True):

@@ -71,8 +71,8 @@ def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
 def _had(results: Results) -> tuple[float | None, str]:
     """Return how many CPUs the server could use, and who says so.
 
-    That is its quota or its affinity, whichever is less. Where no one wrote the affinity down, the CPUs on which
-    it was seen to run stand for it; the host's count says nothing of what the server had.
+    That is its quota or its affinity, whichever is less. Where no one wrote the affinity down, the CPUs on
+    which it was seen to run stand for it; the host's count says nothing of what the server had.
     """
     seen, host = server_cpus(results)
     supply = results.supply

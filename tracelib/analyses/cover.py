@@ -1,8 +1,9 @@
 """From when to when each GPU was recorded (docs/numbers.md, "Windows").
 
-A recorder that says so itself is believed, unless its file was cut since. Where nothing says it, calls and frames
-of the launching threads prove that the recorder ran. They count from the first one's end to the last one's begin:
-in a piece cut out of a recording, long frames stick out on both sides, and no frame ends before the piece.
+A recorder that says so itself is believed, unless its file was cut since. Where nothing says it, calls and
+frames of the launching threads prove that the recorder ran. They count from the first one's end to the last
+one's begin: in a piece cut out of a recording, long frames stick out on both sides, and no frame ends before
+the piece.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tracelib.words import duration
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
-#: So many launches without an operation, after the last one or before the first: the GPU was not recorded then.
+#: So many launches without an operation, after the last one or before the first: the GPU was not recorded
+#: then.
 UNSEEN = 10
 #: A GPU's recording that costs the window this share is named.
 COSTLY = 0.1
@@ -67,7 +69,7 @@ def short_covers(trace: Trace, covers: pl.DataFrame) -> list[str]:
 
 
 def too_short(trace: Trace, covers: pl.DataFrame) -> tuple[int, str] | None:
-    """Return the GPU without whose recording the window would be more than twice as long, and say so of it."""
+    """Return the GPU without whose recording the window would be more than twice as long, and say so."""
     if covers.height < 2:
         return None
     start, stop = common_cover(covers)

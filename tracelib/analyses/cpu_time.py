@@ -123,7 +123,7 @@ def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
 
 
 def _weighed(samples: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Add `weight` in ns: `stands_ns`, scaled per thread to the running time where all of that is recorded."""
+    """Add `weight` in ns: `stands_ns`, scaled to the thread's running time where all of it is recorded."""
     ran = thread_states.group_by("thread").agg(
         running=pl.col("dur_ns").filter(pl.col("state") == "running").sum(),
         unknown=pl.col("dur_ns").filter(pl.col("state") == "unknown").sum(),

@@ -1,8 +1,9 @@
-"""What is dispatch, the framework's work of launching, and what is the host's own work (docs/numbers.md, "causes").
+"""What is dispatch (the framework launching) and what is the host's own work (docs/numbers.md, "causes").
 
-Dispatch must be earned. Only a thread that launches can dispatch. There, an operator, a module's forward, compiled
-code and a graph's replay are dispatch wherever they are; any other Python, and ranges around a step of the model,
-only between two launches of one burst. All else that no rule names is the host's own work, by the role of the thread.
+Dispatch must be earned. Only a thread that launches can dispatch. There, an operator, a module's forward,
+compiled code and a graph's replay are dispatch wherever they are; any other Python, and ranges around a step
+of the model, only between two launches of one burst. All else that no rule names is the host's own work, by
+the role of the thread.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from tracelib.intervals import overlay
 
 #: The sub-cause of activity that is dispatch between launches, while that is not decided.
 BETWEEN_LAUNCHES = "between launches"
-#: Two launches are of one burst if their distance is less than so many times the usual one of the thread, and never if
-#: it is longer than this: a thread that launches once a step has no bursts.
+#: Two launches are of one burst if their distance is less than so many times the usual one of the thread, and
+#: never if it is longer than this: a thread that launches once a step has no bursts.
 TIMES_USUAL, LONGEST_NS = 10, 1_000_000
 
 
 def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
     """Return when each thread was between two launches of one burst.
 
-    The distance is from a launch's begin to the next one's, without the time in which the thread had no CPU: a thread
-    that was kept from launching is in its burst still. The usual distance is the thread's median.
+    The distance is from a launch's begin to the next one's, without the time in which the thread had no CPU:
+    a thread that was kept from launching is in its burst still. The usual distance is the thread's median.
 
     One row per two launches: `thread` (Int32), `ts_ns`, `dur_ns` (Int64). Sorted by `thread`, `ts_ns`.
     """

@@ -61,10 +61,10 @@ def host_activity(
 
     Takes the frames of the analyses of those names.
 
-    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name, or
-    the function of a sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose work this
-    thread waits for, "upstream" = the one before its own; null = it does not wait), `seen_by` (Categorical:
-    slice or sample). Moments without slice or sample have no row. Sorted by `thread`, `ts_ns`.
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `name` (Categorical: the slice's name,
+    or the function of a sample), `cause`, `sub_cause` (Categorical), `waits_for` (Categorical: the role whose
+    work this thread waits for, "upstream" = the one before its own; null = it does not wait), `seen_by`
+    (Categorical: slice or sample). Moments without slice or sample have no row. Sorted by `thread`, `ts_ns`.
 
     docs/numbers.md, "Ledger 2", defines them; the rules are data (`tracelib/rules.toml`).
     """

@@ -3,9 +3,9 @@
 An attention op of 400 ms whose samples sit in a run-time compiler is compilation, not dispatch; so is one
 that sleeps while a compiler that it started as a process of its own (ptxas, cicc) runs. Only what names a
 cost of its own replaces the slice's meaning; a sample in the framework or the interpreter says no more than
-the slice did. Nor is `schedule` scheduling while its samples sit in the collector: there, siblings or not, what
-names another cost wins for its share. But where nearly all that is named inside a stretch is one such cost, the rest of it is too: a
-compiler written in Python leaves samples without names.
+the slice did. Nor is `schedule` scheduling while its samples sit in the collector: there, siblings or not,
+what names another cost wins for its share. But where nearly all that is named inside a stretch is one such
+cost, the rest of it is too: a compiler written in Python leaves samples without names.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ HOST_TIME = pl.Schema(
 INSIDE_A_GRAPH, NOT_STARTED = "inside a graph", "launched, not started"
 #: The columns of a piece of lost time that say who is to blame.
 _BLAME = ["thread", "cause", "sub_cause", "what"]
-#: How long a launched operation takes to start on an idle device at most: so many times the run's median for such
-#: launches, and never longer than this. What is beyond is not the host's: it had done its part.
+#: How long a launched operation takes to start on an idle device at most: so many times the run's median for
+#: such launches, and never longer than this. What is beyond is not the host's: it had done its part.
 LATENCY_TIMES, LATENCY_NS = 10, 1_000_000
 #: More CPUs than a machine has.
 CPUS = 2**16
@@ -169,7 +169,7 @@ def _parts(launched: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataF
 
 
 def _within_graphs(launched: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the gaps apart from those between two nodes of one graph launch: the host had nothing to do there."""
+    """Return the gaps but those between two nodes of one graph launch, where the host has nothing to do."""
     nodes = launches.filter(pl.col("graph").is_not_null()).select(
         "gpu", "call_thread", "call_ts_ns", ts_ns=pl.col("ts_ns") + pl.col("dur_ns")
     )
@@ -183,11 +183,10 @@ def _within_graphs(launched: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.D
 
 
 def _latency(after: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Cut the time after launch calls at the longest that a device takes to start; beyond it, nobody knows why."""
-    usual = launches.filter(pl.col("late") & (pl.col("return_to_start_ns") > 0))[
-        "return_to_start_ns"
-    ].median()
-    bound = LATENCY_NS if usual is None else min(LATENCY_NS, round(LATENCY_TIMES * float(usual)))  # type: ignore[arg-type]
+    """Cut the time after launch calls at the longest start of a device; beyond it, nobody knows why."""
+    starts = launches.filter("late", pl.col("return_to_start_ns") > 0)["return_to_start_ns"]
+    usual = float(starts.median() or LATENCY_NS)  # type: ignore[arg-type]
+    bound = min(LATENCY_NS, round(LATENCY_TIMES * usual))
     latency = after.with_columns(pl.col("dur_ns").clip(upper_bound=bound))
     beyond = after.with_columns(ts_ns=pl.col("ts_ns") + bound, dur_ns=pl.col("dur_ns") - bound)
     return latency, beyond.filter(pl.col("dur_ns") > 0)

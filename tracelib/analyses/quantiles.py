@@ -1,4 +1,4 @@
-"""Quantiles by nearest rank: a value that was measured, never one between two (docs/numbers.md, "Quantiles")."""
+"""Quantiles by nearest rank: a value that was measured, never one between two (docs/numbers.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HAIR = 1e-9
 
 
 def nearest_rank(values: pl.Expr, q: float) -> pl.Expr:
-    """Return the smallest known value that at least the share `q` of them does not exceed; null without values.
+    """Return the smallest known value that at least the share `q` of them does not exceed, or null.
 
     >>> pl.select(p50=nearest_rank(pl.lit(pl.Series([30, 10, None, 40, 20])), 0.5)).item()
     20

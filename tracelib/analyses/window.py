@@ -21,8 +21,8 @@ from tracelib.words import duration
 if TYPE_CHECKING:
     from tracelib.trace import Trace
 
-#: The recorder runs a moment before the load and after it. Where no GPU works at these edges for more than this share
-#: of the recording, the server was idle, and the window holds them.
+#: The recorder runs a moment before the load and after it. Where no GPU works at these edges for more than
+#: this share of the recording, the server was idle, and the window holds them.
 IDLE_EDGES = 1 / 2
 RECORD_GPU = "torch.profiler with CPU and CUDA activities on every worker, or nsys profile -t cuda,nvtx"
 #: Frames whose rows have a time.
@@ -54,10 +54,11 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
 
     Without any GPU operation: the time that the scheduler events, the samples and the slices cover together.
 
-    By default the time that the GPU recordings of all devices cover together (:mod:`tracelib.analyses.cover`).
-    So a rank whose profiler started late does not make the others look as if they waited for it, and a server
-    that was idle for most of the recording is seen to be. `spec` = (from, to) in seconds after the start of
-    that window; `of` = glob on annotation names: from the first such range's begin to the last one's end.
+    By default the time that the GPU recordings of all devices cover together
+    (:mod:`tracelib.analyses.cover`). So a rank whose profiler started late does not make the others look as
+    if they waited for it, and a server that was idle for most of the recording is seen to be. `spec` = (from,
+    to) in seconds after the start of that window; `of` = glob on annotation names: from the first such
+    range's begin to the last one's end.
 
     Raises
     ------
@@ -171,7 +172,7 @@ def on_one_clock(trace: Trace) -> Trace:
 
 
 def without_short(trace: Trace) -> Trace:
-    """Return `trace` without GPUs whose recordings end so early, or begin so late, that little of the run is left.
+    """Return `trace` without GPUs whose recordings end so early, or begin so late, that little is left.
 
     `health` says which and why; a rank that is left out counts as not recorded.
     """

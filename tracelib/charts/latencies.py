@@ -42,9 +42,9 @@ def log_borders(values: pl.Series, per_decade: int = 6) -> NDArray[np.float64]:
     """Return borders of equal ratio that hold every positive value; at least one bin."""
     positive = values.filter(values > 0)
     low, high = positive.min(), positive.max()
-    first = np.floor(np.log10(float(low)) * per_decade) if low is not None else 0.0  # type: ignore[arg-type]
-    last = np.floor(np.log10(float(high)) * per_decade) + 1 if high is not None else 1.0  # type: ignore[arg-type]
-    borders: NDArray[np.float64] = 10 ** (np.arange(first, last + 1) / per_decade)
+    ends = np.array([low or 1.0, high or 1.0], dtype=np.float64)
+    first, last = np.floor(np.log10(ends) * per_decade)
+    borders: NDArray[np.float64] = 10 ** (np.arange(first, last + 2) / per_decade)
     return borders
 
 

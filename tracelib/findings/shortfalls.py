@@ -33,7 +33,8 @@ def _covers(results: Results) -> list[str]:
         covered = inside / window.duration_ns
         if covered < WHOLE:
             said.append(
-                f"the {name} cover {share(covered)} of the window; what they would tell of the rest is not known"
+                f"the {name} cover {share(covered)} of the window; "
+                "what they would tell of the rest is not known"
             )
     return said
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
 NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
-#: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of it.
+#: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of
+#: it.
 ASLEEP = 0.02
 #: From this share of the window on, a thread without a CPU is worth a word where no GPU was recorded.
 WANTED = 0.1
@@ -38,7 +39,7 @@ WORTH_A_WORD = 0.005
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Shares of the window (`cpu_bound`, `not_cpu_bound`) and of lost time (`no_load`, `insufficient`); sizes."""
+    """Shares of the window (`cpu_bound`, `not_cpu_bound`) or lost time (`no_load`, `insufficient`); sizes."""
 
     cpu_bound: float = 0.15
     not_cpu_bound: float = 0.10

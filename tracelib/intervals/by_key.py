@@ -100,7 +100,8 @@ def with_length(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     if rows[by].null_count():
         rows = rows.filter(pl.col(by).is_not_null())
     shortest = rows["dur_ns"].min()
-    return rows if shortest is None or shortest > 0 else rows.filter(pl.col("dur_ns") > 0)  # type: ignore[operator]
+    positive = shortest is None or shortest > 0  # type: ignore[operator]
+    return rows if positive else rows.filter(pl.col("dur_ns") > 0)
 
 
 def lines(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:

@@ -63,7 +63,8 @@ class Profiler:
 
 
 def _post(url: str) -> None:
-    request = urllib.request.Request(url, data=b"", method="POST")  # noqa: S310  (the plan takes http and https alone)
+    # The plan takes http and https alone.
+    request = urllib.request.Request(url, data=b"", method="POST")  # noqa: S310
     with urllib.request.urlopen(request, timeout=SWITCH_S) as answer:  # noqa: S310
         answer.read()
 

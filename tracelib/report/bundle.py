@@ -32,7 +32,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
         `target` exists and is not a report's folder, or the place cannot be written.
 
     """
-    target = Path(os.path.abspath(target))  # noqa: PTH100 (resolve() would follow a link and replace what it points to)
+    # resolve() would follow a link and replace what it points to.
+    target = Path(os.path.abspath(target))  # noqa: PTH100
     _refuse_what_is_not_ours(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ class TraceReport(HTMLExporter):
     """The exporter; JupyterLab lists it under "Save and Export Notebook As"."""
 
     export_from_notebook = "Trace report (one offline page)"
-    exclude_anchor_links = Bool(True, help="Headings get links of our own.").tag(config=True)  # noqa: FBT003 (a trait)
+    exclude_anchor_links = Bool(True, help="Headings get links of our own.").tag(config=True)  # noqa: FBT003
 
     @default("template_name")
     def _template_name_default(self) -> str:

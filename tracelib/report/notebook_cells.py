@@ -104,7 +104,7 @@ class Outcome:
 
     parts: dict[str, Any]
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Mapping[str, Any]:  # noqa: ARG002 (IPython's signature)
+    def _repr_mimebundle_(self, **_: object) -> Mapping[str, Any]:
         return {OUTCOME: self.parts, "text/html": ""}
 
 

@@ -96,7 +96,8 @@ def portable(path: str, folder: Path) -> str:
     Relative to `folder`; below `~` if that is where the file lies and the folder does not. Symbolic links on
     the way are resolved, because `..` would follow them; the file's own name stays.
     """
-    absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 (resolve() would rename a linked file)
+    # resolve() would rename a linked file.
+    absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100
     real = absolute.parent.resolve() / absolute.name
     start, home = folder.resolve(), Path.home().resolve()
     if home != Path("/") and real.is_relative_to(home) and not start.is_relative_to(home):

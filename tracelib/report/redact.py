@@ -40,7 +40,8 @@ _IPV6 = re.compile(
 _SECRETS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
     r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"
-    r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
+    r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+    r"|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\bhf_[A-Za-z0-9]{16,}|\bnvapi-[\w-]{20,}"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{12,}"
@@ -48,13 +49,15 @@ _SECRETS = re.compile(
     re.DOTALL,
 )
 _ASSIGNED = re.compile(
-    r"(?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|(?i:\b(?:[a-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|credential)s?)\b))"
+    r"(?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
+    r"|(?i:\b(?:[a-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|credential)s?)\b))"
     r"(?P<equals>\s*=\s*|['\"]?\s*:\s*(?=['\"]))(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&)\]}\0]+)"
 )
 _HARMLESS = re.compile(r"['\"]?(?:\d{1,6}(?:\.\d{1,3})?|true|false|none|null|on|off)['\"]?", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"(?:[A-Za-z_]\w*=[^\0]*\0){2,}(?:[A-Za-z_]\w*=[^\0]*)?")
 _PROMPT_VALUE = re.compile(
-    r"(?P<name>(?i:['\"]?\b(?:prompt|messages?|content|completion)['\"]?\s*[=:]\s*))(?P<value>\"[^\"]{12,}\"|'[^']{12,}')"
+    r"(?P<name>(?i:['\"]?\b(?:prompt|messages?|content|completion)['\"]?\s*[=:]\s*))"
+    r"(?P<value>\"[^\"]{12,}\"|'[^']{12,}')"
 )
 PROMPT_CHARACTERS = 120
 PROMPT_WORDS = 12

@@ -13,6 +13,7 @@ from tracelib.sources.ftrace.reader import collect
 
 pytestmark = pytest.mark.corpus
 
+PERFETTO = "handmade/google__perfetto__test__trace_processor__diff_tests__parser"
 TEXTS = (
     "ARM-software__lisa__tests__assets__trace_txt__trace.txt",
     "ARM-software__trappy__doc__trace_dynamic.txt",
@@ -31,8 +32,8 @@ TEXTS = (
     "handmade/ARM-software__trappy__tests__trace_legacy_systrace.html",
     "handmade/ARM-software__trappy__tests__trace_sched.txt",
     "handmade/ARM-software__trappy__tests__trace_systrace.html",
-    "handmade/google__perfetto__test__trace_processor__diff_tests__parser__parsing__sched_blocked_systrace.systrace",
-    "handmade/google__perfetto__test__trace_processor__diff_tests__parser__process_tracking__unknown_thread_name.systrace",
+    f"{PERFETTO}__parsing__sched_blocked_systrace.systrace",
+    f"{PERFETTO}__process_tracking__unknown_thread_name.systrace",
 )
 PACKED = "catapult-project__catapult__systrace__systrace__test_data__compressed_atrace_data.txt"
 UNPACKED = "catapult-project__catapult__systrace__systrace__test_data__decompressed_atrace_data.txt"

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 HEAD = re.compile(
-    r"^\s*(?P<comm>\S.*?)\s+(?:(?P<pid>-?\d+)/)?(?P<tid>-?\d+)\s+(?:\[(?P<cpu>\d+)\]\s+)?(?P<s>\d+)\.(?P<f>\d+):\s+"
-    r"(?:(?P<period>\d+)\s+)?(?P<event>\S+):(?:\s+(?P<rest>.*))?$"
+    r"^\s*(?P<comm>\S.*?)\s+(?:(?P<pid>-?\d+)/)?(?P<tid>-?\d+)\s+(?:\[(?P<cpu>\d+)\]\s+)?"
+    r"(?P<s>\d+)\.(?P<f>\d+):\s+(?:(?P<period>\d+)\s+)?(?P<event>\S+):(?:\s+(?P<rest>.*))?$"
 )
 ADDRESS = re.compile(r"^\t *[0-9a-f]+ ")
 OFFSET = re.compile(r"\+0x[0-9a-f]+$")

@@ -126,7 +126,8 @@ def test_missing_switches_are_counted_by_hand(capture):
 
 
 SAMPLE_HEAD = re.compile(
-    r"^\s*(?P<comm>\S.*?)\s+(?:(?P<pid>-?\d+)/)?(?P<tid>-?\d+)\s+\[(?P<cpu>\d+)\]\s+(?P<sec>\d+)\.(?P<frac>\d+):\s+(?P<period>\d+)\s+(?P<event>\S+?):?\s(?P<rest>.*)$"
+    r"^\s*(?P<comm>\S.*?)\s+(?:(?P<pid>-?\d+)/)?(?P<tid>-?\d+)\s+\[(?P<cpu>\d+)\]\s+"
+    r"(?P<sec>\d+)\.(?P<frac>\d+):\s+(?P<period>\d+)\s+(?P<event>\S+?):?\s(?P<rest>.*)$"
 )
 
 

@@ -1,5 +1,5 @@
-/* Runs scan() on damaged copies of a text, each in memory of just the size that it asks for: compile it with the
- * sanitizers, together with scan.c. Arguments: the file, a seed, how many copies. Exit status 1: a result is out of range. */
+/* Runs scan() on damaged copies of a text, each in memory of just the size that it asks for: compile it with
+ * the sanitizers. Arguments: the file, a seed, how many copies. Exit status 1: a result is out of range. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +16,9 @@ static uint64_t below(uint64_t limit)
 }
 
 static const char *const PIECES[] = {
-    "\"", "\\", "{", "}", "[", "]", ",", ":", "\\u", "\\ud83d", "\\ude00", "null", "NaN", "-", "1e", ".", "0", "\"args\":",
-    "\"ts\":", "\"ph\":\"X\"", "{\"", "},{", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "\n",
+    "\"", "\\", "{", "}", "[", "]", ",", ":", "\\u", "\\ud83d", "\\ude00", "null", "NaN", "-", "1e", ".", "0",
+    "\"args\":", "\"ts\":", "\"ph\":\"X\"", "{\"", "},{",
+    "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "\n",
     "99999999999999999999999999", "\x80", "\xff", "a\"b", "\"Collective name\":\"", "\x01", " ",
 };
 
@@ -50,8 +51,9 @@ static size_t damaged(const uint8_t *whole, size_t size, uint8_t *out)
 }
 
 static const struct field FIELDS[] = {
-    {"ph", 2, EVENT, STRING}, {"cat", 3, EVENT, STRING}, {"name", 4, EVENT, STRING}, {"pid", 3, EVENT, INTEGER},
-    {"ts", 2, EVENT, TIME}, {"dur", 3, EVENT, TIME}, {"args", 4, EVENT, OBJECT}, {"stream", 6, ARGS, INTEGER},
+    {"ph", 2, EVENT, STRING}, {"cat", 3, EVENT, STRING}, {"name", 4, EVENT, STRING},
+    {"pid", 3, EVENT, INTEGER}, {"ts", 2, EVENT, TIME}, {"dur", 3, EVENT, TIME},
+    {"args", 4, EVENT, OBJECT}, {"stream", 6, ARGS, INTEGER},
     {"Collective name", 15, ARGS, STRING},
 };
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };

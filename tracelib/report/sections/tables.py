@@ -162,4 +162,4 @@ def frame_table(frame: pl.DataFrame, caption: str, limit: int = FRAME_ROWS) -> S
 
 def picture(svg: str, caption: str) -> Section:
     """Return an inline SVG, which escapes its own texts, with its caption: it shows without JavaScript."""
-    return Section(render("picture", svg=Markup(svg), caption=caption), caption)  # noqa: S704 (overview_svg's)
+    return Section(render("picture", svg=Markup(svg), caption=caption), caption)  # noqa: S704 (our own)

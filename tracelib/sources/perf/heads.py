@@ -40,16 +40,17 @@ NO_TIME_HEAD = rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\d+\s+)?[\
 #: A head without a thread (`-F -tid`) of an event that only perf calls so: ftrace's lines look alike
 #: otherwise.
 NO_THREAD_HEAD = (
-    r"^\s*(?:\S.{0,15}?\s+)?(?:\[\d+\]\s+)?\d+\.\d{6,9}:\s+(?:\d+\s+)?(?:cpu_\w+/)?(?:cpu-clock|task-clock|(?:cpu-|ref-|bus-)?cycles|"
-    r"instructions|branch-misses|branches|cache-misses|cache-references|(?:page|minor|major)-faults|context-switches|"
-    r"cpu-migrations)\b"
+    r"^\s*(?:\S.{0,15}?\s+)?(?:\[\d+\]\s+)?\d+\.\d{6,9}:\s+(?:\d+\s+)?(?:cpu_\w+/)?"
+    r"(?:cpu-clock|task-clock|(?:cpu-|ref-|bus-)?cycles|instructions|branch-misses|branches"
+    r"|cache-misses|cache-references|(?:page|minor|major)-faults|context-switches|cpu-migrations)\b"
 )
 
 #: A head of ftrace or trace-cmd, whose names may end in a blank and a number; perf's own of a thread that had
 #: left looks like one.
 FTRACE_HEADER = r"(?m)^# tracer: \S+\s*$"
 FTRACE_HEAD = (
-    r"^.*?-\d+(?:\s+\(\s*[\d-]+\))?\s+(?:\[\d{1,6}\](?:\s+[^\s\d\[\](]\S{3,5})?|\d{1,6}[^\s\d\[\](]\S{3,5})\s*"
+    r"^.*?-\d+(?:\s+\(\s*[\d-]+\))?\s+"
+    r"(?:\[\d{1,6}\](?:\s+[^\s\d\[\](]\S{3,5})?|\d{1,6}[^\s\d\[\](]\S{3,5})\s*"
     r"\d{1,19}(?:\.\d{1,9})?(?:us[ +!#*@$]?)?\s*:\s+\S"
 )
 DEPARTED = r"^\s*(?::-1\s+(?:-1/)?-1|-1/-1)\s"
@@ -78,7 +79,8 @@ LATENCY_PREFIX = (
 #: Behind the time: period, event, the rest. Branch traces may name a kind of branch in place of an event.
 EVENT = (
     r"^\s*(?:(?P<period>\d+)\s+)?(?:(?P<event>\S+?):(?:\s+|$)"
-    r"|(?P<branch>PERF_RECORD_\w+|(?:call|return|jmp|jcc|int|iret|syscall|sysret|async|hw|tx|tr|vmentry|vmexit)\b)\s*)?(?P<rest>.*)$"
+    r"|(?P<branch>PERF_RECORD_\w+"
+    r"|(?:call|return|jmp|jcc|int|iret|syscall|sysret|async|hw|tx|tr|vmentry|vmexit)\b)\s*)?(?P<rest>.*)$"
 )
 #: `system:name`, as opposed to `cycles:u`, whose part behind the colon holds only modifiers.
 TRACEPOINT = r"^[A-Za-z_][\w.-]*:[A-Za-z_]\w*$"

@@ -1,37 +1,38 @@
 /* One pass over a piece of a trace's list of events: which values its events have.
  *
- * scan() takes the text of whole events and writes, for each event and each field that scan.py asks for, a number and a
- * state. It accepts valid JSON, and the few faults that writers make all the time and that salvage.py repairs (marked as
- * MENDED); all else is refused as a whole, and the plain decoder then says what is wrong with it. So the two never differ
- * in what they take from a text. Nothing is allocated here and nothing is kept.
+ * scan() takes the text of whole events. For each event and each field that native.py asks for, it writes a
+ * number and a state. It accepts valid JSON and the few frequent faults that salvage.py repairs (marked as
+ * MENDED). It refuses a text with any other fault; the plain decoder then says what is wrong, so they never
+ * differ in what they take from a text. Nothing is allocated here and nothing is kept.
  *
- * The text ends with a byte 0 and at least 7 bytes more that may be read. UTF-8 is not checked: what is beyond ASCII is
- * told of.
+ * The text ends with a byte 0 and at least 7 bytes more that may be read. UTF-8 is not checked;
+ * `beyond_ascii` says whether there may be any.
  */
 #include "json.h"
 
-enum { ABSENT, PLAIN, ODD, MENDED };        /* states of a field, but for MENDED; ODD is the plain decoder's business */
+enum { ABSENT, PLAIN, ODD, MENDED };        /* ODD is for the plain decoder; MENDED is an event's only */
 enum { INTEGER, TIME, STRING, OBJECT };     /* kinds of fields */
 enum { REFUSED = -1, FULL = -2 };           /* results that are no number of events */
 enum { EVENT, ARGS, LEVELS };               /* where a field stands: in the event, or in its args */
 enum { LONGEST_KEY = 31, MOST_FIELDS = 32, MOST_PROBES = 64 };
-static const uint64_t LARGEST = ((uint64_t)1 << 61) - 1;    /* as in plain.py: what is above is damage, or an id to be wrapped */
+/* As in plain.py: what is above is damage, or an id to be wrapped. */
+static const uint64_t LARGEST = ((uint64_t)1 << 61) - 1;
 
 struct field {
     const char *name;
     int32_t length, level, kind;
 };
 
-/* What is filled in. `values` holds a column of one number per event for each field, one column after the other. */
+/* What is filled in. `values` holds a column for each field, one after the other, with a number per event. */
 struct result {
     int64_t events;                 /* how many there is room for */
     int64_t *begins, *ends;         /* the opening and the closing brace of each event */
     int64_t *values;                /* integers; times in ns; numbers of strings */
-    uint8_t *states;                /* one row per event: those of its fields, then its own: ODD if a key has escapes or a number is extreme, else
-                                     * MENDED or 0 */
+    uint8_t *states;                /* one row per event: those of its fields, then its own: ODD if a key has
+                                     * escapes or a number is extreme, else MENDED or 0 */
     int64_t strings;                /* how many distinct ones there is room for */
     int64_t *string_starts, *string_lengths;
-    int64_t slots;                  /* of the table in which equal strings meet: a power of two, more than strings */
+    int64_t slots;                  /* of `table`, where equal strings meet: a power of two > `strings` */
     int32_t *table;                 /* 0 or the number of a string, counted from 1 */
     int64_t found;                  /* how many distinct strings there are */
     int64_t list_end;               /* where the list's bracket stands, -1 if not in here */
@@ -64,8 +65,8 @@ static uint64_t mixed(text p, int64_t length)
     return mix ^ (mix >> 32);
 }
 
-/* Return the number of the string: equal ones have the same; -1 if there is no room for one more, or if too many that are
- * unequal meet (someone may have made them so). */
+/* Return the number of the string: equal ones have the same. Return -1 if there is no room for one more or
+ * too many unequal ones meet (someone may have made them so). */
 static int64_t interned(struct scan *s, text p, int64_t length)
 {
     struct result *r = s->result;
@@ -81,7 +82,8 @@ static int64_t interned(struct scan *s, text p, int64_t length)
             return r->found - 1;
         }
         int64_t known = *there - 1;
-        if (r->string_lengths[known] == length && !memcmp(s->start + r->string_starts[known], p, (size_t)length))
+        if (r->string_lengths[known] == length
+            && !memcmp(s->start + r->string_starts[known], p, (size_t)length))
             return known;
     }
     s->full = 1;
@@ -156,7 +158,8 @@ static int field_called(const struct scan *s, int level, text key, int64_t lengt
 {
     uint64_t beginning = length < 8 ? word(key) & (((uint64_t)1 << 8 * length) - 1) : word(key);
     int field = length <= LONGEST_KEY ? s->first[level][length] : -1;
-    while (field >= 0 && (s->beginning[field] != beginning || memcmp(s->field[field].name, key, (size_t)length)))
+    while (field >= 0
+           && (s->beginning[field] != beginning || memcmp(s->field[field].name, key, (size_t)length)))
         field = s->next[field];
     return field;
 }
@@ -198,8 +201,9 @@ static void index_fields(struct scan *s)
     }
 }
 
-/* Read all events of the text from `start` to `stop`; return their number, or why not. `more`: others may follow. */
-int64_t scan(text start, int64_t stop, int32_t more, const struct field *field, int32_t fields, struct result *result)
+/* Read all events from `start` to `stop`; return their number, or why not. `more`: others may follow. */
+int64_t scan(text start, int64_t stop, int32_t more, const struct field *field, int32_t fields,
+             struct result *result)
 {
     struct scan s = {.start = start, .field = field, .fields = fields, .result = result};
     if (fields > MOST_FIELDS)

@@ -57,11 +57,7 @@ def companions(
     mean_input_tokens
         Where the log does not count them.
 
-    Raises
-    ------
-    BadTrace, BadParameter
-        A file cannot be read, or a clock is tied to nothing.
-
+    Raises BadTrace, BadParameter if a file cannot be read, or a clock is tied to nothing.
     """
     manifest = manifest_of(traces)
     folders = [Path(path) for path in traces if Path(path).is_dir()]

@@ -62,15 +62,9 @@ def load(
         (:mod:`tracelib.sources.cache`); None leaves it to the variable TRACELIB_CACHE ("off", or another
         folder).
 
-    Raises
-    ------
-    UnknownFormat
-        A path does not exist, or is neither a trace nor a directory that holds one.
-    BadTrace
-        No file could be read; where some could, the others are errors in `health`.
-    BadParameter
-        A parameter names a file, role, or clock that does not exist; or the manifest has a key that does not.
-
+    Raises UnknownFormat if a path does not exist, or is neither a trace nor a directory that holds one;
+    BadTrace if no file could be read; where some could, the others are errors in `health`; BadParameter if a
+    parameter names a file, role, or clock that does not exist; or the manifest has a key that does not.
     """
     discovery = paths if isinstance(paths, Discovery) else discover(_several(paths))
     manifest = manifest_of(discovery.paths)

@@ -85,11 +85,8 @@ class Manifest:
 def manifest_of(paths: Iterable[str | Path]) -> Manifest:
     """Return the manifest in the one folder among `paths` that holds one; an empty one if none does.
 
-    Raises
-    ------
-    BadTrace, BadParameter
-        See :func:`manifest`; or two of the folders hold one, which describe different runs.
-
+    Raises what :func:`manifest` raises, and BadParameter if two of the folders hold one: those describe
+    different runs.
     """
     files = [file for folder in map(Path, paths) if (file := folder / FILE_NAME).is_file()]
     if len(files) > 1:
@@ -100,13 +97,9 @@ def manifest_of(paths: Iterable[str | Path]) -> Manifest:
 def manifest(path: Path) -> Manifest:
     """Return the manifest at `path`.
 
-    Raises
-    ------
-    BadTrace
-        The file is not TOML, or of another version, or a value has the wrong type; the message says where.
-    BadParameter
-        A table or key does not exist; the message lists those there are and guesses at the one meant.
-
+    Raises BadTrace if the file is not TOML, or of another version, or a value has the wrong type; the message
+    says where; BadParameter if a table or key does not exist; the message lists those there are and guesses
+    at the one meant.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -57,11 +57,7 @@ class Option:
     def checked(self, value: Any) -> Any:
         """Return `value` in the option's type; None stands for the default, one text for a list of one.
 
-        Raises
-        ------
-        BadParameter
-            It is of another type.
-
+        Raises BadParameter if it is of another type.
         """
         if value is None:
             return self.default
@@ -242,11 +238,7 @@ class Options:
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the options among `values`, such as a notebook's `globals()`; others keep their default.
 
-        Raises
-        ------
-        BadParameter
-            A value has the wrong type.
-
+        Raises BadParameter if a value has the wrong type.
         """
         return cls(**{name: OPTIONS[name].checked(values[name]) for name in OPTIONS if name in values})
 
@@ -308,11 +300,7 @@ def compared(values: Mapping[str, Any]) -> dict[str, Options]:
 
     `runs`, `requests` and `requests_offsets` have a value for each label; the others hold for all runs.
 
-    Raises
-    ------
-    BadParameter
-        A request log or its offset is given for a run that does not exist.
-
+    Raises BadParameter if a request log or its offset is given for a run that does not exist.
     """
     runs, logs, offsets = (values.get(name) or {} for name in ("runs", "requests", "requests_offsets"))
     for label in (*logs, *offsets):
@@ -329,11 +317,7 @@ def compared(values: Mapping[str, Any]) -> dict[str, Options]:
 def seconds(window: str) -> tuple[float, float] | None:
     """Return `FROM:TO` as two numbers of seconds; None for an empty text.
 
-    Raises
-    ------
-    BadParameter
-        The text has another form, or TO does not come after FROM.
-
+    Raises BadParameter if the text has another form, or TO does not come after FROM.
     """
     if not window:
         return None

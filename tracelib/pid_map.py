@@ -23,12 +23,8 @@ def read_pid_map(path: Path) -> PidMap:
     these, a line with one id is skipped. So are empty lines and what follows a `#`. Source:
     proc_pid_status(5), "NSpid".
 
-    Raises
-    ------
-    BadTrace
-        The file cannot be read, a line has another form, or one id inside stands for two outside; the message
-        says which line.
-
+    Raises BadTrace if the file cannot be read, a line has another form, or one id inside stands for two
+    outside; the message says which line.
     """
     pid_map: PidMap = {}
     for number, line in enumerate(_lines(path), 1):

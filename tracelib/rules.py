@@ -119,13 +119,8 @@ _TABLES = ("slice", "stack", "thread", "step")
 def load_rules(extra_path: Path | str | None = None) -> Rules:
     """Return tracelib's rules, with those of the file `extra_path` before them.
 
-    Raises
-    ------
-    BadTrace
-        The file cannot be read, is not TOML, or holds a pattern that is not a regular expression.
-    BadParameter
-        A key or a value is unknown; the message lists those that are allowed.
-
+    Raises BadTrace if the file cannot be read, is not TOML, or holds a pattern that is not a regular
+    expression; BadParameter if a key or a value is unknown; the message lists those that are allowed.
     """
     own = _builtin_rules()
     if extra_path is None:

@@ -48,11 +48,8 @@ class Trace:
     def of(cls, frames: Mapping[str, pl.DataFrame]) -> Trace:
         """Return a checked and sorted trace of `frames`; a frame that is not named is empty.
 
-        Raises
-        ------
-        polars.exceptions.SchemaError
-            A frame's columns or dtypes differ from :mod:`tracelib.schema` (a defect of the reader).
-
+        Raises polars.exceptions.SchemaError if a frame's columns or dtypes differ from :mod:`tracelib.schema`
+        (a defect of the reader).
         """
         made = {name: frames.get(name, empty(name)).match_to_schema(FRAMES[name]) for name in FRAMES}
         return cls(**{name: ordered(name, frame) for name, frame in made.items()}).check()
@@ -76,13 +73,8 @@ class Trace:
     def from_parquet(cls, folder: str | Path) -> Trace:
         """Return the trace in `folder`: of each frame the parts `NAME-0.parquet`, `NAME-1.parquet`, ….
 
-        Raises
-        ------
-        FileNotFoundError
-            A frame is missing.
-        polars.exceptions.PolarsError
-            A file is not Parquet, or its columns and dtypes are not those of :mod:`tracelib.schema`.
-
+        Raises FileNotFoundError if a frame is missing; polars.exceptions.PolarsError if a file is not
+        Parquet, or its columns and dtypes are not those of :mod:`tracelib.schema`.
         """
         files = {}
         for name in FRAMES:
@@ -113,11 +105,7 @@ class Trace:
     def check(self) -> Trace:
         """Return self if the frames are sound: schemas match, keys point to rows, no duration is negative.
 
-        Raises
-        ------
-        AssertionError
-            A reader broke the contract; the message names the frame and column.
-
+        Raises AssertionError if a reader broke the contract; the message names the frame and column.
         """
         for name, rows in self.frames().items():
             rows.match_to_schema(FRAMES[name])

@@ -53,11 +53,7 @@ def overview_svg(results: Results, *, dark: bool | None = None) -> str:
 def overview_png(results: Results) -> bytes:
     """Return the picture as PNG (light), under 300 kB.
 
-    Raises
-    ------
-    MissingEvents
-        resvg_py is not installed.
-
+    Raises MissingEvents if resvg_py is not installed.
     """
     try:
         import resvg_py  # noqa: PLC0415  (an extra: only pictures need it)

@@ -65,11 +65,7 @@ def flag(each: Option) -> str:
 def options_of(flags: argparse.Namespace) -> Options:
     """Return the options that the flags give.
 
-    Raises
-    ------
-    BadParameter
-        A flag's value has another form than its help shows.
-
+    Raises BadParameter if a flag's value has another form than its help shows.
     """
     return Options.of(
         {name: _value(OPTIONS[name], value) for name, value in vars(flags).items() if name in OPTIONS}

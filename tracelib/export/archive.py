@@ -36,13 +36,8 @@ def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
 
     The files go in as they are: nothing in them is redacted.
 
-    Raises
-    ------
-    TraceError
-        None of the files is one that Perfetto opens.
-    OSError
-        A file cannot be read, or the archive not be written.
-
+    Raises TraceError if none of the files is one that Perfetto opens; OSError if a file cannot be read, or
+    the archive not be written.
     """
     by_name = {path.name: path for path in files}
     judged = [(row, _why_left_out(row, by_name)) for row in run.sources.iter_rows(named=True)]

@@ -24,11 +24,7 @@ def write_chrome(results: Results, findings: Document, target: Path) -> None:
     Times are microseconds, to the nanosecond, since `baseTimeNanoseconds`: as numbers since 1970 they would
     lose digits in any reader that holds them as floating point.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
-
+    Raises OSError if the file cannot be written.
     """
     base = first_ns(results)
     with target.open("w", encoding="utf-8") as file:

@@ -47,13 +47,8 @@ def write_perfetto(results: Results, findings: Document, target: Path) -> None:
     Times are those of the aligned timeline, declared as REALTIME. Slices that cross each other on one thread,
     which a sound recording does not have, stand on a track of their own beside it.
 
-    Raises
-    ------
-    TraceError
-        A time is negative, which the format does not hold.
-    OSError
-        The file cannot be written.
-
+    Raises TraceError if a time is negative, which the format does not hold; OSError if the file cannot be
+    written.
     """
     with target.open("wb") as file:
         writer = _Writer(file, first_ns(results))

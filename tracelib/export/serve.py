@@ -41,11 +41,7 @@ def open_in_perfetto(run: Trace, *, browser: bool = False, timeout_s: float = TI
 
     The file is written to a temporary folder and removed when it was fetched, or after `timeout_s`.
 
-    Raises
-    ------
-    TraceError
-        Something else uses the port, most often a link that was not clicked yet.
-
+    Raises TraceError if something else uses the port, most often a link that was not clicked yet.
     """
     from tracelib.analyses.results import analyse  # noqa: PLC0415 (takes seconds: only when asked)
     from tracelib.export.perfetto import write_perfetto  # noqa: PLC0415

@@ -29,11 +29,7 @@ def write_speedscope(results: Results, findings: Document, target: Path) -> None
     profile per track of a thread or a GPU. Times are ns since the window's start, because a viewer's numbers
     hold no ns since 1970.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
-
+    Raises OSError if the file cannot be written.
     """
     frames: Frames = {}
     profiles = [*_sampled(results, frames), *_evented(results, findings, frames)]

@@ -92,11 +92,7 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     One row per part: the columns of `pieces` (with `ts_ns`, `dur_ns` of the part), then those of `timeline`
     but `on`.
 
-    Raises
-    ------
-    ValueError
-        Intervals of `timeline` overlap.
-
+    Raises ValueError if intervals of `timeline` overlap.
     """
     extra = [column for column in timeline.columns if column not in (on, "ts_ns", "dur_ns")]
     left = pieces.filter(pl.col("dur_ns") > 0)

@@ -41,11 +41,7 @@ class Snapshot:
 def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage: float = 0.1) -> Verdict:
     """Watch the machine (default) or the processes `pids` and their descendants, and say what they lack.
 
-    Raises
-    ------
-    BadParameter
-        One of `pids` is not a process.
-
+    Raises BadParameter if one of `pids` is not a process.
     """
     chosen = None if pids is None else descendants(existing(pids))
     before, sampling = snapshot(chosen), gpu.start()

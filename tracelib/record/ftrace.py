@@ -45,11 +45,7 @@ def begin(place: Path, kb: int) -> tuple[Path, str]:
     dying leaves tracing on. For that this process takes the instance's short name as its own, which must be
     unique.
 
-    Raises
-    ------
-    OSError
-        The kernel refuses; no instance is left.
-
+    Raises OSError if the kernel refuses; no instance is left.
     """
     owner = f"tracelib-{os.getpid():x}"[:15]
     instance = place / "instances" / instance_name()

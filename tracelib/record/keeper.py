@@ -73,11 +73,7 @@ def finish(made: Plan) -> int:
 def unfinished(folder: Path) -> Plan:
     """Return the plan of a recording that was begun in this folder.
 
-    Raises
-    ------
-    BadParameter
-        There is none.
-
+    Raises BadParameter if there is none.
     """
     path = folder / "recording.toml"
     if not path.is_file():

@@ -115,11 +115,7 @@ def script_command(data: str) -> list[str]:
 def convert(data: Path, text: Path) -> str:
     """Write the recording at `data` as gzipped text to `text`, whole or not at all; return perf's warnings.
 
-    Raises
-    ------
-    OSError
-        perf cannot read its recording; the message has its last words.
-
+    Raises OSError if perf cannot read its recording; the message has its last words.
     """
     part = text.with_name(f".{text.name}.part")
     log = text.with_name(f".{text.name}.messages")

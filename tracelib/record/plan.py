@@ -73,13 +73,8 @@ def plan(
 ) -> Plan:
     """Return what this machine permits of what was asked for.
 
-    Raises
-    ------
-    BadParameter
-        A flag's value cannot be used.
-    MissingEvents
-        Nothing that a report could be made of can be recorded here.
-
+    Raises BadParameter if a flag's value cannot be used; MissingEvents if nothing that a report could be made
+    of can be recorded here.
     """
     chosen = recipe(recipe_name)
     _check(folder, seconds, server, without, pids, command)
@@ -227,11 +222,7 @@ def recipe_names() -> tuple[str, ...]:
 def recipe(name: str) -> Recipe:
     """Return the recipe of this name.
 
-    Raises
-    ------
-    BadParameter
-        There is none.
-
+    Raises BadParameter if there is none.
     """
     if name not in _recipes():
         raise BadParameter("--recipe", name, recipe_names())

@@ -68,11 +68,7 @@ def descendants(pids: Iterable[int], proc: Path = PROC) -> list[int]:
 def existing(pids: Iterable[int], proc: Path = PROC) -> list[int]:
     """Return `pids`.
 
-    Raises
-    ------
-    BadParameter
-        One of them is not a running process.
-
+    Raises BadParameter if one of them is not a running process.
     """
     ids = list(pids)
     for pid in ids:
@@ -254,11 +250,7 @@ class Workload:
     def end(self) -> str:
         """End what still runs of its process group; return how the command ended.
 
-        Raises
-        ------
-        OSError
-            It ended by itself, with an error.
-
+        Raises OSError if it ended by itself, with an error.
         """
         by_us = not self.over()
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -61,11 +61,7 @@ def expanded(runs: Iterable[str]) -> tuple[list[Path], list[Path]]:
 
     A pattern (quoted, so that the shell left it alone) stands for all that match.
 
-    Raises
-    ------
-    BadParameter
-        A pattern matches nothing, or nothing that could be a trace.
-
+    Raises BadParameter if a pattern matches nothing, or nothing that could be a trace.
     """
     paths: list[Path] = []
     others: list[Path] = []
@@ -121,11 +117,7 @@ def batch(
     `options` hold for every run but for `traces`; `afresh` = do again what was done before; `done` is called
     with each entry as it comes. The index is written after each, so that a batch that is stopped leaves one.
 
-    Raises
-    ------
-    TraceError
-        The output folder cannot be written.
-
+    Raises TraceError if the output folder cannot be written.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)

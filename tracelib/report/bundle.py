@@ -26,11 +26,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     The new folder lies beside `target`, so that relative paths mean the same in both. An earlier report is
     replaced; anything else is left alone.
 
-    Raises
-    ------
-    TraceError
-        `target` exists and is not a report's folder, or the place cannot be written.
-
+    Raises TraceError if `target` exists and is not a report's folder, or the place cannot be written.
     """
     # resolve() would follow a link and replace what it points to.
     target = Path(os.path.abspath(target))  # noqa: PTH100

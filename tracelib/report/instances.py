@@ -29,11 +29,7 @@ def instances(path: str | Path = "") -> pl.DataFrame:
     One row per instance: `instance` (String), `gpus`, `vcpus` (Int64), `price_per_hour` (Float64, in
     `currency`), `currency`, `date`, `source` (String). In the file's order.
 
-    Raises
-    ------
-    BadTrace
-        The file is not TOML, or an instance lacks a column or holds another kind of value.
-
+    Raises BadTrace if the file is not TOML, or an instance lacks a column or holds another kind of value.
     """
     file = Path(path) if path else _OURS
     try:

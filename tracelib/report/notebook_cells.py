@@ -37,11 +37,8 @@ OUTCOME = "application/vnd.tracelib.outcome+json"
 def asked(values: Mapping[str, Any]) -> Options:
     """Return the parameters among a notebook's `globals()`; the title and the ticket may come from run.toml.
 
-    Raises
-    ------
-    BadTrace, BadParameter
-        A parameter has the wrong type; or as :func:`tracelib.manifest.manifest_of`.
-
+    Raises BadTrace, BadParameter if a parameter has the wrong type; or as
+    :func:`tracelib.manifest.manifest_of`.
     """
     options = Options.of(values)
     manifest = manifest_of(located(options.traces))
@@ -55,11 +52,8 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
     What the folders hold next to the traces (:func:`tracelib.companions.companions`) fills in what `options`
     leave open.
 
-    Raises
-    ------
-    TraceError
-        A file cannot be read, or a parameter has a value that is not allowed; its subclass says which.
-
+    Raises TraceError if a file cannot be read, or a parameter has a value that is not allowed; its subclass
+    says which.
     """
     options = options.with_files(lambda path: str(located(path)[0]))
     run = load(options.traces, **options.arguments_of(load))
@@ -80,11 +74,7 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
 def opened_runs(runs: Mapping[str, Options]) -> dict[str, Results]:
     """Return the results of several runs by label, each with its parameters (`tracelib.options.compared`).
 
-    Raises
-    ------
-    TraceError
-        As :func:`opened`.
-
+    Raises TraceError as :func:`opened`.
     """
     return {label: opened(options)[0] for label, options in runs.items()}
 
@@ -111,11 +101,8 @@ class Outcome:
 def record(findings: Document) -> Outcome:
     """Return what makes the notebook's cell carry the findings.
 
-    Raises
-    ------
-    TraceError
-        The findings break the contract: a ledger does not add up, which is a defect of tracelib.
-
+    Raises TraceError if the findings break the contract: a ledger does not add up, which is a defect of
+    tracelib.
     """
     problems = validate(findings)
     if problems:

@@ -31,11 +31,7 @@ def notebooks() -> dict[str, Path]:
 def notebook(name: str) -> Path:
     """Return the path of the notebook called `name`, which may carry `tracelib://` or `.ipynb`.
 
-    Raises
-    ------
-    BadParameter
-        No notebook has that name; the message lists their names.
-
+    Raises BadParameter if no notebook has that name; the message lists their names.
     """
     paths = notebooks()
     stem = name.removeprefix(SCHEME).removesuffix(".ipynb")

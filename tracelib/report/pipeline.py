@@ -47,11 +47,7 @@ class Report:
 def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIMEOUT_S) -> Report:
     """Run the root-cause notebook with `options` and write its report to `folder`.
 
-    Raises
-    ------
-    TraceError
-        The input cannot be used, or the folder not be written; nothing is left behind.
-
+    Raises TraceError if the input cannot be used, or the folder not be written; nothing is left behind.
     """
     with whole_folder(folder) as made:
         moved = options.with_files(lambda path: portable(path, made))

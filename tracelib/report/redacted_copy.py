@@ -51,15 +51,8 @@ _HOST_VALUES = (
 def redacted_copy(path: Path, target: Path) -> Redactor:
     """Write a redacted copy of the trace at `path` to `target` (packed if `.gz`); return what was removed.
 
-    Raises
-    ------
-    UnknownFormat, BadTrace
-        The file is not a trace, or a database that cannot be read.
-    BadParameter
-        `target` exists.
-    TraceError
-        The trace is of a kind that cannot be rewritten.
-
+    Raises UnknownFormat, BadTrace if the file is not a trace, or a database that cannot be read; BadParameter
+    if `target` exists; TraceError if the trace is of a kind that cannot be rewritten.
     """
     if target.exists():
         raise BadParameter("-o", target, ["a file that does not exist yet"])
@@ -169,11 +162,7 @@ def redacted_database(source: Path, target: Path, called: Path) -> Redactor:
 
     What was replaced is nowhere in `target`: it is written anew, without the pages that SQLite left unused.
 
-    Raises
-    ------
-    BadTrace
-        SQLite cannot read the file, which is called `called`.
-
+    Raises BadTrace if SQLite cannot read the file, which is called `called`.
     """
     try:
         with closing(sqlite3.connect(source)) as database:

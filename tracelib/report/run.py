@@ -82,13 +82,9 @@ def run_notebook(
     A failing cell does not raise: the notebook up to there is written and :attr:`NotebookRun.failure` tells.
     The time limit holds for each cell.
 
-    Raises
-    ------
-    BadParameter
-        The notebook has no such parameter, or the value cannot be written as text, number, list or dict.
-    TraceError
-        The notebook raised one of tracelib's own errors: the input is wrong, not the notebook.
-
+    Raises BadParameter if the notebook has no such parameter, or the value cannot be written as text, number,
+    list or dict; TraceError if the notebook raised one of tracelib's own errors: the input is wrong, not the
+    notebook.
     """
     _check(source, parameters)
     notebook = read_notebook(source)

@@ -238,11 +238,7 @@ SYSTEMS = {system: ticket.address for system, ticket in _TICKETS.items()}
 def ticket_of(address: str) -> Ticket:
     """Return the ticket at `address`, such as `jira:OPS-42`. Nothing is asked of any server yet.
 
-    Raises
-    ------
-    BadParameter
-        The address is none of :data:`SYSTEMS`.
-
+    Raises BadParameter if the address is none of :data:`SYSTEMS`.
     """
     system, colon, rest = address.partition(":")
     if not colon or system not in _TICKETS:
@@ -253,11 +249,7 @@ def ticket_of(address: str) -> Ticket:
 def planned(report: Path, address: str) -> Iterator[str]:
     """Yield, line by line, exactly what :func:`attach` would send; asks no server and needs no credentials.
 
-    Raises
-    ------
-    BadParameter, TraceError
-        The address is wrong, or `report` is not a report's folder.
-
+    Raises BadParameter, TraceError if the address is wrong, or `report` is not a report's folder.
     """
     parcel, ticket = parcel_of(report), ticket_of(address)
     yield f"to {address}"
@@ -271,14 +263,9 @@ def planned(report: Path, address: str) -> Iterator[str]:
 def attach(report: Path, address: str) -> list[str]:
     """Send the report in the folder `report` to the ticket; return what was done, and what is left to do.
 
-    Raises
-    ------
-    BadParameter
-        The address is none of :data:`SYSTEMS`.
-    TraceError
-        The folder holds no report, a credential or the client is missing, a file is too large, or the server
-        refuses; the message says what was sent before that.
-
+    Raises BadParameter if the address is none of :data:`SYSTEMS`; TraceError if the folder holds no report, a
+    credential or the client is missing, a file is too large, or the server refuses; the message says what was
+    sent before that.
     """
     parcel, ticket = parcel_of(report), ticket_of(address)
     return [*ticket.send(parcel), *ticket.by_hand(parcel)]

@@ -21,11 +21,7 @@ FORMATS: tuple[Format, ...] = (nsys.FORMAT, torch_profiler.FORMAT, perf.FORMAT, 
 def format_named(name: str) -> Format:
     """Return the format that `sources.format` calls so.
 
-    Raises
-    ------
-    BadParameter
-        There is none of that name.
-
+    Raises BadParameter if there is none of that name.
     """
     for each in FORMATS:
         if each.name == name:

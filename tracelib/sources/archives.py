@@ -147,11 +147,7 @@ def _names(members: list[str]) -> list[str]:
 def unpacked(path: Path) -> list[Path]:
     """Return the files in the archive at `path`, unpacked; of damaged ones what is whole (:func:`damage_of`).
 
-    Raises
-    ------
-    OSError
-        Nothing could be unpacked, or it is larger than half of the free disk.
-
+    Raises OSError if nothing could be unpacked, or it is larger than half of the free disk.
     """
     status = path.stat()
     places, damage = _unpacked(path.resolve(), status.st_mtime_ns, status.st_size)
@@ -230,12 +226,9 @@ class _Entry:
 def _zip_members(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield name and content, in blocks, of each file in the zip; damage ends a content by an error.
 
-    Raises
-    ------
-    OSError, zipfile.BadZipFile
-        After the last member that can be found: the zip has no directory, so that others may be missing. And
-        in a content: it is cut short or damaged, or packed in a way that is not read here.
-
+    Raises zipfile.BadZipFile after the last member that can be found if the zip has no directory, so that
+    others may be missing. A content raises if it is cut short, damaged, or packed in a way that is not read
+    here.
     """
     with path.open("rb") as file:
         listed = _listed(path, file)

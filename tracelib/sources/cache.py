@@ -83,11 +83,7 @@ class Cache:
     def read(self, file: TraceFile) -> Trace:
         """Return what `file.read()` returns, from the cache if it has that, else to be found there next time.
 
-        Raises
-        ------
-        BadTrace
-            As `file.read`; then nothing is kept.
-
+        Raises BadTrace as `file.read`; then nothing is kept.
         """
         if file.format is None or sum(path.stat().st_size for path in file.files) < SMALLEST:
             return file.read()
@@ -241,11 +237,7 @@ def _keep(entry: Path, write: Callable[[Path], None]) -> None:
 def _kept(entry: Path) -> Trace:
     """Return the trace in an entry.
 
-    Raises
-    ------
-    OSError, ValueError, polars.exceptions.PolarsError
-        It is broken.
-
+    Raises OSError, ValueError, polars.exceptions.PolarsError if it is broken.
     """
     with ThreadPoolExecutor(1) as pool:
         checksums = pool.submit(_checksums, entry)

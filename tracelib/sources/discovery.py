@@ -49,11 +49,7 @@ class Discovery(NamedTuple):
 def recognised(path: Path) -> TraceFile:
     """Return the file at `path` with its format, by content.
 
-    Raises
-    ------
-    UnknownFormat
-        It is of no format that is read, it is empty, or it cannot be opened.
-
+    Raises UnknownFormat if it is of no format that is read, it is empty, or it cannot be opened.
     """
     try:
         start = head(path)
@@ -124,11 +120,7 @@ def discover(paths: Iterable[str | Path]) -> Discovery:
     A folder stands for every trace below it, an archive (zip, tar) for those in it; a file that is named
     itself must be either a trace or such an archive.
 
-    Raises
-    ------
-    UnknownFormat
-        A path does not exist, a named file is not a trace, or a folder holds none.
-
+    Raises UnknownFormat if a path does not exist, a named file is not a trace, or a folder holds none.
     """
     traces: list[TraceFile] = []
     others: list[Path] = []

@@ -197,11 +197,7 @@ class Stream(io.RawIOBase):
 def open_stream(path: Path) -> Stream:
     """Return the decompressed bytes of the file at `path` as a stream.
 
-    Raises
-    ------
-    OSError
-        The file cannot be opened, or it needs a decompressor that is not installed.
-
+    Raises OSError if the file cannot be opened, or it needs a decompressor that is not installed.
     """
     return Stream(path)
 

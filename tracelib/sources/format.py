@@ -95,11 +95,7 @@ class TraceFile:
     def read(self) -> Trace:
         """Read the file.
 
-        Raises
-        ------
-        BadTrace
-            It cannot be read as what it is.
-
+        Raises BadTrace if it cannot be read as what it is.
         """
         return self.known_format.read(self.path)
 
@@ -107,11 +103,7 @@ class TraceFile:
     def known_format(self) -> Format:
         """The file's format.
 
-        Raises
-        ------
-        BadTrace
-            It could not be unpacked so that it is known.
-
+        Raises BadTrace if it could not be unpacked so that it is known.
         """
         if self.format is not None:
             return self.format

@@ -109,12 +109,8 @@ def _without_cut_line(chunk: bytes, text: Text) -> bytes:
 def read(path: Path) -> Trace:
     """Read the ftrace text (or trace.dat) at `path`.
 
-    Raises
-    ------
-    BadTrace
-        It holds no event although it is not empty, it is a trace.dat that cannot be unpacked here, or it
-        cannot be opened.
-
+    Raises BadTrace if it holds no event although it is not empty, it is a trace.dat that cannot be unpacked
+    here, or it cannot be opened.
     """
     try:
         with ThreadPoolExecutor(1) as worker:

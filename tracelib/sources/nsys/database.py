@@ -213,11 +213,7 @@ def open_database(path: Path) -> Iterator[Database]:
     A compressed or shortened one is copied into a private temporary folder, which is removed afterwards;
     nothing is ever written beside the input.
 
-    Raises
-    ------
-    BadTrace
-        SQLite cannot read the file's schema.
-
+    Raises BadTrace if SQLite cannot read the file's schema.
     """
     with contextlib.ExitStack() as cleanup:
         plain, lost, damage = plain_file(path, cleanup)

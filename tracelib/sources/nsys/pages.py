@@ -72,11 +72,8 @@ class Pages:
     def read(self, root: int, columns: Sequence[int], names: Sequence[str]) -> tuple[pl.DataFrame, int]:
         """Return integer `columns` (places in its definition) of the table at `root`, and the damaged pages.
 
-        Raises
-        ------
-        Unusual
-            A value is no integer, a row does not fit into its page, or the table has no rows of its own.
-
+        Raises Unusual if a value is no integer, a row does not fit into its page, or the table has no rows of
+        its own.
         """
         leaves, rows, damaged = self.leaves(root)
         starts = np.cumsum(rows) - rows
@@ -260,11 +257,7 @@ def row_ids(pages: Pages, root: int) -> tuple[list[tuple[int, int, int]], int]:
 
     Also how many of its pages are damaged so that they cannot tell.
 
-    Raises
-    ------
-    Unusual
-        The table has no rows of its own (`WITHOUT ROWID`), or its first page is unreadable.
-
+    Raises Unusual if the table has no rows of its own (`WITHOUT ROWID`), or its first page is unreadable.
     """
     leaves, rows, damaged = pages.leaves(root)
     ranges = []

@@ -40,11 +40,7 @@ def export_of(report: Path, files: Iterable[Path]) -> Path | None:
 def exported_report(path: Path) -> Iterator[Path]:
     """Export the report at `path` into a private temporary folder, which is removed afterwards.
 
-    Raises
-    ------
-    BadTrace
-        No `nsys` is installed, or it cannot export the report.
-
+    Raises BadTrace if no `nsys` is installed, or it cannot export the report.
     """
     by_hand = (
         f" Run: nsys export --type=sqlite --output={path.stem}.sqlite {path.name}, and give the .sqlite file."

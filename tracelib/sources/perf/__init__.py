@@ -72,11 +72,8 @@ def _program(head: bytes) -> str | None:
 def read(path: Path) -> Trace:
     """Return the trace in the file at `path`.
 
-    Raises
-    ------
-    BadTrace
-        The file holds no event with a time; or it is a perf.data that no installed perf can read.
-
+    Raises BadTrace if the file holds no event with a time; or it is a perf.data that no installed perf can
+    read.
     """
     start = head(path, 1024)
     if start.startswith(BINARY):

@@ -174,11 +174,7 @@ def read(path: Path) -> Trace:
     Times are ns since the epoch where the file has a time base or counts from the epoch (clock "realtime"),
     else of the file's own clock ("unknown").
 
-    Raises
-    ------
-    BadTrace
-        The file has no list of events, or not one event in it can be read.
-
+    Raises BadTrace if the file has no list of events, or not one event in it can be read.
     """
     contents = content(path)
     with hashed(path):  # what follows leaves a core idle
@@ -259,11 +255,7 @@ def _sorted(name: str, parts: Parts, folder: Path) -> Iterator[pl.DataFrame]:
 def stream(path: Path, folder: Path) -> None:
     """Write the trace in the file at `path` to `folder`, for :meth:`tracelib.Trace.from_parquet`.
 
-    Raises
-    ------
-    BadTrace
-        As `read` does.
-
+    Raises BadTrace as `read` does.
     """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)

@@ -1,13 +1,14 @@
-"""What everything is called and how every figure is written, in reports, charts, messages and tickets.
+"""What everything is called (words.toml) and how every figure is written, wherever a person reads it.
 
-Names are lower-case nouns that fit into a sentence, a legend and a table; :func:`sentence` makes a beginning
-of one. Texts that come from files are untrusted: :func:`plain` is the one way to put them on a line.
+Texts that come from files are untrusted: :func:`plain` is the one way to put them on a line.
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 import unicodedata
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -18,123 +19,19 @@ class Word(NamedTuple):
     meaning: str
 
 
-#: What the thread that a GPU waited for was doing.
-CAUSES = {
-    "tokenization": Word("tokenization", "a tokenizer encoded, decoded or filled a chat template"),
-    "kernel_launch": Word(
-        "kernel launch", "the launch call itself, the framework between launches, or the device's start-up"
-    ),
-    "ipc": Word(
-        "messages between processes", "a queue, pipe, socket or ring buffer between the server's processes"
-    ),
-    "ipc_wait": Word("waits for others", "waiting for a message from another of the server's processes"),
-    "scheduling": Word("engine scheduling", "the engine's own scheduler or input preparation"),
-    "host_work": Word(
-        "host work", "work of the host that no rule names; the deepest frame or range stands with it"
-    ),
-    "sync": Word(
-        "host waits for the device", "a synchronisation or synchronous copy with nothing queued behind it"
-    ),
-    "gc": Word("garbage collection", "the interpreter collected garbage"),
-    "gil": Word("interpreter lock (likely)", "waiting for Python's global lock; inferred, never certain"),
-    "imbalance": Word(
-        "imbalance between ranks", "this rank waited in a collective while the last rank's device computed"
-    ),
-    "profiler": Word("the profiler itself", "the recorder's own overhead"),
-    "spin": Word("busy waiting", "polling that burns CPU without work"),
-    "other": Word("other work", "none of the named causes"),
-    "device": Word(
-        "the device's own gaps", "between two operations of one graph launch; no host thread had to act"
-    ),
-    "no_work": Word("no requests", "every process upstream was itself waiting for requests"),
-    "unattributed": Word("not attributed", "covered by no slice and no sample"),
-}
-#: The parts of a cause that have a name of their own.
-SUB_CAUSES = {
-    "api": Word("launch calls", "the call that launches a kernel, until it returns"),
-    "dispatch": Word("framework between launches", "an operator or Python code between two launches"),
-    "latency": Word("the device's start-up", "from the launch call's return to the kernel's start"),
-    "jit_compile": Word("run-time compilation", "kernels or graphs compiled while the server runs"),
-    "module_load": Word("loading of GPU code", "a kernel's code loaded on its first use"),
-    "alloc": Word("memory allocation", "device memory or pinned memory allocated or freed"),
-    "encode": Word("encoding", "text made into tokens"),
-    "decode": Word("decoding", "tokens made into text"),
-    "chat_template": Word("chat template", "a conversation made into the model's prompt"),
-    "wait": Word("waiting", "waiting for a message"),
-    "copy": Word("copying", "a message copied between processes"),
-    "serialize": Word("pickling", "a message made into bytes, or bytes into a message"),
-    "inside a graph": Word("inside a graph", "between two nodes of one graph launch"),
-    "launched, not started": Word(
-        "launched, not started", "launched in time; the device was not free, or what kept it was not recorded"
-    ),
-    "upstream not recorded": Word(
-        "upstream not recorded", "the process that it waited for is in none of the files"
-    ),
-}
-#: What a GPU does.
-GPU_STATES = {
-    "compute": Word("GPU computes", "a kernel that is not a collective runs"),
-    "copy": Word("GPU copies", "a copy or a memset runs, and no kernel"),
-    "collective": Word("collective, waiting or not", "a collective runs; only one rank was recorded"),
-    "collective_transfer": Word(
-        "collective transfers", "a collective runs that all of its ranks have joined"
-    ),
-    "collective_wait": Word("spins for a late rank", "a collective runs that some rank has yet to join"),
-    "idle": Word("GPU idle", "nothing runs"),
-}
-#: What the scheduler lets a thread do.
-CPU_STATES = {
-    "running": Word("on a CPU", "the thread ran"),
-    "runnable": Word(
-        "wanted a CPU and had none", "the thread was ready, and all CPUs that it may use were taken"
-    ),
-    "throttled": Word(
-        "held back by a CPU quota", "the thread was ready, and a quota kept it off an idle CPU"
-    ),
-    "blocked": Word("asleep", "the thread waited for something other than a CPU"),
-    "unknown": Word("CPU state not recorded", "no scheduler events tell"),
-}
-#: The part that a process plays in the server.
-ROLES = {
-    "api_server": Word("API server", "takes requests and tokenizes them"),
-    "engine": Word("engine", "schedules requests and sends each step to the workers"),
-    "worker": Word("worker", "launches the work of one GPU"),
-    "data_loader": Word("data loader", "reads and prepares a training loop's input"),
-    "recorder": Word("recorder", "a profiler or tracer"),
-    "system": Word("system", "the kernel and the machine's own services"),
-}
-#: What a request's time to first token consists of.
-REQUEST_PARTS = {
-    "before_tokenize": Word("before the tokenizer", "from the arrival to the tokenizer"),
-    "tokenize": Word("tokenize", "in the tokenizer"),
-    "api_server": Word(
-        "API server",
-        "from there, or from the arrival, until the engine can have had it: HTTP, tokenizer, waiting for a CPU",
-    ),
-    "queue": Word("queue before the engine", "from there until the engine takes the request"),
-    "broadcast": Word("engine to workers", "from there until the last worker has the request's step"),
-    "gpu_useful": Word("GPU useful", "from then until the step ends: the GPU does useful work"),
-    "gpu_wait": Word(
-        "GPU waiting in a collective", "meanwhile: a collective runs that a rank has yet to join"
-    ),
-    "gpu_idle": Word("GPU idle", "meanwhile: nothing runs on the GPU"),
-    "gpu_collective": Word(
-        "collective, waiting not known", "meanwhile: waiting cannot be told from transfer"
-    ),
-    "back": Word("back to the first token", "from the step's end to the first token"),
-    "unknown": Word("not known", "what no file tells"),
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+
+
+def _words(table: str) -> dict[str, Word]:
+    return {key: Word(*pair) for key, pair in _TABLES[table].items()}
+
+
+#: What each table holds stands in words.toml.
+CAUSES, SUB_CAUSES = _words("causes"), _words("sub_causes")
+GPU_STATES, CPU_STATES = _words("gpu_states"), _words("cpu_states")
+ROLES, REQUEST_PARTS, VERDICTS = _words("roles"), _words("request_parts"), _words("verdicts")
 #: The roles of the server's own processes, in the order in which a request meets them.
 SERVER = ("api_server", "engine", "worker")
-#: The answer in a word or two.
-VERDICTS = {
-    "cpu_bound": Word("CPU-bound", "the host held the GPUs up for much of the time"),
-    "not_cpu_bound": Word("not CPU-bound", "the host hardly held the GPUs up"),
-    "mixed": Word("mixed", "the host is part of it, not all"),
-    "no_load": Word("no load", "most of the lost time had no request to work on"),
-    "insufficient": Word("cannot tell from these files", "too much of the lost time has no recorded cause"),
-}
-
 NOT_KNOWN = "not known"
 #: Categories of characters that a reader cannot see or a terminal obeys, and letters drawn as nothing.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

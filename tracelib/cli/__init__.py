@@ -1,4 +1,4 @@
-"""The command line: each command declares its flags and calls one function.
+"""The command line: commands.toml has each command's help and flags; the function of its name does it.
 
 exit status: 0 done; 1 a verdict or state that `--fail-on` names; 2 the input cannot be used; 3 a part failed.
 """
@@ -9,16 +9,24 @@ import argparse
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracelib import __version__
 from tracelib.cli import compare, record, report, share
-from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR
+from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR, add_command
 from tracelib.errors import TraceError
 from tracelib.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+#: In the order in which --help lists them.
+RUNS = (
+    *(report.report, report.inspect, report.notebooks, report.batch),
+    compare.compare,
+    *(record.record, record.check),
+    *(share.export, share.redact, share.attach),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,28 +72,13 @@ def _parser() -> argparse.ArgumentParser:
         ),
         epilog="tracelib COMMAND --help teaches each command with examples.",
     )
-    parser.add_argument(
-        "--version", action=_Version, nargs=0, help="show the version, and how PyTorch traces are read"
-    )
+    how = "show the version, and how PyTorch traces are read"
+    parser.add_argument("--version", action=_Version, nargs=0, help=how)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, summary: str, text: str) -> argparse.ArgumentParser:
-        return _command(commands, name, summary, text)
-
-    for topic in (report, compare, record, share):
-        topic.add_commands(command)
+    for run in RUNS:
+        add_command(commands, run)
     return parser
-
-
-def _command(commands: Any, name: str, summary: str, text: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=text, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    command.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-    )
-    return command
 
 
 if __name__ == "__main__":

@@ -16,23 +16,6 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from tracelib.cli.flags import Command
-
-_HELP = """\
-Say what changed from one run to others: time to first token by part, lost GPU time by cause, CPU shortage,
-tokens and steps per second, each with the band in which noise alone would move it.
-
-examples:
-  tracelib compare before/ after/
-  tracelib compare before/ after/ --requests before.jsonl --requests after.jsonl
-  tracelib compare before/ after/ -o reports/move         a page with the charts, too
-  tracelib compare base/ new/ --fail-on 'ttft_p50>+10%'   exit status 1 if it got worse, for CI
-  tracelib compare base/ new/ --json                      for programs
-
-Figures for --fail-on are those of the table, with _ for blanks: ttft_p50, useful, lost_to_ipc, decode_tokens ...
-It fails where the change is larger than the bound and than noise; a figure that a run cannot tell is an error.
-
-exit status: 0 done; 1 a bound of --fail-on was crossed; 2 the input cannot be used; 3 the page failed."""
 
 GATE = re.compile(r"(?P<figure>\w+)\s*(?P<side>[<>])\s*(?P<bound>[+-]?\d+(\.\d+)?)\s*%")
 
@@ -46,35 +29,8 @@ class Bound(NamedTuple):
     bound: float
 
 
-def add_commands(command: Command) -> None:
-    """Add compare."""
-    parser = command("compare", "say what changed from one run to others", _HELP)
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="each run's trace file or folder, the old one first"
-    )
-    parser.add_argument(
-        "--requests",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="each run's request log, in the same order",
-    )
-    parser.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="what to call each run (default: its file's name)",
-    )
-    parser.add_argument(
-        "--fail-on", action="append", default=[], metavar="FIGURE>+N%", help="exit status 1 beyond it"
-    )
-    parser.add_argument("--json", action="store_true", help="figures and changes as JSON on stdout")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="a folder for the page compare.html")
-    parser.set_defaults(run=_compare)
-
-
-def _compare(flags: argparse.Namespace) -> int:
+def compare(flags: argparse.Namespace) -> int:
+    """Say what changed from one run to others."""
     from tracelib.analyses.comparison import changes, comparison
     from tracelib.charts.comparison import side_by_side, what_changed
     from tracelib.options import compared

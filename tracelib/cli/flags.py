@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import BadParameter
 from tracelib.options import OPTIONS, Options
+from tracelib.words import VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tracelib.options import Option
 
-#: Makes a command of its name, a summary and the text of its help.
-Command = Callable[[str, str, str], argparse.ArgumentParser]
-
 USAGE_ERROR = 2
 PART_FAILED = 3
 INTERRUPTED = 130
 #: What a shell returns for a program that wrote into a closed pipe (128 + SIGPIPE).
 BROKEN_PIPE = 141
+
+_TEXT = Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
+_COMMANDS = tomllib.loads(_TEXT.replace("{verdicts}", ", ".join(VERDICTS)))
+_TYPES = {"int": int, "float": float, "path": Path}
+
+
+def add_command(commands: Any, run: Callable[[argparse.Namespace], int]) -> None:
+    """Add the command that `run` does, whose help and flags commands.toml has under the function's name."""
+    name = run.__name__
+    about = _COMMANDS[name]
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about["summary"],
+        description=about["help"],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    shown = "show the traceback of an error"
+    command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=shown)
+    for names, how in about["flags"].items():
+        if names == "options":
+            add_options(command, name, how)
+        else:
+            kind = {"type": _TYPES[how["type"]]} if "type" in how else {}
+            command.add_argument(*names.split(", "), **how | kind)
+    command.set_defaults(run=run)
 
 
 def add_options(command: argparse.ArgumentParser, name: str, note: str = "") -> None:

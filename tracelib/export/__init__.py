@@ -1,7 +1,7 @@
 """A run for other viewers: Perfetto, speedscope, Chrome's trace viewer."""
 
 #: Viewer -> what its files are called after the run's name.
-FORMATS = {
+ENDINGS = {
     "perfetto": ".pftrace",
     "archive": ".perfetto.tar",
     "speedscope": ".speedscope.json",

@@ -1,5 +1,6 @@
 """Parameters stand once: what is written out elsewhere says the same; values are read as people type them."""
 
+import dataclasses
 import inspect
 import os
 from pathlib import Path
@@ -24,6 +25,10 @@ OWN = {
         "supply",
     },  # files and texts are read by then
 }
+
+
+def test_each_field_has_its_words():
+    assert list(OPTIONS) == [each.name for each in dataclasses.fields(Options)]
 
 
 @pytest.mark.parametrize("function", OWN, ids=lambda function: function.__name__)

@@ -3,7 +3,7 @@
 The commands' flags (`tracelib.cli.flags`), the keys of run.toml that stand in for a flag
 (`tracelib.manifest`), the first cell of each notebook, the arguments of :func:`tracelib.load` and
 :func:`tracelib.companions.companions` (tests compare both), and the parameters that a report names all come
-from the fields of :class:`Options`.
+from the fields of :class:`Options` and from options.toml, which has the words for each.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from dataclasses import dataclass, field, fields, replace
+import tomllib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
 
 from tracelib.errors import BadParameter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: The commands that read traces themselves.
-READING = ("report", "inspect", "export")
 KINDS = {
     str: "a text",
     int: "a whole number",
@@ -34,16 +33,16 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Option:
-    """One parameter: a field of :class:`Options`."""
+    """One parameter: a field of :class:`Options` with its words (options.toml says what each means)."""
 
     help: str
-    more: str = ""  # what --help adds to it
-    off: str = ""  # what the flag does that switches a bool off
+    more: str = ""
+    off: str = ""
     metavar: str = ""
     names_files: bool = False
-    keys: tuple[str, ...] = ()  # of run.toml, which say the same
-    commands: tuple[str, ...] = ("report",)  # that take it
-    common: bool = False  # every notebook takes it, not only the report's
+    keys: Sequence[str] = ()
+    commands: Sequence[str] = ("report",)
+    common: bool = False
     name: str = ""
     kind: type = str
     items: type | None = None  # of a list, or of a dict's values
@@ -81,158 +80,23 @@ class Option:
 class Options:
     """The parameters of one run; "" and empty collections stand for "not given"."""
 
-    traces: Annotated[
-        list[str],
-        Option(
-            "trace files, or folders: every trace below them",
-            metavar="TRACE",
-            names_files=True,
-            commands=READING,
-            common=True,
-        ),
-    ] = field(default_factory=lambda: ["sample_traces/starved"])
-    title: Annotated[
-        str,
-        Option(
-            "the report's title (default: the names of the traces)",
-            keys=("title",),
-            commands=("report", "record"),
-        ),
-    ] = ""
-    ticket: Annotated[
-        str,
-        Option(
-            "the incident's id, shown in the report and in the ticket's comment",
-            metavar="ID",
-            keys=("ticket",),
-            commands=("report", "record"),
-        ),
-    ] = ""
-    window: Annotated[
-        str,
-        Option(
-            "FROM:TO in seconds after the first common GPU operation (default: everything)",
-            metavar="FROM:TO",
-            commands=("report", "export", "batch"),
-            common=True,
-        ),
-    ] = ""
-    window_of: Annotated[
-        str,
-        Option(
-            "or from the first to the last annotation of this name or pattern, such as step[DECODE*",
-            metavar="PATTERN",
-            common=True,
-        ),
-    ] = ""
-    offsets: Annotated[
-        dict[str, int],
-        Option(
-            "file name or pattern -> ns to add to its clock, where nothing else ties it",
-            metavar="FILE=NS",
-            keys=("offsets",),
-            commands=READING,
-            common=True,
-        ),
-    ] = field(default_factory=dict)
-    roles: Annotated[
-        dict[str, str],
-        Option(
-            "name (or pattern) of threads or processes -> api_server, engine or worker",
-            metavar="PATTERN=ROLE",
-            keys=("roles",),
-            commands=(*READING, "batch", "record"),
-            common=True,
-        ),
-    ] = field(default_factory=dict)
-    ftrace_clock: Annotated[
-        str,
-        Option(
-            "the clock that ftrace used (mono, boot, ...): its text does not say",
-            metavar="CLOCK",
-            keys=("clocks.ftrace",),
-            commands=READING,
-            common=True,
-        ),
-    ] = ""
-    pid_map: Annotated[
-        str,
-        Option(
-            "a file of INSIDE OUTSIDE lines: ids in a container's traces, and the host's",
-            more="or what grep NSpid /proc/[0-9]*/task/*/status prints on the host",
-            metavar="FILE",
-            names_files=True,
-            commands=READING,
-            common=True,
-        ),
-    ] = ""
-    requests: Annotated[
-        str,
-        Option(
-            "a log of JSON lines: id, arrived, tokenize_start, tokenize_end, first_token in ns",
-            metavar="FILE",
-            names_files=True,
-            keys=("requests.file",),
-        ),
-    ] = ""
-    requests_offset: Annotated[
-        int,
-        Option(
-            "ns to add to the request log's times to get wall time",
-            metavar="NS",
-            keys=("requests.offset_ns",),
-        ),
-    ] = 0
-    requests_clock: Annotated[
-        str,
-        Option(
-            "or the clock of the request log: realtime (the default), monotonic, ...",
-            more="any clock that a trace or run.toml ties to wall time",
-            metavar="CLOCK",
-            keys=("requests.clock",),
-        ),
-    ] = ""
-    cpu_stat: Annotated[
-        list[str],
-        Option(
-            "the cgroup's cpu.stat before and after the run (or cpu.stat.before, .after in a folder)",
-            metavar="FILE",
-            names_files=True,
-            keys=("quota.cpu_stat_before", "quota.cpu_stat_after"),
-        ),
-    ] = field(default_factory=list)
-    mean_input_tokens: Annotated[
-        float,
-        Option(
-            "mean length of a request's input, where no request log counts it",
-            metavar="N",
-            keys=("requests.mean_input_tokens",),
-        ),
-    ] = 0.0
-    rules: Annotated[
-        str,
-        Option(
-            "a TOML file with rules of your own, which come before tracelib's",
-            metavar="FILE",
-            names_files=True,
-            common=True,
-        ),
-    ] = ""
-    redact: Annotated[
-        bool,
-        Option(
-            "remove home directories, host and user names, addresses, keys and prompts",
-            off="keep names, paths, addresses and keys as recorded",
-            commands=("report", "export", "batch"),
-            common=True,
-        ),
-    ] = True
-    cpu_bound: Annotated[
-        float,
-        Option(
-            "the share of the window that host causes must exceed for the verdict cpu_bound", metavar="SHARE"
-        ),
-    ] = 0.15
+    traces: list[str] = field(default_factory=lambda: ["sample_traces/starved"])
+    title: str = ""
+    ticket: str = ""
+    window: str = ""
+    window_of: str = ""
+    offsets: dict[str, int] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    ftrace_clock: str = ""
+    pid_map: str = ""
+    requests: str = ""
+    requests_offset: int = 0
+    requests_clock: str = ""
+    cpu_stat: list[str] = field(default_factory=list)
+    mean_input_tokens: float = 0.0
+    rules: str = ""
+    redact: bool = True
+    cpu_bound: float = 0.15
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -277,17 +141,17 @@ class Options:
 
 
 def _options() -> dict[str, Option]:
-    hints, defaults = get_type_hints(Options, include_extras=True), Options()
-    types = {each.name: get_args(hints[each.name]) for each in fields(Options)}
+    text = Path(__file__).with_name("options.toml").read_text(encoding="utf-8")
+    types, defaults = get_type_hints(Options), Options()
     return {
-        name: replace(
-            each,
+        name: Option(
+            **table,
             name=name,
-            kind=get_origin(kind) or kind,
-            items=(get_args(kind) or (None,))[-1],
+            kind=get_origin(types[name]) or types[name],
+            items=(get_args(types[name]) or (None,))[-1],
             default=getattr(defaults, name),
         )
-        for name, (kind, each) in types.items()
+        for name, table in tomllib.loads(text).items()
     }
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["BadParameter", "BadTrace", "MissingEvents", "TraceError", "UnknownFormat"]
-
 EXCERPT_CHARACTERS = 80
 
 

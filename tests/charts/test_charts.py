@@ -15,7 +15,7 @@ OF_RUNS = ("first_tokens_chart", "losses_chart", "tokens_chart", "utilisation_ch
 #: Charts that the small server's frames suffice for.
 OF_RESULTS = [
     name
-    for name in charts.__all__
+    for name in sorted(vars(charts))
     if name.endswith("_chart")
     and name not in (*OF_A_CAUSE, *OF_RUNS, "capacity_chart", "detail_chart", "flame_chart", "kernels_chart")
 ]

@@ -21,34 +21,3 @@ from tracelib.charts.latencies import collectives_chart, ipc_chart, launches_cha
 from tracelib.charts.overview import overview_png, overview_svg
 from tracelib.charts.requests import requests_chart
 from tracelib.charts.timeline import detail_chart, timeline_chart, timeline_sentence, worst_chart
-
-__all__ = [
-    "capacity_chart",
-    "causes_chart",
-    "collectives_chart",
-    "cpu_time_chart",
-    "demand_chart",
-    "detail_chart",
-    "draw",
-    "exposure_chart",
-    "first_tokens_chart",
-    "flame_chart",
-    "ipc_chart",
-    "kernels_chart",
-    "launches_chart",
-    "losses_chart",
-    "moments_chart",
-    "overview_png",
-    "overview_svg",
-    "requests_chart",
-    "side_by_side",
-    "staircase_chart",
-    "states_chart",
-    "threads_chart",
-    "timeline_chart",
-    "timeline_sentence",
-    "tokens_chart",
-    "utilisation_chart",
-    "what_changed",
-    "worst_chart",
-]

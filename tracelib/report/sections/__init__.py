@@ -22,24 +22,3 @@ from tracelib.report.sections.tables import (
     request_parts_table,
     sentences,
 )
-
-__all__ = [
-    "Section",
-    "abstained",
-    "capacity_table",
-    "causes_table",
-    "findings_list",
-    "footer",
-    "frame_table",
-    "health",
-    "method",
-    "per_rank_table",
-    "per_role_table",
-    "picture",
-    "request_parts_table",
-    "sentences",
-    "shown",
-    "three_figures",
-    "three_numbers",
-    "verdict",
-]

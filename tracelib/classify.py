@@ -47,33 +47,21 @@ CHUNK = 2**16
 
 
 def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return what each distinct slice name means.
+    """Return what each distinct name and category of `slices` means by `rules`.
 
-    Parameters
-    ----------
-    slices
-        Any frame with the columns `name` and `category` of :data:`tracelib.schema.SLICES`.
-    rules
-        From :func:`tracelib.rules.load_rules`.
+    One row per (name, category): `name` cat, `category` enum, `cause` str, `sub_cause` str (null cause = the
+    name says nothing, the enclosing slice's cause holds), and
 
-    Returns
-    -------
-    polars.DataFrame
-        One row per distinct (name, category):
-
-        - `name` cat, `category` enum
-        - `cause` str, `sub_cause` str: null cause = the name says nothing, the enclosing slice's cause holds
-        - `waits` bool, `waits_for` str: the slice waits for another process, whose doing is the cause: a
-          role, or "upstream"; null = it does not wait
-        - `may_wait_for` str: the same of a slice that only sometimes waits: while its thread is blocked, or,
-          where that is not known, if it lasts many times as long as its siblings
-        - `direction` str: dequeue, enqueue, send or recv of an IPC slice, else null
-        - `weak` bool: counts only where no enclosing slice has a cause
-        - `long_ns` i64, `long_cause` str, `long_sub_cause` str: the cause of a slice of this name that lasts
-          at least `long_ns`; null = length does not matter
-        - `covers` bool: everything inside such a slice is part of it
-        - `between_launches` bool: dispatch between two launches of one burst, else the thread's own work
-
+    - `waits` bool, `waits_for` str: the slice waits for another process, whose doing is the cause: a role, or
+      "upstream"; null = it does not wait
+    - `may_wait_for` str: the same of a slice that only sometimes waits: while its thread is blocked, or,
+      where that is not known, if it lasts many times as long as its siblings
+    - `direction` str: dequeue, enqueue, send or recv of an IPC slice, else null
+    - `weak` bool: counts only where no enclosing slice has a cause
+    - `long_ns` i64, `long_cause` str, `long_sub_cause` str: the cause of a slice of this name that lasts at
+      least `long_ns`; null = length does not matter
+    - `covers` bool: everything inside such a slice is part of it
+    - `between_launches` bool: dispatch between two launches of one burst, else the thread's own work
     """
     names = distinct_names(slices)
     text = names.select(pl.col("name").cast(pl.String).fill_null(""), pl.col("category").cast(pl.String))
@@ -84,16 +72,10 @@ def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.DataFrame]:
-    """Return what each slice means, its length considered, as a position in a table of distinct meanings.
+    """Return each slice's meaning, its length considered, as a row of a table (UInt32), and that table.
 
-    Returns
-    -------
-    polars.Series
-        One UInt32 per row of `slices`, in the same order.
-    polars.DataFrame
-        One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`,
-        `covers`, `between_launches` as in :func:`slice_causes`, the cause of long slices put in.
-
+    One row per meaning: `cause`, `sub_cause`, `waits`, `waits_for`, `may_wait_for`, `direction`, `weak`,
+    `covers`, `between_launches` as in :func:`slice_causes`, the cause of long slices put in.
     """
     causes = slice_causes(slices, rules)
     usual = causes.drop("name", "category", "long_ns", "long_cause", "long_sub_cause")
@@ -114,14 +96,9 @@ def stack_causes(stacks: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     calls, so the innermost of those decides; else the innermost known library; else the kernel's or the
     interpreter's entry point.
 
-    Returns
-    -------
-    polars.DataFrame
-        One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows
-        any frame), `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same
-        unless a rule differs), `tier` str (named, library, fallback: how much the chain says; null =
-        nothing).
-
+    One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows any
+    frame), `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a
+    rule differs), `tier` str (named, library, fallback: how much the chain says; null = nothing).
     """
     frames = stacks.select("stack", "depth", "symbol", "library", leaf=pl.col("depth") == 0)
     anywhere = {n: rule for n, rule in enumerate(rules.stacks) if rule.inside is None}
@@ -248,23 +225,14 @@ def _slice_condition(rule: SliceRule) -> pl.Expr:
 def _slice_meanings(rules: Sequence[SliceRule]) -> pl.DataFrame:
     """Return the rules' meanings, one row each, and one more row for "no rule"."""
     rows = [
-        (
-            r.cause,
-            r.sub_cause,
-            r.waits_for is not None,
-            r.waits_for,
-            r.may_wait_for,
-            r.direction,
-            r.weak,
-            None if r.long_ms is None else round(r.long_ms * NS_PER_MS),
-            r.long_cause,
-            r.long_sub_cause,
-            r.covers,
-            r.between_launches,
-        )
-        for r in (*rules, SliceRule(name=""))
+        vars(rule)
+        | {
+            "waits": rule.waits_for is not None,
+            "long_ns": None if rule.long_ms is None else round(rule.long_ms * NS_PER_MS),
+        }
+        for rule in (*rules, SliceRule(name=""))
     ]
-    return pl.DataFrame(rows, schema=SLICE_MEANING, orient="row")
+    return pl.DataFrame([[row[name] for name in SLICE_MEANING] for row in rows], SLICE_MEANING, orient="row")
 
 
 def _thread_rules(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:

@@ -42,22 +42,13 @@ def companions(
 ) -> Companions:
     """Return what is given, and what the folders among `traces` hold next to the traces.
 
-    Parameters
-    ----------
-    traces
-        The paths that were loaded; a `run.toml`, `cpu.stat.before` with `cpu.stat.after`, and `cpu.max` in a
-        folder are read.
-    run
-        The loaded trace: its sources' ties tell where a clock of the request log stands.
-    requests, requests_offset, requests_clock
-        A request log (:mod:`tracelib.sources.request_logs`), and ns to add to its times or the
-        clock they are of: realtime (the default), or one that the manifest or a tied source names.
-    cpu_stat
-        The cgroup's `cpu.stat` before and after the run; one file alone counts since the cgroup was made.
-    mean_input_tokens
-        Where the log does not count them.
+    There a `run.toml`, `cpu.stat.before` with `cpu.stat.after`, and `cpu.max` are read. `requests` is a log
+    (:mod:`tracelib.sources.request_logs`); `requests_offset` ns are added to its times, or they are
+    of `requests_clock`: realtime (the default), or one that the manifest or a tied source of `run` names.
+    `cpu_stat` is the cgroup's before and after the run; one file alone counts since the cgroup was made.
+    `mean_input_tokens` holds where the log does not count them.
 
-    Raises BadTrace, BadParameter if a file cannot be read, or a clock is tied to nothing.
+    Raises BadTrace if a file cannot be read, BadParameter if a clock is tied to nothing.
     """
     manifest = manifest_of(traces)
     folders = [Path(path) for path in traces if Path(path).is_dir()]

@@ -41,30 +41,19 @@ def load(
 ) -> Trace:
     """Return the trace files at `paths` as one trace on one timeline.
 
-    A `run.toml` in a directory among `paths` (docs/run-toml.md) fills in what is not given here.
+    `paths` are files, directories (every trace file below them), or what `discover` returned. A `run.toml` in
+    such a directory (docs/run-toml.md) fills in what is not given here. `offsets`, `roles` and `ftrace_clock`
+    are those of :func:`tracelib.align.align`; `host` is the host of the files that do not name theirs, one
+    name for all or file name -> name; `pid_map` is a file (:func:`tracelib.pid_map.read_pid_map`).
 
-    Parameters
-    ----------
-    paths
-        A file, a directory (every trace file below it), several of them, or what `discover` returned for
-        some.
-    offsets, roles, ftrace_clock
-        See :func:`tracelib.align.align`.
-    host
-        The host of the files that do not name theirs: one name for all, or file name -> name.
-    pid_map
-        A file that maps ids inside a container to the host's (:func:`tracelib.pid_map.read_pid_map`).
-    progress
-        Called with each file's name before it is read; by default a bar appears after two seconds, on a
-        terminal or in a notebook.
-    cache
-        Whether to keep the frames of each file in the user's cache folder, where a second load finds them
-        (:mod:`tracelib.sources.cache`); None leaves it to the variable TRACELIB_CACHE ("off", or another
-        folder).
+    `progress` is called with each file's name before it is read; by default a bar appears after two seconds,
+    on a terminal or in a notebook. `cache`: whether to keep the frames of each file in the user's cache
+    folder, where a second load finds them (:mod:`tracelib.sources.cache`); None leaves it to the variable
+    TRACELIB_CACHE ("off", or another folder).
 
     Raises UnknownFormat if a path does not exist, or is neither a trace nor a directory that holds one;
-    BadTrace if no file could be read; where some could, the others are errors in `health`; BadParameter if a
-    parameter names a file, role, or clock that does not exist; or the manifest has a key that does not.
+    BadTrace if no file could be read (where some could, the others are errors in `health`); BadParameter if a
+    parameter or a key of the manifest names a file, role, clock or key that does not exist.
     """
     discovery = paths if isinstance(paths, Discovery) else discover(_several(paths))
     manifest = manifest_of(discovery.paths)

@@ -16,4 +16,8 @@ def test_request_parts_add_up_to_the_first_token(results):
 
 
 def test_every_part_has_a_name_and_a_look():
-    assert list(words.REQUEST_PARTS) == list(requests.PARTS) == [part.removesuffix("_ns") for part in PARTS]
+    assert (
+        list(words.REQUEST_PARTS)
+        == list(requests.REQUEST_PARTS)
+        == [part.removesuffix("_ns") for part in PARTS]
+    )

@@ -23,7 +23,7 @@ from tracelib.intervals import clip, union
 from tracelib.words import cause_name, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -79,6 +79,12 @@ def lanes(results: Results) -> tuple[Lane, ...]:
     every = [*_server_lanes(results), *_device_lanes(results)]
     filled = tuple(lane for lane in every if not lane.pieces.is_empty())
     return filled or tuple(_busiest_thread_lanes(results))
+
+
+def legend(rows: Iterable[Lane]) -> list[tuple[str, str]]:
+    """Return palette and state of everything that occurs in `rows`, in the order of the legend."""
+    present = {(lane.palette, state): None for lane in rows for state in lane.states()}
+    return sorted(present, key=lambda entry: [*PALETTES].index(entry[0]))
 
 
 def time_in(results: Results, pieces: pl.DataFrame, *states: str) -> float:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelib.charts.lanes import Lane, lanes
-from tracelib.charts.theme import PALETTES, label, look
+from tracelib.charts.lanes import Lane, lanes, legend
+from tracelib.charts.theme import label, look
 from tracelib.charts.time_bins import bin_borders
 from tracelib.charts.timeline import timeline_sentence
 from tracelib.errors import MissingEvents
@@ -91,7 +91,7 @@ def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | No
         return "".join([start, title, style, *text, "</svg>\n"])
     tops = _tops(rows, 24 + 16 * len(caption))
     foot = tops[-1] + LANE
-    legend, height = _legend(rows, foot + 42)
+    key, height = _legend(rows, foot + 42)
     names = ", ".join(dict.fromkeys(f"{lane.group} {lane.label}: {lane.headline}" for lane in rows))
     borders = bin_borders(results.window.start_ns, results.window.end_ns, bins)
     drawn = [
@@ -108,7 +108,7 @@ def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | No
             *text,
             *_axis(results.window.duration_ns, tops[0], foot),
             *itertools.chain.from_iterable(drawn),
-            legend,
+            key,
             "</svg>\n",
         ]
     )
@@ -144,24 +144,13 @@ def _wrapped(sentence: str, width: int) -> Iterator[str]:
     yield line
 
 
-def _states(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
-    """Return palette and state of everything that occurs, in the order of the legend."""
-    return [
-        (palette, state)
-        for palette in PALETTES
-        for state in dict.fromkeys(
-            state for lane in rows if lane.palette == palette for state in lane.states()
-        )
-    ]
-
-
 def _css_name(palette: str, state: str) -> str:
     return f"{palette[:3]}-{''.join(c if c.isascii() and c.isalnum() else '-' for c in state)[:40]}"
 
 
 def _style(rows: tuple[Lane, ...], *, dark: bool | None) -> str:
     """Return the rules; with `dark` given they hold plain colours, because resvg does not know variables."""
-    looks = {_css_name(palette, state): look(palette, state) for palette, state in _states(rows)}
+    looks = {_css_name(palette, state): look(palette, state) for palette, state in legend(rows)}
     day = {name: appearance.colour for name, appearance in looks.items()}
     changed = {name: appearance.night for name, appearance in looks.items() if appearance.night}
     if dark is not None:
@@ -251,7 +240,7 @@ def _legend(rows: tuple[Lane, ...], y: int) -> tuple[str, int]:
     """Return the key, one line a palette (more if long), and the picture's height."""
     parts: list[str] = []
     for palette, title in (("gpu_state", "GPU"), ("cpu_state", "thread"), ("cause", "causes")):
-        own = [state for of, state in _states(rows) if of == palette]
+        own = [state for of, state in legend(rows) if of == palette]
         if not own:
             continue
         parts.append(f'<text class="tl-b" x="8" y="{y + 10}">{title}</text>')

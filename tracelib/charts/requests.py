@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.charts.phrases import p50_p95_max
-from tracelib.charts.theme import PALE, Look, finished, marker, safe
+from tracelib.charts.theme import REQUEST_PARTS, finished, marker, safe
 from tracelib.words import counted, duration, request_part_name, share
 
 if TYPE_CHECKING:
@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
 #: Bars drawn; of more requests, those with the longest time to first token.
 REQUESTS = 120
-PARTS = {
-    "before_tokenize": Look("#CC79A7", "x"),
-    "tokenize": Look("#E69F00"),
-    "api_server": Look("#CC79A7", "."),
-    "queue": Look("#F0E442", "."),
-    "broadcast": Look("#D55E00", "/"),
-    "gpu_useful": Look("#0072B2"),
-    "gpu_wait": Look("#33A382", "\\"),
-    "gpu_idle": Look(PALE.colour, "/"),
-    "gpu_collective": Look("#8C8C8C", "."),
-    "back": Look("#56B4E9", "x"),
-    "unknown": Look("#FFFFFF", "x"),
-}
 
 
 def requests_chart(results: Results) -> go.Figure | None:
@@ -41,7 +28,7 @@ def requests_chart(results: Results) -> go.Figure | None:
         return None
     slowest = answered.sort("ttft_ns", descending=True).head(REQUESTS).sort("arrived_ns")
     figure = go.Figure()
-    for part, appearance in PARTS.items():
+    for part, appearance in REQUEST_PARTS.items():
         ns = slowest[f"{part}_ns"]
         if ns.sum():
             figure.add_bar(
@@ -68,7 +55,7 @@ def requests_chart(results: Results) -> go.Figure | None:
 def _sentence(answered: pl.DataFrame) -> str:
     half, most, _ = p50_p95_max(answered["ttft_ns"])
     total = int(answered["ttft_ns"].sum())
-    sums = {part: int(answered[f"{part}_ns"].sum()) for part in PARTS}
+    sums = {part: int(answered[f"{part}_ns"].sum()) for part in REQUEST_PARTS}
     not_known = sums.pop("unknown")
     largest = max(sums, key=lambda part: sums[part])
     return (
@@ -89,7 +76,9 @@ def _doubt(answered: pl.DataFrame, part: float) -> str:
 
 def _table(answered: pl.DataFrame) -> list[list[str]]:
     total = int(answered["ttft_ns"].sum())
-    names = {f"{part}_ns": request_part_name(part) for part in PARTS} | {"ttft_ns": "time to first token"}
+    names = {f"{part}_ns": request_part_name(part) for part in REQUEST_PARTS} | {
+        "ttft_ns": "time to first token"
+    }
     body = [
         [name, *p50_p95_max(answered[column].drop_nulls()), share(int(answered[column].sum()) / total)]
         for column, name in names.items()

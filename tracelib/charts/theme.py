@@ -1,14 +1,14 @@
 """How every chart looks: colours, second cues, and what makes a recorded name harmless to plotly.
 
-Colours are Okabe and Ito's set for colour-blind readers ("Color Universal Design", 2008) with three tints of
-it; each also has a hatch, so that no meaning hangs on colour alone. Backgrounds stay transparent and text is
-a grey that reads on white and on black alike; :data:`CSS` lets a page set both. What each key is called
-stands in :mod:`tracelib.words`.
+Every colour (looks.toml) also has a hatch, so that no meaning hangs on colour alone. Backgrounds stay
+transparent and text is a grey that reads on white and on black alike; :data:`CSS` lets a page set both.
 """
 
 from __future__ import annotations
 
 import html
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,43 +41,13 @@ class Look(NamedTuple):
         return self.sheer or self.colour
 
 
-PALE = Look("#D4D4D4", "", "#4A4A4A", "rgba(128,128,128,0.34)")
-#: Blues are the GPU at work; the pale hatched one is a GPU that spins for a late peer; idle is hardly drawn.
-GPU_STATES = {
-    "compute": Look("#0072B2"),
-    "copy": Look("#009E73", "x"),
-    "collective": Look("#56B4E9", "."),
-    "collective_transfer": Look("#56B4E9"),
-    "collective_wait": Look("#A9CBE0", "/", "#5E7C91"),
-    "idle": PALE,
-}
-#: Vermilion means: wanted a CPU and had none.
-CPU_STATES = {
-    "running": Look("#33A382"),
-    "runnable": Look("#D55E00", "\\"),
-    "throttled": Look("#8F3B00", "x"),
-    "blocked": PALE,
-    "unknown": Look("#EDEDED", ".", "#2B2B2B", "rgba(128,128,128,0.14)"),
-}
-CAUSES = {
-    "tokenization": Look("#E69F00"),
-    "kernel_launch": Look("#7B5EC6", "/"),
-    "ipc": Look("#CC79A7"),
-    "ipc_wait": Look("#EBCFDE", "", "#58424E", "rgba(204,121,167,0.36)"),
-    "scheduling": Look("#E5D930", "-"),
-    "host_work": Look("#997700", "x"),
-    "sync": Look("#117733", "\\"),
-    "gc": Look("#661100", "x"),
-    "gil": Look("#AA4466", "x"),
-    "imbalance": Look("#88CCEE", "|"),
-    "profiler": Look("#8C8C8C", "+"),
-    "spin": Look("#999933", "."),
-    "other": Look("#A6A6A6"),
-    "device": Look("#88CCEE", "."),
-    "no_work": PALE,
-    "unattributed": Look("#6E6E6E", "."),
-}
+_LOOKS = tomllib.loads(Path(__file__).with_name("looks.toml").read_text(encoding="utf-8"))
+GPU_STATES, CPU_STATES, CAUSES, REQUEST_PARTS = (
+    {key: Look(*look) for key, look in _LOOKS[palette].items()}
+    for palette in ("gpu_state", "cpu_state", "cause", "request_part")
+)
 PALETTES = {"gpu_state": GPU_STATES, "cpu_state": CPU_STATES, "cause": CAUSES}
+PALE = GPU_STATES["idle"]
 
 INK = "#767676"
 GRID = "rgba(128,128,128,0.25)"

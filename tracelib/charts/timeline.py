@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.analyses.scheduling import tells_shortage
-from tracelib.charts.lanes import Lane, lanes, time_in
+from tracelib.charts.lanes import Lane, lanes, legend, time_in
 from tracelib.charts.phrases import (
     NO_WAKEUPS,
     WORTH_A_WORD,
@@ -23,18 +23,7 @@ from tracelib.charts.phrases import (
     launch_threads,
     useful_and_busy,
 )
-from tracelib.charts.theme import (
-    GRID,
-    PALETTES,
-    SINCE_START,
-    Look,
-    finished,
-    hatch,
-    label,
-    look,
-    marker,
-    safe,
-)
+from tracelib.charts.theme import GRID, SINCE_START, Look, finished, hatch, label, look, marker, safe
 from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
 from tracelib.intervals import clip
 from tracelib.words import cause_name, duration, share
@@ -65,7 +54,7 @@ def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
     ms, feet = ms_since_start(borders), _feet(rows)
     stacks = [np.cumsum(lane.heights(borders), axis=0) for lane in rows]
     figure = go.Figure()
-    for palette, state in _legend(rows):
+    for palette, state in legend(rows):
         polygons = [
             polygon
             for lane, stack, foot in zip(rows, stacks, feet, strict=True)
@@ -120,18 +109,6 @@ def _feet(rows: tuple[Lane, ...]) -> list[float]:
 
 def _height(feet: list[float]) -> int:
     return round(-feet[-1] * ROW_PX) + 150
-
-
-def _legend(rows: tuple[Lane, ...]) -> list[tuple[str, str]]:
-    """Return palette and state of everything that occurs, in the order of the legend."""
-    entries = {
-        (palette, state): None
-        for palette in PALETTES
-        for lane in rows
-        if lane.palette == palette
-        for state in lane.states()
-    }
-    return list(entries)
 
 
 def _state_trace(palette: str, state: str, polygons: list[tuple[NDArray[Any], NDArray[Any]]]) -> go.Scatter:
@@ -261,7 +238,7 @@ def detail_chart(results: Results, start_ns: int, end_ns: int) -> go.Figure | No
         )
         for (lane, pieces), foot in zip(cut, feet, strict=True)
     )
-    figure = go.Figure([_bars(bars, palette, state, start_ns) for palette, state in _legend(rows)])
+    figure = go.Figure([_bars(bars, palette, state, start_ns) for palette, state in legend(rows)])
     _axes(figure, rows, feet, (end_ns - start_ns) / 1e6)
     offset = (start_ns - results.window.start_ns) / 1e6
     figure.update_xaxes(title_text=f"ms since {offset:.3f} ms after the window's start")

@@ -287,19 +287,15 @@ class Step(Protocol):
 
     def start(self) -> None:
         """Begin to record, or raise OSError."""
-        ...
 
     def stop(self) -> None:
         """Stop recording at once."""
-        ...
 
     def save(self) -> str:
         """Write what was recorded to the folder; return a note on it, if any."""
-        ...
 
     def close(self) -> None:
         """Leave nothing behind."""
-        ...
 
 
 def planned(made: Plan) -> list[Step]:

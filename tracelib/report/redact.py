@@ -61,19 +61,8 @@ _PROMPT_VALUE = re.compile(
 )
 PROMPT_CHARACTERS = 120
 PROMPT_WORDS = 12
-_COMMON = {
-    "root",
-    "user",
-    "ubuntu",
-    "python",
-    "python3",
-    "worker",
-    "engine",
-    "admin",
-    "nobody",
-    "localhost",
-    "runner",
-}
+#: Names of users and hosts that give nobody away.
+_COMMON = re.compile(r"root|user|ubuntu|python3?|worker|engine|admin|nobody|localhost|runner", re.IGNORECASE)
 
 _COLUMNS = {
     "slices": ("name",),
@@ -95,11 +84,11 @@ class Redactor:
 
     def __init__(self, users: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
         self._removed: dict[str, set[str]] = defaultdict(set)
-        self._users = {name for name in users if len(name) > 2 and name.lower() not in _COMMON}
+        self._users = {name for name in users if len(name) > 2 and not _COMMON.fullmatch(name)}
         self._hosts: dict[str, str] = {}
         self._seen: dict[tuple[str, bool], str] = {}
         for host in sorted(hosts):
-            if host.lower() not in _COMMON:
+            if not _COMMON.fullmatch(host):
                 self._hosts[host] = f"host-{len(self._hosts) + 1}"
 
     def text(self, text: str, *, recorded: bool = False) -> str:
@@ -186,13 +175,13 @@ class Redactor:
 
     def _home(self, path: re.Match[str]) -> str:
         user = path["user"]
-        if user and len(user) > 2 and user.lower() not in _COMMON:
+        if user and len(user) > 2 and not _COMMON.fullmatch(user):
             self._users.add(user)
         return "~"
 
     def host(self, name: str) -> str:
         """Return the stand-in for the host called `name`."""
-        if name.lower() in _COMMON:
+        if _COMMON.fullmatch(name):
             return name
         self._removed["host name"].add(name)
         return self._hosts.setdefault(name, f"host-{len(self._hosts) + 1}")

@@ -75,11 +75,9 @@ class JiraIssue(Ticket):
         self.key = _matched(r"[A-Z][A-Z0-9_]*-\d+", key, "jira")[0]
 
     def comment(self, parcel: Parcel) -> str:
-        """Write wiki markup."""
         return as_wiki(parcel.comment)
 
     def send(self, parcel: Parcel) -> list[str]:
-        """Ask for the server's limit, attach the files, then comment."""
         module = _client("jira")
         done: list[str] = []
         with _refusals("Jira", done, module.JIRAError):
@@ -98,9 +96,8 @@ class JiraIssue(Ticket):
     @staticmethod
     def _server(module: Any) -> Any:
         url, token = _secret("JIRA_URL"), _secret("JIRA_TOKEN", "JIRA_API_TOKEN")
-        user = os.environ.get(
-            "JIRA_USER"
-        )  # Cloud wants the account with its token; Data Center a token alone
+        # Cloud wants the account with its token; Data Center a token alone.
+        user = os.environ.get("JIRA_USER")
         login = {"basic_auth": (user, token)} if user else {"token_auth": token}
         return module.JIRA(url, get_server_info=False, max_retries=1, **login)
 
@@ -115,11 +112,9 @@ class GitHubIssue(Ticket):
         self.repository, self.number = match[1], int(match[2])
 
     def uploads(self, parcel: Parcel) -> Sequence[Path]:  # noqa: ARG002 (it takes none)
-        """Take none."""
         return ()
 
     def by_hand(self, parcel: Parcel) -> Sequence[str]:
-        """Say which files to drag into the comment's box."""
         issue = f"{self.repository}#{self.number}"
         lines = [
             f"GitHub's API takes no files. Edit the comment on {issue} in the browser and drag these into it:"
@@ -131,7 +126,6 @@ class GitHubIssue(Ticket):
         return lines
 
     def send(self, parcel: Parcel) -> list[str]:
-        """Comment."""
         module = _client("github")
         with _refusals("GitHub", [], module.GithubException):
             login = module.Auth.Token(_secret("GITHUB_TOKEN", "GH_TOKEN"))
@@ -151,7 +145,6 @@ class GitLabIssue(Ticket):
         self.project, self.number = match[1], int(match[2])
 
     def send(self, parcel: Parcel) -> list[str]:
-        """Upload the files, then comment with the links that the server gave."""
         module = _client("gitlab")
         _check_sizes(parcel.files, GITLAB_BYTES, "GitLab by default")
         done: list[str] = []
@@ -178,11 +171,9 @@ class SlackChannel(Ticket):
         self.name = _matched(r"#[\w-]+|[CGD][A-Z0-9]{6,}", name, "slack")[0]
 
     def comment(self, parcel: Parcel) -> str:
-        """Write plain text: names out of traces can then format nothing."""
         return as_plain(parcel.comment)
 
     def send(self, parcel: Parcel) -> list[str]:
-        """Post the message, then the files below it: they want the channel's id, which the answer tells."""
         _check_sizes(parcel.files, SLACK_BYTES, "Slack")
         sdk, errors = _client("slack_sdk"), _client("slack_sdk.errors")
         done: list[str] = []
@@ -213,7 +204,6 @@ class Folder(Ticket):
         self.path = Path(path).expanduser()
 
     def send(self, parcel: Parcel) -> list[str]:
-        """Copy the files."""
         done: list[str] = []
         with _refusals(str(self.path), done):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -225,11 +215,8 @@ class Folder(Ticket):
 
 
 _TICKETS: dict[str, type[Ticket]] = {
-    "jira": JiraIssue,
-    "github": GitHubIssue,
-    "gitlab": GitLabIssue,
-    "slack": SlackChannel,
-    "file": Folder,
+    kind.address.partition(":")[0]: kind
+    for kind in (JiraIssue, GitHubIssue, GitLabIssue, SlackChannel, Folder)
 }
 #: System -> what its addresses look like.
 SYSTEMS = {system: ticket.address for system, ticket in _TICKETS.items()}

@@ -57,7 +57,7 @@ VARIABLE = "TRACELIB_CACHE"
 OFF = ("off", "0", "no", "false")
 #: Where the readers are, and what of the package they use besides.
 PACKAGE = Path(__file__).parent.parent
-USED_BY_READERS = ("errors.py", "schema.py", "trace.py", "words.py")
+USED_BY_READERS = ("errors.py", "schema.py", "schema.toml", "trace.py", "words.py")
 SOURCE_TEXT = ("*.py", "*.toml", "*.[ch]")
 
 

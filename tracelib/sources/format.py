@@ -26,22 +26,6 @@ class InPerfetto(NamedTuple):
     base_ns: Callable[[Path], int] | None = None
 
 
-def _only_the_file(path: Path, head: bytes) -> list[Path]:  # noqa: ARG001
-    return [path]
-
-
-def _no_program(head: bytes) -> str | None:  # noqa: ARG001
-    return None
-
-
-def _no_advice(path: Path, head: bytes) -> str:  # noqa: ARG001
-    return ""
-
-
-def _no_export(path: Path, files: Iterable[Path]) -> Path | None:  # noqa: ARG001
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """A trace format. `head` is always the first 64 KiB of a file, decompressed."""
@@ -66,13 +50,13 @@ class Format:
     stream: Callable[[Path, Path], None] | None = None
     #: Names the program by way of which a file that starts with `head` is read; the cache's key holds its
     #: version.
-    program: Callable[[bytes], str | None] = _no_program
+    program: Callable[[bytes], str | None] = lambda _: None
     #: All files that are read with the one at a path; the cache's key holds the content of each.
-    files: Callable[[Path, bytes], list[Path]] = _only_the_file
+    files: Callable[[Path, bytes], list[Path]] = lambda path, _: [path]
     #: Finds among files the export of the recording at a path, which is then read in its place.
-    export_among: Callable[[Path, Iterable[Path]], Path | None] = _no_export
+    export_among: Callable[[Path, Iterable[Path]], Path | None] = lambda *_: None
     #: Says of a file that is only a part of a recording what to give in its place, "" of any other.
-    advice_for_part: Callable[[Path, bytes], str] = _no_advice
+    advice_for_part: Callable[[Path, bytes], str] = lambda *_: ""
 
 
 @dataclass(frozen=True)

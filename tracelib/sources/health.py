@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 
+_REMARKS = tomllib.loads(Path(__file__).with_name("remarks.toml").read_text(encoding="utf-8"))
+
+
 class Remarks:
     """Remarks on one file, in the order in which they were made."""
 
@@ -23,6 +28,11 @@ class Remarks:
     def add(self, level: str, message: str, fix: str = "") -> None:
         """Add a remark: `level` is info, warning or error, `fix` what to do about it."""
         self._rows.append((0, level, message, fix))
+
+    def say(self, name: str, **values: object) -> None:
+        """Add the remark of this name in remarks.toml, filled in with `values`."""
+        row = _REMARKS[name]
+        self.add(row["level"], row["message"].format(**values), row.get("fix", "").format(**values))
 
     def count(self, number: int, what: str, fix: str = "") -> None:
         """Add a warning that `number` things are so, unless there are none."""

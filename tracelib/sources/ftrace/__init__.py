@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 #: What systrace's pages have in their first part, where the data may not be yet.
-PAGE_MARKS = (
-    b"trace-data",
-    b"linuxPerfData",
-    b"Android System Trace",
-    b"# tracer:",
-    b"BEGIN TRACE",
-    b"normalizeException",
+PAGE_MARKS = re.compile(
+    rb"trace-data|linuxPerfData|Android System Trace|# tracer:|BEGIN TRACE|normalizeException"
 )
 HEADERS = re.compile(
     r"^# tracer: \S|^#[ \t]+entries-in-buffer/entries-written:|^# \w+ latency trace v\d", re.MULTILINE
@@ -48,7 +43,7 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     if is_trace_dat(head) or is_ring_buffers(head) or atrace_offset(head) is not None:
         return True
     if in_page(head):
-        return any(mark in head for mark in PAGE_MARKS)
+        return PAGE_MARKS.search(head) is not None
     if b"\0" in head[:LOOKED_AT] or head.lstrip()[:1] in (b"{", b"["):
         return False
     text = head[:LOOKED_AT].decode(errors="replace").replace("\r\n", "\n")

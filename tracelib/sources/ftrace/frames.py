@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from tracelib.sources.ftrace.heads import Heads
     from tracelib.sources.health import Remarks
 
-BIGGER = (
-    "Record with a bigger buffer: trace-cmd record -b 65536 (KiB per CPU), or echo 65536 > buffer_size_kb; "
-    "or fewer events."
-)
 #: The head's task: a name, which may hold anything, the thread's id, and its process where the option
 #: `record-tgid` is on.
 TASK = r"^\s*(?P<name>.*)-(?P<tid>\d+)\s*(?:\(\s*(?P<pid>[\d-]+)\s*\))?\s*$"
@@ -114,11 +110,8 @@ class Frames:
             return rows
         odd = ~self.fields["ok"][codes_of(rows["text"])]
         first = rows.filter(odd)["index"][0]
-        self.remarks.add(
-            "warning",
-            f"{counted(int(odd.sum()), 'scheduler event')} with fields that are not understood, "
-            f"first at line {first}",
-        )
+        odd_ones = counted(int(odd.sum()), "scheduler event")
+        self.remarks.say("odd_scheduler_events", events=odd_ones, line=first)
         return rows.filter(~odd)
 
     def _losses(self) -> pl.DataFrame:
@@ -133,22 +126,13 @@ class Frames:
         overwritten = max(0, (self.events.written or 0) - (self.events.in_buffer or 0))
         self.lost_declared = overwritten + int(marks["events"].fill_null(1).sum())
         if overwritten:
-            self.remarks.add(
-                "warning",
-                f"{counted(overwritten, 'event')} overwritten before they were read: the start is missing, "
-                "on each CPU up to another time",
-                BIGGER,
-            )
+            self.remarks.say("overwritten", events=counted(overwritten, "event"))
         if marks.height:
             unknown = marks["events"].null_count()
             more = f" and an unknown number at {unknown} places" if unknown else ""
             cpus = ", ".join(str(cpu) for cpu in sorted(marks["cpu"].unique()))
-            self.remarks.add(
-                "warning",
-                f"{marks['events'].sum():,}{more} events lost on CPU {cpus} "
-                f"at {counted(marks.height, 'place')}; what those CPUs did there is unknown",
-                BIGGER,
-            )
+            events, places = f"{marks['events'].sum():,}{more}", counted(marks.height, "place")
+            self.remarks.say("events_lost", events=events, cpus=cpus, places=places)
 
     def _syscalls(self, scheduled: pl.DataFrame) -> pl.DataFrame:
         rows = self.events.table("syscall")
@@ -167,17 +151,11 @@ class Frames:
         rows = markers.texts(rows.hstack([self._threads_of(rows), tids, *self._kinds_of(rows)]))
         marks = markers.read_marks(rows, self.last_ns)
         if marks.open_at_end or marks.without_start:
-            self.remarks.add(
-                "info",
-                f"{counted(marks.open_at_end, 'marked range')} did not end in the trace "
-                f"(cut at its last event), {marks.without_start:,} ended that began before it (left out)",
-            )
+            still_open = counted(marks.open_at_end, "marked range")
+            self.remarks.say("open_marked_ranges", ranges=still_open, ends=f"{marks.without_start:,}")
         homeless = rows.filter(~(pl.col("thread") >= 0).fill_null(value=False)).height
         if homeless:
-            self.remarks.add(
-                "info",
-                f"{counted(homeless, 'text')} written while a CPU was idle belong to no thread: left out",
-            )
+            self.remarks.say("homeless_texts", texts=counted(homeless, "text"))
         self.wall_offset_ns = markers.clock_tie(rows)
         if self.wall_offset_ns is not None:
             self.remarks.add("info", "tied to wall time by atrace's clock_sync mark, to 1 ms")
@@ -190,11 +168,8 @@ class Frames:
         rows = rows.hstack([self._threads_of(rows), *self._kinds_of(rows)])
         made, open_at_end, without_start = calls(rows.filter(pl.col("thread") >= 0), self.last_ns)
         if open_at_end or without_start:
-            self.remarks.add(
-                "info",
-                f"{counted(open_at_end, 'traced function')} did not return in the trace "
-                f"(cut at its last event), {without_start:,} returned that were called before it (left out)",
-            )
+            still_open = counted(open_at_end, "traced function")
+            self.remarks.say("open_functions", functions=still_open, returned=f"{without_start:,}")
         return made
 
     def _named(self) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -34,15 +34,6 @@ IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.
 SURELY_WHOLE = re.compile(r"(next_prio=\d+|target_cpu=\d{3}|\[-?\d+\]|-> 0x[0-9a-f]+|\))$")
 EXCERPT, LISTED = 80, 40
-FOR_GRAPHS = (
-    "Record with: echo 1 > options/funcgraph-abstime; echo 1 > options/funcgraph-proc; "
-    "echo 1 > options/funcgraph-duration. Graphs of irqsoff and wakeup tracers count time from their start: "
-    "echo 0 > options/display-graph"
-)
-BARE_NUMBERS = (
-    "times are bare numbers, taken as ns: right for raw mono or boot clocks, "
-    "wrong for x86-tsc, counter or uptime"
-)
 NO_EVENT = (
     "If ftrace wrote it: echo 1 > options/context-info; echo 0 > options/{raw,hex,bin,verbose}; "
     "and record again."
@@ -182,17 +173,10 @@ def _remark_on_lines(events: Events, heads: Heads, remarks: Remarks) -> None:
         continued = counted(events.continued, "line")
         remarks.add("info", f"{continued} continue the text of a marker; only its first line is kept")
     if events.no_time:
-        lacking = "carry no time, no task or no duration and cannot be placed"
-        remarks.add("warning", f"{counted(events.no_time, 'line')} of a function graph {lacking}", FOR_GRAPHS)
+        remarks.say("unplaced_graph_lines", lines=counted(events.no_time, "line"))
     if unprinted := events.counts.get(UNPRINTED):
-        missing = "that the kernel did not print (UNKNOWN TYPE): text that programs wrote is missing"
-        remarks.add(
-            "warning", f"{counted(unprinted, 'event')} {missing}", "Record with: echo 0 > options/fields"
-        )
+        remarks.say("unprinted_texts", events=counted(unprinted, "event"))
     if heads.counting:
-        remarks.add(
-            "warning", BARE_NUMBERS, "Record with: echo mono > trace_clock, or trace-cmd record -C mono"
-        )
+        remarks.say("bare_numbers")
     if heads.since_start:
-        from_start = "latency format: times count from the start of the trace"
-        remarks.add("warning", from_start, "Record with: echo 0 > options/latency-format")
+        remarks.say("since_start")

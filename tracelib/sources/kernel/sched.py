@@ -147,20 +147,14 @@ def missing_switches(sched: pl.DataFrame, remarks: Remarks, *, system_wide: bool
     recorded = threads_recorded(sched, gaps) if system_wide is None else 0
     if recorded or system_wide is False:
         least = f" (at least {recorded:,})" if recorded else ""
-        remarks.add(
-            "info",
-            f"recorded for some threads only{least}: switches of others are not in the file, "
-            f"what came in between is unknown at {counted(gaps.height, 'place')}",
-            "To see who else ran, record all threads: perf record -a; trace-cmd record without -P and -F",
-        )
+        remarks.say("some_threads_recorded", least=least, places=counted(gaps.height, "place"))
         return 0
-    remarks.add(
-        "warning",
-        f"at least {counted(gaps.height, 'switch', 'switches')} missing: {gaps.height:,} of "
-        f"{handovers.height:,} times the next switch on that CPU leaves another thread than the one that "
-        f"came ({int((gaps['came'] == IDLE).sum()):,} of them from idle to a thread)",
-        "Running time is known only where a thread's arrival was recorded; record sched_waking and "
-        "sched_wakeup as well, with a larger buffer",
+    remarks.say(
+        "switches_missing",
+        switches=counted(gaps.height, "switch", "switches"),
+        gaps=f"{gaps.height:,}",
+        handovers=f"{handovers.height:,}",
+        from_idle=f"{int((gaps['came'] == IDLE).sum()):,}",
     )
     return gaps.height
 

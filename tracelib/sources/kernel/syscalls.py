@@ -99,16 +99,8 @@ def _machine(uname: str | None, numbers: pl.Series, remarks: Remarks) -> str | N
     if uname is not None:
         return next((name for name, machine in machines().items() if machine.uname == uname), None)
     machine = machine_of(numbers)
-    how = (
-        f"named by number as on {machine}, judged by which numbers occur"
-        if machine
-        else "known by number only"
-    )
-    remarks.add(
-        "info",
-        f"system calls are {how}: the file does not name its machine",
-        "To be certain, record syscalls:* instead of raw_syscalls:*",
-    )
+    named = f"named by number as on {machine}, judged by which numbers occur"
+    remarks.say("system_calls_by_number", how=named if machine else "known by number only")
     return machine
 
 
@@ -163,11 +155,7 @@ def _named(rows: pl.DataFrame, uname: str | None, remarks: Remarks) -> pl.DataFr
     ]
     twice = rows.select((pl.col("raw") & pl.any_horizontal(neighbours)).fill_null(value=False)).to_series()
     if twice.any():
-        remarks.add(
-            "info",
-            f"{counted(int(twice.sum()), 'raw_syscalls event')} not used: "
-            "the same calls were recorded by name",
-        )
+        remarks.say("system_calls_twice", events=counted(int(twice.sum()), "raw_syscalls event"))
         rows = rows.filter(~twice)
     numbers = rows.filter("raw")["number"]
     if numbers.is_empty():
@@ -205,15 +193,17 @@ def _paired(
     until = pl.min_horizontal(pl.lit(last_ns), pl.when(pl.col("dead_ns") >= pl.col("ts_ns")).then("dead_ns"))
     end = pl.when("closed").then("next_ns").when("open_end").then(until).otherwise("ts_ns")
     start = pl.when("open_start").then(first_ns).otherwise("ts_ns")
-    pairs = pl.col("closed").sum()
-    _remark(
-        remarks,
-        *rows.select(
-            (pl.col("open_end") | pl.col("open_start")).sum(),
-            pl.col("unpaired_entry").sum() - (pl.col("closed") & ~finals).sum(),
-            pl.col("unpaired_exit").sum() - pairs,
-        ).row(0),
-    )
+    at_edges, without_end, without_start = rows.select(
+        (pl.col("open_end") | pl.col("open_start")).sum(),
+        pl.col("unpaired_entry").sum() - (pl.col("closed") & ~finals).sum(),
+        pl.col("unpaired_exit").sum() - pl.col("closed").sum(),
+    ).row(0)
+    if at_edges:
+        remarks.say("system_calls_cut", calls=counted(at_edges, "system call"))
+    if without_end or without_start:
+        remarks.say(
+            "system_calls_unpaired", without_end=f"{without_end:,}", without_start=f"{without_start:,}"
+        )
     return (
         rows.filter(~ends | pl.col("open_start"))
         .select(
@@ -227,20 +217,3 @@ def _paired(
         )
         .match_to_schema(SLICES)
     )
-
-
-def _remark(remarks: Remarks, at_edges: int, without_end: int, without_start: int) -> None:
-    """Say which calls are cut by the trace's ends, and which lack their other half."""
-    if at_edges:
-        remarks.add(
-            "info",
-            f"{counted(at_edges, 'system call')} began before the trace or did not end in it: "
-            "cut at its first and last event",
-        )
-    if without_end or without_start:
-        remarks.add(
-            "warning",
-            f"system calls with an entry or exit that is missing: {without_end:,} have no length, "
-            f"{without_start:,} are left out",
-            "Record with a bigger buffer (perf record -m 4096, trace-cmd record -b 65536), or fewer events.",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
@@ -26,14 +27,8 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
-_TABLES = (
-    b"StringIds",
-    b"TARGET_INFO_",
-    b"META_DATA_EXPORT",
-    b"EXPORT_META_DATA",
-    b"CUPTI_ACTIVITY_KIND_",
-    b"ENUM_NSYS_",
-    b"ENUM_CUDA_",
+_TABLES = re.compile(
+    rb"StringIds|TARGET_INFO_|META_DATA_EXPORT|EXPORT_META_DATA|CUPTI_ACTIVITY_KIND_|ENUM_NSYS_|ENUM_CUDA_"
 )
 #: Kind of the first page when it lists where the definitions are instead of holding them; at byte 100.
 _DEFINITIONS_ELSEWHERE = b"\x05"
@@ -45,7 +40,7 @@ def sniff(head: bytes, name: str) -> bool:
     """Say whether a file that starts with `head` is an export, a report or a summary of Nsight Systems."""
     if head.startswith(SQLITE):
         elsewhere = head[100:101] == _DEFINITIONS_ELSEWHERE and _DEFINITION not in head
-        return elsewhere or sum(table in head for table in _TABLES) >= 2
+        return elsewhere or len(set(_TABLES.findall(head))) >= 2
     return head.startswith((MAGIC, *_STATS_HEADERS)) or is_table_of_directory(head, name)
 
 
@@ -83,8 +78,7 @@ def read(path: Path) -> Trace:
 
 def _checked(tables: Tables, path: Path) -> Tables:
     """Return `tables` if they are those of nsys: any SQLite file can be opened."""
-    own = [name for name in tables.tables if any(name.startswith(table.decode()) for table in _TABLES)]
-    if not own:
+    if not any(_TABLES.match(name.encode()) for name in tables.tables):
         reason = f"it holds {counted(len(tables.tables), 'table')}, none of Nsight Systems"
         raise BadTrace(path, "nsys", "the schema", reason, excerpt=", ".join(tables.tables))
     return tables

@@ -172,9 +172,7 @@ def _with_process(operations: pl.DataFrame, host: pl.DataFrame, notes: Remarks) 
         return operations
     callers = host.filter(pl.col("category").is_in(["runtime", "driver"]))
     if (caller := threads.only_process(callers["globalTid"])) is None:
-        notes.add(
-            "warning", "GPU operations name no process: they cannot be tied to the calls that launched them"
-        )
+        notes.say("operations_without_process")
         return operations
     notes.add("info", "GPU operations name no process: taken to be of the only one that made CUDA calls")
     return operations.with_columns(globalPid=pl.lit(caller, pl.Int64))

@@ -157,12 +157,7 @@ def add_missing(database: Tables, read: Mapping[str, pl.DataFrame], notes: Remar
         without = "no context switches: when threads ran and waited for a CPU is unknown"
         notes.add("info", without, f"{again} --cpuctxsw=system-wide (needs root)")
     if generic := database.read("GENERIC_EVENTS", {"timestamp": pl.Int64}).height:
-        notes.add(
-            "info",
-            f"{generic} generic events (ftrace and the like, as --ftrace collects them) "
-            "are counted, not read",
-            "For scheduler events give a recording of perf or trace-cmd beside this file.",
-        )
+        notes.say("generic_events", events=generic)
     _add_unread(database, notes)
     unknown = sum(int((read[frame]["name"] == UNKNOWN).sum()) for frame in ("slices", "gpu_ops"))
     notes.count(unknown, f"calls and kernels are called {UNKNOWN}: their names are not in the file")
@@ -174,12 +169,7 @@ def _limits(database: Tables, notes: Remarks) -> str:
     noted = exported(database)
     limits = {option_: noted[name] for name, option_ in _LIMITS.items() if noted.get(name)}
     for option_, value in limits.items():
-        notes.add(
-            "warning",
-            f"this export was limited to the {option_} {shown_name(value)}: "
-            "what else was recorded is not in it",
-            f"Export the .nsys-rep again without --{option_}.",
-        )
+        notes.say("export_limited", option=option_, value=shown_name(value))
     return " and ".join(f"--{option_}" for option_ in limits)
 
 
@@ -198,12 +188,7 @@ def _add_samples(database: Tables, samples: int, again: str, notes: Remarks) -> 
         return
     every = option(database, "backtraces") or ""
     if re.fullmatch(r"[1-9]\d{0,8}", every) and every != "1":
-        notes.add(
-            "info",
-            f"nsys walked the stack of one CPU sample in {every}: "
-            "the others have an address, but no call chain",
-            f"{_AGAIN} --samples-per-backtrace=1",
-        )
+        notes.say("some_stacks_walked", every=every)
 
 
 def _add_unread(database: Tables, notes: Remarks) -> None:
@@ -213,11 +198,8 @@ def _add_unread(database: Tables, notes: Remarks) -> None:
     unread = sorted(((rows, table) for rows, table in counted if rows), reverse=True)
     shown = ", ".join(f"{shown_name(table)} ({rows})" for rows, table in unread[:_TABLES_SHOWN])
     if unread:
-        more = len(unread) - _TABLES_SHOWN
-        notes.add(
-            "info",
-            f"events that are counted, not read: {shown}{f' and {more} tables more' if more > 0 else ''}",
-        )
+        more = f" and {len(unread) - _TABLES_SHOWN} tables more" if len(unread) > _TABLES_SHOWN else ""
+        notes.add("info", f"events that are counted, not read: {shown}{more}")
 
 
 def _rows(database: Tables, table: str) -> int:
@@ -231,11 +213,7 @@ def _add_gpu(count: dict[str, int], slices: pl.DataFrame, again: str, notes: Rem
         kernels_too = (
             f" (the {count['kernel']} kernels in this file ran beside them)" if count.get("kernel") else ""
         )
-        notes.add(
-            "warning",
-            f"{graphs} CUDA graphs were recorded as a whole: no kernel inside them is known{kernels_too}",
-            f"{_AGAIN} --cuda-graph-trace=node",
-        )
+        notes.say("graphs_as_a_whole", graphs=graphs, kernels_too=kernels_too)
     elif count and not count.get("kernel"):
         notes.add("info", f"{sum(count.values())} copies and memsets, but no kernel in this file")
     elif not count:
@@ -250,27 +228,13 @@ def _add_no_gpu(slices: pl.DataFrame, again: str, notes: Remarks) -> None:
     launches = int(names.filter(pl.col("name").cast(pl.String).str.contains(_LAUNCH))["count"].sum())
     calls_seen = f"{calls} CUDA calls ({launches} launches), but no kernel"
     if again != _AGAIN:
-        notes.add(
-            "warning", f"{calls_seen}: GPU activity was not exported, or not recorded", f"{again} -t cuda"
-        )
+        unseen = f"{calls_seen}: GPU activity was not exported, or not recorded"
+        notes.add("warning", unseen, f"{again} -t cuda")
         return
-    notes.add(
-        "warning",
-        f"{calls_seen}: GPU activity was not recorded (no permission for CUPTI, a virtual machine or "
-        "WSL without support, or the program ended before the buffers were flushed)",
-        "Let the program end by itself, or record with: nsys profile --cuda-flush-interval=100",
-    )
+    notes.say("gpu_not_recorded", calls=calls_seen)
 
 
 def _add_switches(database: Tables, notes: Remarks) -> None:
-    notes.add(
-        "info",
-        "nsys records no wake-ups: a thread's wait for a CPU cannot be told from its sleep by this file "
-        "alone",
-    )
+    notes.say("no_wakeups")
     if (mode := option(database, "switches")) and "system" not in mode.lower():
-        notes.add(
-            "info",
-            "context switches of the profiled processes only: what ran on a CPU instead of them is unknown",
-            f"{_AGAIN} --cpuctxsw=system-wide (needs root)",
-        )
+        notes.say("switches_of_some")

@@ -249,11 +249,7 @@ def with_messages(
         return operations
     payloads = _payloads(database, fields)
     if payloads.is_empty():
-        notes.add(
-            "info",
-            "NCCL's message sizes and communicators are not in this export",
-            "nsys export -t sqlite --lazy=false --include-blobs=true",
-        )
+        notes.say("no_nccl_payloads")
         return operations
     messages = _of_launches(payloads, collectives, host)
     rows = operations.with_columns(key=process("globalPid")).join(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tracelib.sources.perf.header import Header
     from tracelib.sources.perf.scan import Ending, Text
 
-RECORD = "perf record -k mono -a -g -e cpu-clock/freq=199/ -e sched:sched_switch -e sched:sched_wakeup"
 MONOTONIC = "perf record -k mono"
 SHOWN, EXCERPT, NAMED = 3, 80, 8
 #: Lines that are neither heads nor frames, yet known: what `-F` adds below a chain (source positions as
@@ -52,12 +51,7 @@ class PerfRemarks(Remarks):
     def indistinct(self, tracepoints: list[str]) -> None:
         """Remark on tracepoints that stand among the samples and look like them."""
         if tracepoints:
-            self.add(
-                "error",
-                f"tracepoints were recorded ({_listed(tracepoints)}), but this file has no fields of theirs: "
-                "their events cannot be told from samples, and are among them",
-                "give the text of perf script --header --ns -F +pid instead",
-            )
+            self.say("indistinct_tracepoints", names=_listed(tracepoints))
 
     def counted_only(self, tracepoints: pl.DataFrame) -> None:
         """Remark on tracepoints that have no frame: `event` and `len`."""
@@ -90,12 +84,9 @@ def remark_on_text(remarks: PerfRemarks, text: Text) -> int:
     unknown = not_understood(text.other)
     if unknown.height:
         shown = "; ".join(f"'{plain(line, EXCERPT)}'" for line in unknown["text"].head(SHOWN))
-        remarks.add(
-            "warning",
-            f"{counted(unknown.height, 'line')} ({unknown['bytes'].sum():,} bytes) not understood, "
-            f"e.g. {shown}",
-            "keep perf's messages apart: perf script 2> errors.txt > perf.txt",
-        )
+        size = f"{unknown['bytes'].sum():,}"
+        lines = counted(unknown.height, "line")
+        remarks.say("lines_not_understood", lines=lines, size=size, shown=shown)
     _remark_on_ending(remarks, text.ending, text.damage)
     if text.orphans:
         remarks.add("warning", f"{text.orphans:,} call-chain lines follow no readable event and are left out")
@@ -107,31 +98,19 @@ def remark_on_text(remarks: PerfRemarks, text: Text) -> int:
     count = number.cast(pl.Int64, strict=False).fill_null(1) * pl.col("len")
     lost, messages = int(losses.select(count).to_series().sum()), int(losses["len"].sum())
     if messages:
-        remarks.add(
-            "error",
-            f"perf says that events were lost: {counted(lost, 'event')} in {counted(messages, 'message')}",
-            "enlarge the buffer (-m 4096), sample less often, record less long",
-        )
+        remarks.say("perf_lost", events=counted(lost, "event"), messages=counted(messages, "message"))
     return lost
 
 
 def _remark_on_header(remarks: PerfRemarks, header: Header) -> None:
     if not header.present:
-        missing = "the text has no header: host, CPUs and clock are not known"
-        remarks.add("warning", missing, f"perf script --header --ns, after {MONOTONIC}")
+        remarks.say("no_header")
     elif header.clock == "local":
-        remarks.add(
-            "warning", "recorded on the scheduler's own clock, which no other trace shares", MONOTONIC
-        )
+        remarks.say("own_clock")
     else:
         remarks.untied(header.clock, header.wall_offset_ns)
     if header.subsampled:
-        names = ", ".join(header.subsampled)
-        remarks.add(
-            "error",
-            f"only some events of {names} were recorded (sampled by frequency or period)",
-            f"give the rate to the CPU samples alone, in place of -F: {RECORD}",
-        )
+        remarks.say("subsampled", names=", ".join(header.subsampled))
 
 
 def _remark_on_ending(remarks: PerfRemarks, ending: Ending, damage: str | None) -> None:

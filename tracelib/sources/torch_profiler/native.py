@@ -118,14 +118,9 @@ def _scan() -> ctypes._FuncPointer | None:
     except (OSError, AttributeError):
         return None
     function.restype = ctypes.c_int64
-    function.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_int32,
-        ctypes.POINTER(_Field),
-        ctypes.c_int32,
-        ctypes.POINTER(_Result),
-    )
+    integers = ctypes.c_int64, ctypes.c_int32
+    pointers = ctypes.POINTER(_Field), ctypes.POINTER(_Result)
+    function.argtypes = (ctypes.c_void_p, *integers, pointers[0], ctypes.c_int32, pointers[1])
     return function
 
 

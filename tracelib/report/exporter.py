@@ -53,20 +53,7 @@ _TAG = re.compile(r"<[^>]+>")
 _ASSETS = Path(__file__).parent / "assets"
 _CHART_HEIGHT = 420
 #: The trace types in plotly's cartesian bundle (plotly.js, `lib/index-cartesian.js`).
-CARTESIAN = {
-    "bar",
-    "box",
-    "contour",
-    "heatmap",
-    "histogram",
-    "histogram2d",
-    "histogram2dcontour",
-    "image",
-    "pie",
-    "scatter",
-    "scatterternary",
-    "violin",
-}
+CARTESIAN = set((_ASSETS / "cartesian.txt").read_text(encoding="utf-8").split())
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 

@@ -15,25 +15,14 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
+from pathlib import Path
 
 import polars as pl
 
-#: A collective's name in small letters without separators -> as :data:`tracelib.schema.GPU_OPS` has it. The
-#: longer first.
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "tooall": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send_recv",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce": "reduce",
-    "send": "send",
-    "recv": "recv",
-}
+_DATA = tomllib.loads(Path(__file__).with_name("collectives.toml").read_text(encoding="utf-8"))
+#: A collective's name in small letters without separators -> as :data:`tracelib.schema.GPU_OPS` has it.
+COLLECTIVES: dict[str, str] = _DATA["names"]
 #: A collective of NCCL whose name does not say which (RCCL's ``ncclDevKernel_Generic``).
 OTHER = "other"
 #: NCCL and what was made after it: rccl, msccl, pccl, hccl, …
@@ -46,32 +35,11 @@ _INDUCTOR = re.compile(r"^triton_(?:poi|red|per|tem|for|spl|mm|bmm|unk)_")
 _LOCAL = re.compile(
     r"prepare|preprocess|sanitize|initiali[sz]e|(?<!and)init(?:_|$)|clear_|layout", re.IGNORECASE
 )
-#: Names without a collective's own word, of a part of it; the whole name is searched. First match wins.
-_OTHERS = (
-    (re.compile(r"cross_device_reduce|rmsNormLamport|lamport_style", re.IGNORECASE), "all_reduce"),
-    (re.compile(r"\bdeep_ep::(?!\w*layout)|moe_?a2a|moe_?comm::|\bpplx\w*::", re.IGNORECASE), "all_to_all"),
-    (re.compile(r"userbuffers\w*_r[rw]_rs|userbuffers\w*_rs(?:_|\b)", re.IGNORECASE), "reduce_scatter"),
-    (re.compile(r"userbuffers\w*_ag(?:_|\b)", re.IGNORECASE), "all_gather"),
-    (re.compile(r"userbuffers_\w*sum", re.IGNORECASE), "all_reduce"),
-    (
-        re.compile(r"userbuffers_(?:push|pull)|symmetric_memory::\w*(?:put|wait)_signal", re.IGNORECASE),
-        "send_recv",
-    ),
-    (re.compile(r"symmetric_memory::\w*barrier|nvshmem\w*(?:barrier|sync)", re.IGNORECASE), "barrier"),
-    (re.compile(r"nvshmem\w*fcollect", re.IGNORECASE), "all_gather"),
-    (re.compile(r"\bnvshmem[ix]*_\w*(?:put|get|rma|signal|wait)", re.IGNORECASE), "send_recv"),
-    (re.compile(r"\bmscclpp::\w*executionKernel|\bmscclpp::", re.IGNORECASE), OTHER),
-)
+_OTHERS = tuple((re.compile(row["pattern"], re.IGNORECASE), row["is"]) for row in _DATA["others"])
 #: Words that make any kernel a collective, whoever wrote it: no kernel of one GPU alone has them in its own
 #: name.
 _GENERIC = ("allreduce", "allgather", "reducescatter", "alltoall")
-#: How many ranks take part, as a template's argument.
-_RANKS = (
-    re.compile(r"cross_device_reduce_\w+<[^,<>]+,\s*(?:\(int\))?(\d+)"),
-    re.compile(r"(?:one|two)ShotAllReduceKernel<[^,<>]+,\s*(?:\(int\))?(\d+)"),
-    re.compile(r"(?:one|two)shotAllreduce\w*<\(unsigned char\)(\d+)"),
-    re.compile(r"allreduce_fusion_kernel_\w+<[^,<>]+,[^,<>]+,\s*(?:\(int\))?(\d+)"),
-)
+_RANKS = tuple(map(re.compile, _DATA["ranks"]["patterns"]))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a reader has to say about the state of its file: remarks, the rows of the frame `health`."""
+"""What a reader says about its file: the frame `sources`, and remarks, the rows of the frame `health`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.schema import HEALTH
+from tracelib.schema import HEALTH, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +42,12 @@ class Remarks:
     def frame(self) -> pl.DataFrame:
         """Return the remarks as the frame `health` of source 0."""
         return pl.DataFrame(self._rows, schema=HEALTH, orient="row")
+
+
+def source_frame(path: Path, form: str, **said: object) -> pl.DataFrame:
+    """Return the frame `sources` of one file: its name and size, and what the reader `said`; else null."""
+    row = {"source": 0, "file": path.name, "bytes": path.stat().st_size, "format": form, **said}
+    return pl.DataFrame([dict.fromkeys(SOURCES) | row], schema=SOURCES)
 
 
 def with_remark(trace: Trace, level: str, message: str, fix: str = "") -> Trace:

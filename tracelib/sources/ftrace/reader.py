@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import SOURCES
 from tracelib.sources.files import head, sha256
 from tracelib.sources.ftrace.containers import in_page, is_trace_dat, open_text
 from tracelib.sources.ftrace.events import UNPRINTED, Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
-from tracelib.sources.health import Remarks
+from tracelib.sources.health import Remarks, source_frame
 from tracelib.sources.kernel.clocks import clock_named
 from tracelib.sources.kernel.lines import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
@@ -118,23 +117,21 @@ def read(path: Path) -> Trace:
     _remark_on_lines(events, text.heads, remarks)
     frames = Frames(events, text.heads, remarks)
     made = frames.made()
-    source = {
-        "source": 0,
-        "file": path.name,
-        "sha256": digest.result(),
-        "bytes": path.stat().st_size,
-        "format": "ftrace",
-        "recorder": _recorder(path, events),
-        "cpus": events.cpus,
-        "clock": clock_named(events.clock or ""),
-        "wall_offset_ns": frames.wall_offset_ns,
-        "first_ns": events.first_ns,
-        "last_ns": events.last_ns,
-        "lost_declared": frames.lost_declared,
-        "lost_detected": frames.lost_detected,
-        "skipped_bytes": text.skipped_bytes,
-    }
-    return Trace.of({**made, "sources": pl.DataFrame([source], schema=SOURCES), "health": remarks.frame()})
+    source = source_frame(
+        path,
+        "ftrace",
+        sha256=digest.result(),
+        recorder=_recorder(path, events),
+        cpus=events.cpus,
+        clock=clock_named(events.clock or ""),
+        wall_offset_ns=frames.wall_offset_ns,
+        first_ns=events.first_ns,
+        last_ns=events.last_ns,
+        lost_declared=frames.lost_declared,
+        lost_detected=frames.lost_detected,
+        skipped_bytes=text.skipped_bytes,
+    )
+    return Trace.of({**made, "sources": source, "health": remarks.frame()})
 
 
 def _recorder(path: Path, events: Events) -> str | None:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracelib.schema import FRAMES, IDLE, SORT
 from tracelib.sources.files import sha256
-from tracelib.sources.health import Remarks
+from tracelib.sources.health import Remarks, source_frame
 from tracelib.sources.nsys import gpus, recording, slices, threads
 from tracelib.sources.nsys.tables import string_ids
 from tracelib.trace import Trace, ordered
@@ -211,22 +211,20 @@ def _source(database: Tables, path: Path, about: dict[str, str | int | None]) ->
     exported = recording.exported(database)
     clock, wall_offset = recording.clock(database, exported)
     ranks = threads.ranks(database)["rank"].unique()
-    row = {
+    return source_frame(
+        path,
+        "nsys",
         **about,
-        "source": 0,
-        "rank": ranks[0] if len(ranks) == 1 else None,
-        "file": path.name,
-        "bytes": sum(file.stat().st_size for file in database.files),
-        "format": "nsys",
-        "host": recording.host(database),
-        "recorder": recording.recorder(exported),
-        "cpus": recording.cpus(database),
-        "clock": clock,
-        "wall_offset_ns": wall_offset,
-        "lost_detected": 0,
-        "skipped_bytes": database.lost_bytes,
-    }
-    return pl.DataFrame([row], schema=FRAMES["sources"])
+        rank=ranks[0] if len(ranks) == 1 else None,
+        bytes=sum(file.stat().st_size for file in database.files),
+        host=recording.host(database),
+        recorder=recording.recorder(exported),
+        cpus=recording.cpus(database),
+        clock=clock,
+        wall_offset_ns=wall_offset,
+        lost_detected=0,
+        skipped_bytes=database.lost_bytes,
+    )
 
 
 def _digest(files: list[Path]) -> str:

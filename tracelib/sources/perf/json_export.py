@@ -19,8 +19,9 @@ import msgspec
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import SAMPLES, SCHED, SOURCES
+from tracelib.schema import SAMPLES, SCHED
 from tracelib.sources.files import open_stream, sha256
+from tracelib.sources.health import source_frame
 from tracelib.sources.kernel import sched
 from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
 from tracelib.sources.perf import call_chains
@@ -128,23 +129,21 @@ def read_json(path: Path) -> Trace:
     switches = rows.with_row_index("text").filter(pl.col("kind") == "switch")
     scheduled = sched.frame(switches.select("ts_ns", "cpu", "thread", "text"), fields, who)
     clock = clock_of(headers.clockid, headers.cmdline)
-    source = {
-        "source": 0,
-        "file": path.name,
-        "sha256": sha256(path),
-        "bytes": path.stat().st_size,
-        "format": "perf",
-        "recorder": f"perf {headers.perf_version}" if headers.perf_version else None,
-        "host": headers.hostname,
-        "cpus": headers.nrcpus_online,
-        "clock": clock,
-        "wall_offset_ns": remarks.untied(clock, wall_offset(clock, headers.clock_time, headers.real_time)),
-        "first_ns": rows["ts_ns"].min(),
-        "last_ns": rows["ts_ns"].max(),
-        "lost_declared": 0,
-        "lost_detected": remarks.missing_switches(scheduled, system_wide=None),
-        "skipped_bytes": skipped,
-    }
+    source = source_frame(
+        path,
+        "perf",
+        sha256=sha256(path),
+        recorder=f"perf {headers.perf_version}" if headers.perf_version else None,
+        host=headers.hostname,
+        cpus=headers.nrcpus_online,
+        clock=clock,
+        wall_offset_ns=remarks.untied(clock, wall_offset(clock, headers.clock_time, headers.real_time)),
+        first_ns=rows["ts_ns"].min(),
+        last_ns=rows["ts_ns"].max(),
+        lost_declared=0,
+        lost_detected=remarks.missing_switches(scheduled, system_wide=None),
+        skipped_bytes=skipped,
+    )
     return Trace.of(
         {
             "samples": sampled,
@@ -152,7 +151,7 @@ def read_json(path: Path) -> Trace:
             "sched": scheduled.match_to_schema(SCHED),
             "threads": who,
             "health": remarks.frame(),
-            "sources": pl.DataFrame([source], schema=SOURCES),
+            "sources": source,
         }
     )
 

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import SAMPLES, SOURCES
+from tracelib.schema import SAMPLES
 from tracelib.sources.files import hashed, sha256
+from tracelib.sources.health import source_frame
 from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
 from tracelib.sources.perf import call_chains, kernel_events
 from tracelib.sources.perf.heads import NO_TIME_HEAD
@@ -57,23 +58,21 @@ def _made(text: Text, path: Path) -> Trace:
     timed = events.filter(~pl.col("kind").is_in(["record", *unused]))
     during = timed.select(first=pl.col("ts_ns").min(), last=pl.col("ts_ns").max()).row(0)
     slices = kernel_events.system_calls(remarks, text, events, scheduled, during)
-    source = {
-        "source": 0,
-        "file": path.name,
-        "sha256": sha256(path),
-        "bytes": path.stat().st_size,
-        "format": "perf",
-        "recorder": text.header.recorder,
-        "host": text.header.host,
-        "cpus": text.header.cpus,
-        "clock": text.header.clock,
-        "wall_offset_ns": text.header.wall_offset_ns,
-        "first_ns": during[0],
-        "last_ns": during[1],
-        "lost_declared": lost,
-        "lost_detected": detected,
-        "skipped_bytes": text.lost_bytes + text.ending.dropped_bytes + unknown_bytes,
-    }
+    source = source_frame(
+        path,
+        "perf",
+        sha256=sha256(path),
+        recorder=text.header.recorder,
+        host=text.header.host,
+        cpus=text.header.cpus,
+        clock=text.header.clock,
+        wall_offset_ns=text.header.wall_offset_ns,
+        first_ns=during[0],
+        last_ns=during[1],
+        lost_declared=lost,
+        lost_detected=detected,
+        skipped_bytes=text.lost_bytes + text.ending.dropped_bytes + unknown_bytes,
+    )
     return Trace.of(
         {
             "samples": samples,
@@ -81,7 +80,7 @@ def _made(text: Text, path: Path) -> Trace:
             "sched": scheduled,
             "slices": slices,
             "threads": who,
-            "sources": pl.DataFrame([source], schema=SOURCES),
+            "sources": source,
             "health": remarks.frame(),
         }
     )

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.errors import BadTrace
-from tracelib.schema import SOURCES
 from tracelib.sources.files import sha256
-from tracelib.sources.health import Remarks
+from tracelib.sources.health import Remarks, source_frame
 from tracelib.sources.torch_profiler import frames
 from tracelib.sources.torch_profiler.document import (
     RANKED,
@@ -147,26 +146,24 @@ class Assembly:
         )
         start, end = self._recorded()
         whole = end is not None and max(self.batch.closed, default=0) + self.base >= end
-        row = {
-            "source": 0,
-            "file": self.path.name,
-            "sha256": sha256(self.path),
-            "bytes": self.path.stat().st_size,
-            "format": "torch_profiler",
-            "recorder": self.document.recorder,
-            "host": self.document.host,
-            "rank": self.rank,
-            "clock": "realtime" if self.wall else "unknown",
-            "wall_offset_ns": 0 if self.wall else None,
-            "first_ns": min(self.span, default=None),
-            "last_ns": max(self.span, default=None),
-            "recorded_from_ns": start if whole else None,
-            "recorded_to_ns": end if whole else None,
-            "lost_declared": 0,
-            "lost_detected": sum(losses),
-            "skipped_bytes": self.contents.lost_bytes + self.batch.skipped_bytes,
-        }
-        return pl.DataFrame([{**dict.fromkeys(SOURCES), **row}], schema=SOURCES)
+        return source_frame(
+            self.path,
+            "torch_profiler",
+            source=0,
+            sha256=sha256(self.path),
+            recorder=self.document.recorder,
+            host=self.document.host,
+            rank=self.rank,
+            clock="realtime" if self.wall else "unknown",
+            wall_offset_ns=0 if self.wall else None,
+            first_ns=min(self.span, default=None),
+            last_ns=max(self.span, default=None),
+            recorded_from_ns=start if whole else None,
+            recorded_to_ns=end if whole else None,
+            lost_declared=0,
+            lost_detected=sum(losses),
+            skipped_bytes=self.contents.lost_bytes + self.batch.skipped_bytes,
+        )
 
     def _recorded(self) -> tuple[int, int] | tuple[None, None]:
         """Return from when to when the profiler says that it recorded."""

@@ -1,7 +1,6 @@
 """What a piece of a trace holds before it becomes frames: what both decoders return.
 
-Times are ns relative to the file's base, ids are 64-bit integers. The categories are those of Kineto's
-`libkineto/include/ActivityType.h` and of its versions of 2020 and 2021, in any case.
+Times are ns relative to the file's base, ids are 64-bit integers; kineto.toml has the words of the events.
 
 Other writers have begin and end events: `B`/`E` nest on their thread; `b`/`e` nest among those of one id,
 scope and category; `S`/`F` pair by name as well (the "Trace Event Format" document of Google's catapult
@@ -11,9 +10,11 @@ project).
 from __future__ import annotations
 
 import functools
+import tomllib
 import zlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -50,27 +51,9 @@ NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS = (
     pl.DataFrame(schema=schema) for schema in (SPANS, GPU, MARKS, COUNTERS)
 )
 
-_CATEGORIES = {
-    "cpu_op": "op",
-    "operator": "op",
-    "user_annotation": "annotation",
-    "python_function": "python",
-    "overhead": "overhead",
-    "gpu_user_annotation": "gpu_annotation",
-    "hpu_op": "runtime",
-    "runtime": "runtime",
-    "driver": "driver",
-    "sync": "sync",
-}
-_GPU_KINDS = {
-    "kernel": "kernel",
-    "concurrent_kernel": "kernel",
-    "mtia_ccp_events": "kernel",
-    "gpu_memcpy": "memcpy",
-    "memcpy": "memcpy",
-    "gpu_memset": "memset",
-    "memset": "memset",
-}
+KINETO = tomllib.loads(Path(__file__).with_name("kineto.toml").read_text(encoding="utf-8"))
+_CATEGORIES: dict[str, str] = KINETO["categories"]
+_GPU_KINDS: dict[str, str] = KINETO["gpu_kinds"]
 
 #: Categories whose correlation joins them to GPU ops.
 CALLS = ("runtime", "driver", "sync")

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tracelib.sources.torch_profiler.events import KINETO
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -33,31 +35,8 @@ PLAIN, ODD, MENDED = 1, 2, 3
 KINDS: tuple[Kind, ...] = ("integer", "time", "string", "object")
 #: Spellings of a collective's args before October 2024: the plain decoder knows what they mean.
 OLDER = ("Process Group ID", "In msg size", "Out msg size")
-#: The fields of an event, and those of its args, by what they should hold.
-EVENT: dict[str, Kind] = {
-    "ph": "string",
-    "cat": "string",
-    "name": "string",
-    "pid": "integer",
-    "tid": "integer",
-    "ts": "time",
-    "dur": "time",
-    "args": "object",
-}
-ARGS: dict[str, Kind] = {
-    "correlation": "integer",
-    "device": "integer",
-    "stream": "integer",
-    "graph id": "integer",
-    "bytes": "integer",
-    "Collective name": "string",
-    "Process Group Name": "string",
-    "Group size": "integer",
-    "Seq": "integer",
-    "In msg nelems": "integer",
-    "Out msg nelems": "integer",
-    **dict.fromkeys(OLDER, "integer"),
-}
+EVENT: dict[str, Kind] = KINETO["event"]
+ARGS: dict[str, Kind] = KINETO["args"]
 PLACES = {
     place: at
     for at, place in enumerate([*(("event", key) for key in EVENT), *(("args", key) for key in ARGS)])

@@ -102,7 +102,6 @@ def _supply(
 
 
 def _together(folders: Sequence[Path], *names: str) -> list[Path]:
-    """Return the files of these names in the first folder that holds them all."""
     for folder in folders:
         paths = [folder / name for name in names]
         if all(path.is_file() for path in paths):
@@ -118,7 +117,6 @@ def _cpu_max(text: str) -> tuple[int | None, int]:
 
 
 def _growth(files: Sequence[Path]) -> dict[str, int]:
-    """Return how the counters grew over one or two readings."""
     if len(files) > 2:
         raise BadParameter(
             "cpu_stat", ", ".join(path.name for path in files), ["one file", "two: before, after"]
@@ -149,7 +147,6 @@ def _text(path: Path) -> str:
 
 
 def _tokens(manifest: Manifest, log: pl.DataFrame | None, argument: float) -> tuple[float | None, str]:
-    """Return the mean number of input tokens and its source: argument, request log or manifest."""
     if argument:
         return argument, "as given"
     counted = None if log is None else log["prompt_tokens"].mean()

@@ -123,7 +123,6 @@ def _completed(trace: Trace, path: Path, host: str | Mapping[str, str] | None, c
 
 
 def _span(trace: Trace) -> tuple[int | None, int | None]:
-    """Return the first and last moment of the trace's events."""
     firsts, lasts = [], []
     for name, length in TIMED.items():
         frame = getattr(trace, name)
@@ -158,7 +157,6 @@ def _holds_the_same(one: Trace, other: Trace) -> bool:
 
 
 def _row(level: str, message: str, fix: str = "") -> dict[str, Any]:
-    """Return a row of `health` about no source in particular."""
     return {"source": None, "level": level, "message": message, "fix": fix}
 
 

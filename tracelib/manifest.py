@@ -161,7 +161,6 @@ def _pids(table: Mapping[str, Any], path: Path) -> dict[str, dict[int, int]]:
 
 
 def _pid_entries(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield file glob, key, id inside and id outside."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from ((key, key, inside, outside) for inside, outside in value.items())

@@ -91,7 +91,6 @@ class Trace:
         ).check()
 
     def __repr__(self) -> str:
-        """Return a readable summary: files, clocks, roles, remarks."""
         return _as_text(self)
 
     def _repr_html_(self) -> str:
@@ -157,14 +156,12 @@ def _in_order(frame: pl.DataFrame, columns: Sequence[str], descending: Sequence[
 
 
 def _as_text(trace: Trace) -> str:
-    """Return the summary for a terminal."""
     tables = (_text_table(SOURCE_COLUMNS, _source_rows(trace)), _text_table(ROLE_COLUMNS, _role_rows(trace)))
     parts = [_headline(trace), *tables, "\n".join(_remarks(trace))]
     return "\n\n".join(part for part in parts if part)
 
 
 def _as_html(trace: Trace) -> str:
-    """Return the summary for Jupyter."""
     tables = _html_table(SOURCE_COLUMNS, _source_rows(trace)) + _html_table(ROLE_COLUMNS, _role_rows(trace))
     remarks = "".join(f"<li>{html.escape(line)}</li>" for line in _remarks(trace))
     return (

@@ -105,7 +105,6 @@ def _state_bar(parts: pl.DataFrame, order: pl.DataFrame, places: list[int], stat
 
 
 def _shares_at_ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
-    """Return bars of no length whose text stands at the end of each stack."""
     parts = order.select(part=pl.col("ns") / pl.col("ns").sum().over("gpu"))["part"]
     return go.Bar(
         y=places,

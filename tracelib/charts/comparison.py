@@ -101,7 +101,6 @@ def _whiskers(own: pl.DataFrame, scale: float) -> dict[str, object]:
 
 
 def _by_cores(figures: pl.DataFrame) -> pl.DataFrame:
-    """Return a row of each run, those with the fewest cores first."""
     return figures.unique("run", maintain_order=True).sort("cores", maintain_order=True, nulls_last=True)
 
 
@@ -142,7 +141,6 @@ def _doubt(before: dict[str, float | None], after: dict[str, float | None]) -> s
 
 
 def _written(row: dict[str, object], column: str = "value") -> str:
-    """Return a figure by its unit: a share, a time, or a rate."""
     value = None if row[column] is None else float(str(row[column]))
     return {"share": share, "ns": duration, "1/s": rate}[str(row["unit"])](value)
 

@@ -75,7 +75,6 @@ def demand_chart(results: Results, bins: int = 400) -> go.Figure | None:
 
 
 def _time_short(results: Results) -> float:
-    """Return for which share of the time at least one thread waited for a CPU."""
     short = results.demand.filter(pl.col("runnable") > 0)
     return int(short["dur_ns"].sum()) / int(results.demand["dur_ns"].sum())
 
@@ -154,7 +153,6 @@ def _server_threads(scheduling: pl.DataFrame) -> pl.DataFrame:
 
 
 def _threads_sentence(results: Results, names: dict[int, str]) -> str:
-    """Say which thread lacked a CPU most."""
     total = pl.sum_horizontal(f"{state}_ns" for state in CPU_STATES)
     threads = _server_threads(results.scheduling).with_columns(
         short=pl.col("runnable_ns") + pl.col("throttled_ns"), total=total
@@ -258,7 +256,6 @@ def _interval(row: dict[str, float]) -> str:
 
 
 def _cpu_time_sentence(results: Results) -> str:
-    """Say who used most CPU time, for what, and how sure that is."""
     top = results.cpu_time.sort("cpu_ns", "role", "cause", descending=[True, False, False]).row(0, named=True)
     total = duration(int(results.cpu_time["cpu_ns"].sum()))
     what = f"{cause_label(top['cause'], top['sub_cause'])} ({role_name(top['role'])})"

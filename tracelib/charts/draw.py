@@ -54,7 +54,6 @@ class CaptionedFigure:
         return str(self.figure.layout.meta["sentence"])
 
     def __repr__(self) -> str:
-        """Return the sentence, for consoles."""
         return self.sentence
 
     def _ipython_display_(self) -> None:

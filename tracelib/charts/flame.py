@@ -201,7 +201,6 @@ def _bars(tree: pl.DataFrame, cause: str | None, total: int) -> go.Bar:
 
 
 def _leaves(results: Results, weights: pl.DataFrame) -> pl.DataFrame:
-    """Return samples per innermost frame, most first."""
     innermost = results.trace.stacks.filter(pl.col("depth") == 0).select(
         "stack", pl.col("library").cast(pl.String), symbol=_frame_name()
     )

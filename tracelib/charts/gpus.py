@@ -71,7 +71,6 @@ def _state_bar(time: pl.DataFrame, gpus: list[int], labels: list[str], state: st
 
 
 def _states_sentence(results: Results) -> str:
-    """Say what monitoring would show against what was useful, on the device where they differ most."""
     shares = gpu_shares(results.gpu_time).with_columns(gap=pl.col("busy") - pl.col("useful"))
     row = shares.sort("gap", "gpu", descending=[True, False]).row(0, named=True)
     name = gpu_names(results).get(row["gpu"], "one")
@@ -89,7 +88,6 @@ def _states_sentence(results: Results) -> str:
 
 
 def _states_table(results: Results) -> list[list[str]]:
-    """Return one row per GPU: useful and busy shares, then the time in each state that occurs."""
     names = gpu_names(results)
     present = results.gpu_time.filter(pl.col("ns") > 0)["state"].cast(pl.String).unique().to_list()
     states = [state for state in GPU_STATES if state in present]

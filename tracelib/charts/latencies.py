@@ -81,7 +81,6 @@ def _counts(values: pl.Series, borders: NDArray[np.float64]) -> NDArray[np.int64
 def _bars(
     values: pl.Series, borders: NDArray[np.float64], colour: str, pattern: str, **traits: object
 ) -> go.Bar:
-    """Return a histogram's bars on a logarithmic axis."""
     return go.Bar(
         x=borders[:-1],
         offset=0,

@@ -144,7 +144,6 @@ def _polygons(
 
 
 def _runs(there: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return begin and end of each run of True."""
     steps = np.diff(np.concatenate([[0], there.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(steps == 1).tolist(), np.flatnonzero(steps == -1).tolist(), strict=True))
 
@@ -205,7 +204,6 @@ def _axes(figure: go.Figure, rows: tuple[Lane, ...], feet: list[float], end_ms: 
 
 
 def _table(results: Results, rows: tuple[Lane, ...]) -> list[list[str]]:
-    """Return one row per lane: its name and the share of the window in each of its states."""
     table = [["lane", "in words", "share of the window"]]
     for lane in rows:
         parts = [

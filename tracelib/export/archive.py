@@ -60,7 +60,6 @@ def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
 
 
 def _why_left_out(row: Mapping[str, Any], by_name: Mapping[str, Path]) -> str:
-    """Return why a file cannot be packed; "" if it can."""
     if format_named(row["format"]).in_perfetto is None:
         return f"Perfetto does not read {row['format']}"
     if row["file"] not in by_name:

@@ -75,7 +75,6 @@ def _in_ns(samples: pl.DataFrame) -> bool:
 
 
 def _chains(stacks: pl.DataFrame, frames: Frames) -> dict[int, list[int]]:
-    """Return each call chain as frames from the root to the innermost one."""
     chains: dict[int, list[int]] = {}
     rows = stacks.sort("stack", "depth", descending=[False, True])
     for stack, symbol, library in rows.select(
@@ -101,7 +100,6 @@ def _evented(results: Results, findings: Document, frames: Frames) -> Iterator[d
 
 
 def _events(slices: pl.DataFrame, layer: Layer, start_ns: int, frames: Frames) -> list[dict[str, Any]]:
-    """Return a layer's beginnings (O) and ends (C)."""
     begins, lengths = slices["ts_ns"].to_list(), slices["dur_ns"].to_list()
     numbers = [_frame(frames, name or "unnamed") for name in slices["name"].to_list()]
     return [

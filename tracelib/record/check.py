@@ -161,7 +161,6 @@ def _delay_ns(path: Path) -> int | None:
 
 
 def _runnable(seconds: float) -> list[int]:
-    """Return how many threads but this one are runnable, ten times a second, from /proc/loadavg."""
     counts, end = [], time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(SAMPLE_S, left))

@@ -211,7 +211,6 @@ class Perf:
 
 
 def _sleeps(perf: int) -> bool:
-    """Say whether perf has started the command that it records along, `sleep`."""
     return any(thread.name == "sleep" for thread in threads(descendants([perf])).values())
 
 

@@ -166,7 +166,6 @@ def _one(run: Path, name: str, output: Path, options: Options, timeout_s: int, *
 
 
 def _same_files(folder: Path, run: Path) -> bool:
-    """Return whether the report in `folder` is of these very traces."""
     if not (folder / "findings.json").is_file() or not (folder / "report.html").is_file():
         return False
     made_of = {source.sha256 for source in read((folder / "findings.json").read_bytes()).sources}

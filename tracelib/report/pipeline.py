@@ -102,14 +102,12 @@ def portable(path: str, folder: Path) -> str:
 
 
 def _as_typed(message: str, names: Mapping[str, str]) -> str:
-    """Return an error's text with the files called as the user called them."""
     for name in sorted(names, key=len, reverse=True):
         message = message.replace(name, names[name])
     return message
 
 
 def _outcome(node: NotebookNode) -> dict[str, Any]:
-    """Return what the cells of `node` recorded."""
     parts: dict[str, Any] = {}
     for cell in node.cells:
         for output in cell.get("outputs", ()):

@@ -107,7 +107,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _hosts(path: Path) -> set[str]:
-    """Return the hosts that the file names as such."""
     return {name for line in _lines(path) for pattern in _HOST_TEXTS for name in pattern.findall(line)}
 
 
@@ -195,7 +194,6 @@ def _tables(database: sqlite3.Connection) -> list[str]:
 
 
 def _texts(database: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    """Yield each table's columns that may hold text or bytes."""
     for table in _tables(database):
         for _, column, kind, *_ in database.execute(f"PRAGMA table_info({_quoted(table)})").fetchall():
             if not re.search("INT|REAL|FLOA|DOUB|NUM|BOOL", kind.upper()):

@@ -289,7 +289,6 @@ def _secret(*names: str) -> str:
 
 
 def _client(module: str) -> Any:
-    """Return the client library called `module`."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -299,7 +298,6 @@ def _client(module: str) -> Any:
 
 
 def _check_sizes(files: Sequence[Path], limit: int, whose: str) -> None:
-    """Refuse to send anything if a file is larger than `limit` bytes."""
     large = [f"{path.name} ({path.stat().st_size} bytes)" for path in files if path.stat().st_size > limit]
     if large:
         raise TraceError(f"{', '.join(large)}: larger than {whose} takes ({limit} bytes). Nothing was sent.")

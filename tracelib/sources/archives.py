@@ -111,7 +111,6 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
 
 
 def _copied(blocks: Iterator[bytes], place: Path, limit: int) -> int:
-    """Write `blocks` to `place`, up to `limit` bytes; return how many there were."""
     count = 0
     with place.open("wb") as out:
         for block in blocks:

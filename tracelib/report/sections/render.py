@@ -47,7 +47,6 @@ class Section:
         return self.html
 
     def __repr__(self) -> str:
-        """Return the plain text, for consoles."""
         return self.text
 
 

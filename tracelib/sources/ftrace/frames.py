@@ -81,7 +81,6 @@ class Frames:
         }
 
     def _threads_of(self, rows: pl.DataFrame) -> pl.Series:
-        """Return the thread of each row's task."""
         return number_of(self.tasks["tid"], self.threads)[codes_of(rows["task"])]
 
     def _kinds_of(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -115,13 +114,11 @@ class Frames:
         return rows.filter(~odd)
 
     def _losses(self) -> pl.DataFrame:
-        """Return the loss marks: index, cpu, events, cut_ns."""
         placed = self.events.table("lost")
         waiting = self.events.waiting.with_columns(cut_ns=pl.lit(self.last_ns, pl.Int64))
         return waiting if placed is None else pl.concat([placed, waiting])
 
     def _of_losses(self) -> None:
-        """Remark what the recorder says it lost."""
         marks = self._losses()
         overwritten = max(0, (self.events.written or 0) - (self.events.in_buffer or 0))
         self.lost_declared = overwritten + int(marks["events"].fill_null(1).sum())

@@ -141,7 +141,6 @@ def _recorder(path: Path, events: Events) -> str | None:
 
 
 def _remark_on_file(text: Text, remarks: Remarks) -> None:
-    """Add what is wrong with the file as a whole."""
     if text.damage:
         damaged = f"the file is damaged: {text.damage}; events after that are missing"
         remarks.add("error", damaged, "Copy or record it again.")

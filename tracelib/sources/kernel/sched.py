@@ -68,7 +68,6 @@ def fields(events: pl.Series, args: pl.Series) -> pl.DataFrame:
 
 
 def _readings(name: str) -> list[pl.Expr]:
-    """Return the field of this name in each spelling that has it."""
     return [pl.col(key).struct.field(name) for key, pattern in SPELLINGS.items() if f"<{name}>" in pattern]
 
 

@@ -304,7 +304,6 @@ def plain_file(path: Path, cleanup: contextlib.ExitStack) -> tuple[Path, int, st
 
 
 def _unpacked(path: Path, copy: Path) -> tuple[str | None, int]:
-    """Write the whole database to `copy`; return what is missing of it, in words and in bytes."""
     with open_stream(path) as stream, copy.open("wb") as unpacked:
         shutil.copyfileobj(stream, unpacked, 1 << 20)
         damage, lost = stream.damage, stream.lost_bytes

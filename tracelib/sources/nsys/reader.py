@@ -195,7 +195,6 @@ def _with_graph_launches(operations: pl.DataFrame, host: pl.DataFrame) -> pl.Dat
 
 
 def _span(read: dict[str, pl.DataFrame]) -> tuple[int | None, int | None]:
-    """Return the times of the first and the last event."""
     times = [
         frame[column] for frame in read.values() for column in ("ts_ns", "end_ns") if column in frame.columns
     ]

@@ -117,7 +117,6 @@ def add_diagnostics(reported: pl.DataFrame, notes: Remarks) -> int:
 
 
 def _number_lost(text: str) -> int:
-    """Return how many events `text` says were lost, 0 if it does not say."""
     number = next(filter(None, (pattern.search(text) for pattern in _NUMBERS)), None)
     return int(number[1].replace(",", "")) if number else 0
 
@@ -192,7 +191,6 @@ def _add_samples(database: Tables, samples: int, again: str, notes: Remarks) -> 
 
 
 def _add_unread(database: Tables, notes: Remarks) -> None:
-    """Name the tables of events that have no frame, and their rows."""
     others = sorted(table for table in database.tables.keys() - _READ if not is_calls(database, table))
     counted = [(_rows(database, table), table) for table in others[:_TABLES_COUNTED]]
     unread = sorted(((rows, table) for rows, table in counted if rows), reverse=True)

@@ -67,7 +67,6 @@ def read_binary(path: Path) -> Trace:
 
 
 def _advice(error: BadTrace, by_hand: str) -> str:
-    """Return what to do about a recording of which perf printed nothing that could be read."""
     if UNTIMED in error.reason:
         return "Record again with times: perf record -T"
     return (
@@ -77,7 +76,6 @@ def _advice(error: BadTrace, by_hand: str) -> str:
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
-    """Return the path of the recording itself, decompressed if need be."""
     with path.open("rb") as file:
         if file.read(8) in BINARY:
             return path

@@ -97,7 +97,6 @@ def tracepoints_of(command: list[str]) -> list[str]:
 
 
 def _clock_of_command(command: list[str]) -> str:
-    """Return the clock that a `perf record` command line asks for (-k, --clockid), else "local"."""
     spoken = re.search(r"(?:^|\s)(?:-k[= ]?|--clockid[= ])(\S+)", " ".join(command))
     return _clock(spoken[1] if spoken else None)
 

@@ -157,7 +157,6 @@ def read_json(path: Path) -> Trace:
 
 
 def _remark_on_tracepoints(remarks: PerfRemarks, kinds: pl.Series, headers: Headers) -> None:
-    """Say which tracepoints are left out, or look like samples."""
     if wakeups := int((kinds == "wakeup").sum()):
         remarks.add(
             "info", f"{wakeups:,} wake-ups are left out: this format does not tell their kind", AS_TEXT
@@ -188,7 +187,6 @@ def _recording(path: Path, remarks: PerfRemarks) -> tuple[Recording, int]:
 
 
 def _rows(samples: list[Sample]) -> pl.DataFrame:
-    """Return one row per sample: its own fields, and what kind of event it is."""
     return pl.DataFrame(
         {
             "ts_ns": pl.Series([s.timestamp for s in samples], dtype=pl.Int64),
@@ -226,7 +224,6 @@ def _scheduler_fields(samples: list[Sample]) -> pl.DataFrame:
 
 
 def _threads(rows: pl.DataFrame, fields: pl.DataFrame, host: str | None) -> pl.DataFrame:
-    """Return the frame `threads`, from the samples and what those of switches say."""
     rows = rows.with_row_index("last").with_columns(pl.col("last").cast(pl.Int64))
     switches = fields.with_columns(last=rows["last"] - LESS_TRUSTED).filter(rows["kind"] == "switch")
     sides = [switches.select(tid=side, name=f"{side}_name", last="last") for side in ("prev", "next")]
@@ -235,7 +232,6 @@ def _threads(rows: pl.DataFrame, fields: pl.DataFrame, host: str | None) -> pl.D
 
 
 def _samples(samples: list[Sample], rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the frames `samples` and `stacks`."""
     frames = pl.DataFrame(
         [(at, f.symbol or "[unknown]", f.dso) for at, s in enumerate(samples) for f in s.callchain],
         schema={"event": pl.Int64, "symbol": pl.String, "library": pl.String},

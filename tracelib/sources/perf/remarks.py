@@ -125,7 +125,6 @@ def _remark_on_ending(remarks: PerfRemarks, ending: Ending, damage: str | None) 
 
 
 def _losses(text: Text) -> pl.DataFrame:
-    """Return the messages that events were lost: text, len (how often)."""
     records = text.events.filter(pl.col("kind") == "record").group_by("says").len()
     spoken = text.says.with_row_index("says").join(records, on="says", how="inner")
     lines = text.other.filter(pl.col("text").str.contains(LOSS))

@@ -38,7 +38,6 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
 
 
 def _made(text: Text, path: Path) -> Trace:
-    """Return the trace in `text`; `path` is the file that `sources` names."""
     remarks = PerfRemarks()
     lost = remark_on_text(remarks, text)
     unknown_bytes = int(not_understood(text.other)["bytes"].sum())
@@ -87,7 +86,6 @@ def _made(text: Text, path: Path) -> Trace:
 
 
 def _nothing(path: Path, text: Text) -> BadTrace:
-    """Return the reason why a file without events is refused."""
     untimed = text.other.filter(pl.col("text").str.contains(NO_TIME_HEAD))
     excerpt = text.other["text"][0] if text.other.height else ""
     if untimed.height:
@@ -102,7 +100,6 @@ def _nothing(path: Path, text: Text) -> BadTrace:
 
 
 def _threads(remarks: PerfRemarks, text: Text, fields: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame `threads`, from heads, scheduler tracepoints and perf's own records."""
     bases = text.bases.with_columns(last=_last_use(text.events["base"], text.bases.height) * 2)
     bases = bases.filter(pl.col("last") >= 0)
     last = _last_use(text.events["says"], text.says.height) * 2 + 1

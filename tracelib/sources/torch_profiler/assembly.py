@@ -166,7 +166,6 @@ class Assembly:
         )
 
     def _recorded(self) -> tuple[int, int] | tuple[None, None]:
-        """Return from when to when the profiler says that it recorded."""
         spans = self.batch.recorded
         if not spans:
             return None, None

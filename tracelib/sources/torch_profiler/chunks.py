@@ -100,7 +100,6 @@ def _behind_events(data: bytearray, places: list[tuple[int, int]], stop: int) ->
 
 
 def _repairable(text: bytes) -> bool:
-    """Say whether a repair makes one event of `text`."""
     for candidate in repaired(text):
         try:
             _is_event(candidate)

@@ -126,7 +126,6 @@ class Document:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    """Return the objects in `value`, if it is a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

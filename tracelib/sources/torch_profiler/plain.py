@@ -107,8 +107,6 @@ def _reading(value: object) -> float | None:
 
 
 class _Rows:
-    """Collects rows by kind; one instance per piece of text."""
-
     def __init__(self) -> None:
         self.spans: list[tuple[Any, ...]] = []
         self.gpu: list[tuple[Any, ...]] = []
@@ -253,7 +251,6 @@ def _text(value: object) -> str | None:
 
 
 def _frame(rows: list[tuple[Any, ...]], none: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame of `rows`, like `none`, which has none."""
     if not rows:
         return none
     columns = zip(none.schema.items(), zip(*rows, strict=True), strict=True)

@@ -58,15 +58,7 @@ TABLE_ROWS = 30
 SINCE_START = "ms since the window's start"
 
 #: Rules for a page that holds charts: they override the neutral defaults by the page's own variables.
-CSS = """\
-.js-plotly-plot .main-svg text:not(.bartext), .js-plotly-plot .main-svg text.bartext-outside {
-  fill: var(--tl-ink, #767676) !important; }
-.js-plotly-plot .main-svg .gridlayer path, .js-plotly-plot .main-svg .zerolinelayer path {
-  stroke: var(--tl-grid, rgba(128, 128, 128, .25)) !important; }
-.js-plotly-plot .hoverlayer .hovertext path {
-  fill: var(--tl-paper, #fff) !important; stroke: var(--tl-ink, #767676) !important; }
-.js-plotly-plot .hoverlayer text { fill: var(--tl-ink, #333) !important; }
-"""
+CSS = Path(__file__).with_name("charts.css").read_text(encoding="utf-8")
 
 TEMPLATE = go.layout.Template(
     layout={

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def report(flags: argparse.Namespace) -> int:
     """Write the report of one run."""
-    from tracelib.report import write_report
     from tracelib.report.notebook_cells import can_draw
+    from tracelib.report.pipeline import write_report
     from tracelib.sources.discovery import discover
 
     options = options_of(flags)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
+import tomllib
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.record import gpu
@@ -18,7 +20,6 @@ from tracelib.words import counted, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from tracelib.record.processes import Thread
 
@@ -184,7 +185,10 @@ def _quota_cpus(pids: list[int] | None) -> float | None:
 
 
 #: What `judged` can find, the first that holds; then the thresholds.
-STATES = ("not_measured", "throttled", "cpu_shortage", "idle", "thread_saturated", "enough_cpu")
+_SENTENCES: dict[str, str] = tomllib.loads(
+    Path(__file__).with_name("states.toml").read_text(encoding="utf-8")
+)
+STATES = tuple(_SENTENCES)
 THROTTLED_PERIODS = 0.05  # of the quota's periods: fewer are a burst at start-up
 WAITING = 0.1  # threads on average: a process that hardly runs may wait for most of what it wants
 SATURATED = 0.95  # of one CPU
@@ -265,35 +269,17 @@ def _state(shown: Measured, shortage: float) -> str:
 
 
 def _sentence(state: str, shown: Measured) -> str:
-    used = f"{shown.running or 0:.1f} of {_cpus_text(shown)} in use"
-    match state:
-        case "not_measured":
-            return (
-                "No thread was left to look at, or this kernel counts neither pressure (/proc/pressure/cpu) "
-                "nor run delay (/proc/PID/schedstat)."
-            )
-        case "throttled":
-            return (
-                f"The CPU quota of {shown.quota_cpus or 0:g} CPUs stopped the processes in "
-                f"{share(shown.throttled_periods or 0)} of its periods "
-                f"({shown.throttled_seconds or 0:.1f} s of threads' time): raise the quota, or start fewer "
-                "threads."
-            )
-        case "cpu_shortage":
-            return (
-                f"Too few CPUs: {used}, and {shown.waiting or 0:.1f} threads ready without one on average "
-                f"({_pressure_text(shown)})."
-            )
-        case "idle":
-            return f"Nothing to do: {used}."
-        case "thread_saturated":
-            busy = shown.busiest[0]
-            return (
-                f"CPUs are left ({used}), but thread {busy.name!r} ({busy.pid}/{busy.tid}) fills one alone "
-                f"({share(busy.running)}): more CPUs do not help it. Polling looks the same: record a "
-                "trace to tell."
-            )
-    return f"Enough CPUs: {used}, {_pressure_text(shown)}."
+    busy = shown.busiest[0] if shown.busiest else ThreadUse(0, 0, "", 0, 0)
+    return _SENTENCES[state].format(
+        used=f"{shown.running or 0:.1f} of {_cpus_text(shown)} in use",
+        quota=f"{shown.quota_cpus or 0:g}",
+        throttled=share(shown.throttled_periods or 0),
+        stopped=f"{shown.throttled_seconds or 0:.1f}",
+        waiting=f"{shown.waiting or 0:.1f}",
+        pressure=_pressure_text(shown),
+        thread=f"{busy.name!r} ({busy.pid}/{busy.tid})",
+        filled=share(busy.running),
+    )
 
 
 def _cpus_text(shown: Measured) -> str:

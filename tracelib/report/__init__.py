@@ -4,41 +4,11 @@ Names are loaded when first used: papermill imports `tracelib.report.notebooks` 
 imported.
 """
 
-from __future__ import annotations
-
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tracelib.companions import companions
-    from tracelib.report.instances import instances
-    from tracelib.report.notebook_cells import (
-        asked,
-        heading,
-        opened,
-        opened_runs,
-        record,
-        record_picture,
-        removed,
-    )
-    from tracelib.report.notebooks import located
-    from tracelib.report.pipeline import write_report
-
-__all__ = [
-    "asked",
-    "companions",
-    "heading",
-    "instances",
-    "located",
-    "opened",
-    "opened_runs",
-    "record",
-    "record_picture",
-    "removed",
-    "write_report",
-]
-
-_HOME = {
+_CELLS = ("asked", "heading", "opened", "opened_runs", "record", "record_picture", "removed")
+_HOME = dict.fromkeys(_CELLS, "tracelib.report.notebook_cells") | {
     "companions": "tracelib.companions",
     "instances": "tracelib.report.instances",
     "located": "tracelib.report.notebooks",
@@ -47,6 +17,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'tracelib.report' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME.get(name, "tracelib.report.notebook_cells")), name)
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from tracelib.rules import TIERS, SliceRule
+from tracelib.schema import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from tracelib.rules import Rules, StackRule
 
-NS_PER_MS = 1_000_000
 SLICE_MEANING = pl.Schema(
     {
         "cause": pl.String,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
+NS_PER_MS = 1_000_000
 #: In `sched.prev` / `sched.next`: the CPU's idle task, which is not a thread.
 IDLE = -1
 

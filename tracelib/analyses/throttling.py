@@ -23,6 +23,7 @@ import polars as pl
 
 from tracelib.analyses.scheduling import server_threads
 from tracelib.intervals import overlay
+from tracelib.schema import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
-NS_PER_MS = 1_000_000
 #: Periods that are tried, in this order: the kernel's default of cpu.max / cpu.cfs_period_us first, then
 #: longer before shorter ones, since a grid also lies on its own halves.
 PERIODS_NS = tuple(ms * NS_PER_MS for ms in (100, 1000, 500, 250, 200, 50, 25, 20, 10))

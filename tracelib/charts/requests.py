@@ -14,7 +14,7 @@ from tracelib.words import counted, duration, request_part_name, share
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
-#: Bars drawn; of more requests, those with the longest time to first token.
+#: At most so many bars are drawn: the requests with the longest time to first token.
 REQUESTS = 120
 
 

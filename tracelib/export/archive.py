@@ -48,7 +48,7 @@ def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
             f"{target}: Perfetto opens none of these files ({'; '.join(left)}). Use --to perfetto."
         )
     bases = {row["file"]: _base_ns(row, by_name[row["file"]]) for row in packed}
-    # Perfetto knows a manifest by its first characters.
+    # Perfetto recognises a manifest by its first characters.
     text = json.dumps(_manifest(packed, bases), separators=(",", ":")).encode()
     with tarfile.open(target, "w") as archive:
         entry = tarfile.TarInfo(MANIFEST)

@@ -3,8 +3,8 @@
 Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference".
 `CUPTI_ACTIVITY_KIND_SYNCHRONIZATION` holds host waits (CUPTI's start and end of the synchronizing call), but
 only their process: their thread is that of the CUDA call of the same correlation. Two kinds of its rows are
-no host waits and are left out: "stream wait" (one stream waits for another's event) and what a query
-(``cudaEventQuery``) leaves, which only asks and returns at once.
+left out because no host thread waits: "stream wait" (one stream waits for another's event), and the row of a
+query (``cudaEventQuery``), which only asks and returns at once.
 
 NCCL attaches a binary payload to each of its ranges (nccl, src/include/nvtx_payload_schemas.h): message size,
 communicator, number of ranks. The export describes its fields in `NVTX_PAYLOAD_SCHEMAS` and
@@ -47,7 +47,7 @@ CALLS = {
 _WORKLOAD = "_WORKLOAD"
 _NEEDED = ("start", "end", "globalTid")
 _NAMES = ("nameId", "textId")
-#: Only these numbers are CUPTI's: other libraries' calls count theirs apart.
+#: Only calls in these tables have CUPTI's correlation ids: other libraries count their own.
 _CORRELATED = "CUPTI_"
 #: ENUM_NSYS_EVENT_TYPE: the NVTX events that are moments and intervals, those of imported text files (nvtxt)
 #: among them.
@@ -60,7 +60,7 @@ _NAMING = (_THREAD_NAME, 32, 33, 64, 72, 73, 74, 75, 76, 97, 98, 99)
 _SYNC = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAITS = 2
 _QUERY = "Query"
-#: Runtime calls are called cuda…, driver calls cu… with a capital letter behind.
+#: Names of runtime calls begin with cuda, those of driver calls with cu and a capital letter.
 _DRIVER = "^cu[A-Z]"
 
 
@@ -205,7 +205,7 @@ def _intervals(rows: pl.DataFrame, notes: Remarks) -> pl.DataFrame:
     events = rows.filter(kind.is_in((*MARKS, *RANGES)))
     others = rows.filter(kind.is_in((*MARKS, *RANGES, *_NAMING)).not_() | kind.is_null())["eventType"]
     kinds = ", ".join(map(str, sorted(others.drop_nulls().unique())[:_KINDS_SHOWN])) or "not told"
-    notes.count(len(others), f"NVTX records are not read: they are of another kind ({kinds})")
+    notes.count(len(others), f"NVTX records of other kinds are not read ({kinds})")
     return events
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
 
+from tracelib.data import data
 from tracelib.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -141,7 +141,6 @@ class Options:
 
 
 def _options() -> dict[str, Option]:
-    text = Path(__file__).with_name("options.toml").read_text(encoding="utf-8")
     types, defaults = get_type_hints(Options), Options()
     return {
         name: Option(
@@ -151,7 +150,7 @@ def _options() -> dict[str, Option]:
             items=(get_args(types[name]) or (None,))[-1],
             default=getattr(defaults, name),
         )
-        for name, table in tomllib.loads(text).items()
+        for name, table in data(__file__, "options.toml").items()
     }
 
 

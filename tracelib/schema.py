@@ -11,10 +11,9 @@ joins short and exact: a process id is unique neither across hosts nor across fi
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-
 import polars as pl
+
+from tracelib.data import data
 
 NS_PER_MS = 1_000_000
 #: In `sched.prev` / `sched.next`: the CPU's idle task, which is not a thread.
@@ -39,23 +38,11 @@ def _schema(columns: dict[str, str]) -> pl.Schema:
     return pl.Schema({name: globals().get(dtype) or getattr(pl, dtype)() for name, dtype in columns.items()})
 
 
-_COLUMNS = tomllib.loads(Path(__file__).with_name("schema.toml").read_text(encoding="utf-8"))
+_COLUMNS = data(__file__, "schema.toml")
+#: The order in which each frame's rows stand.
+SORT: dict[str, list[str]] = _COLUMNS.pop("order")
 FRAMES = {frame: _schema(columns) for frame, columns in _COLUMNS.items()}
 SLICES, GPU_OPS, SAMPLES, STACKS, SCHED, COUNTERS, THREADS, GPUS, SOURCES, HEALTH = FRAMES.values()
-
-#: The order in which each frame's rows stand.
-SORT: dict[str, list[str]] = {
-    "slices": ["thread", "ts_ns", "dur_ns"],  # dur descending: a parent before its first child
-    "gpu_ops": ["gpu", "ts_ns", "stream"],
-    "samples": ["ts_ns", "thread"],
-    "stacks": ["stack", "depth"],
-    "sched": ["ts_ns"],  # stable: the file's order breaks ties
-    "counters": ["name", "track", "ts_ns"],
-    "threads": ["thread"],
-    "gpus": ["gpu"],
-    "sources": ["source"],
-    "health": ["source"],
-}
 
 
 def empty(frame: str) -> pl.DataFrame:

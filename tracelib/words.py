@@ -6,10 +6,10 @@ Texts that come from files are untrusted: :func:`plain` is the one way to put th
 from __future__ import annotations
 
 import math
-import tomllib
 import unicodedata
-from pathlib import Path
 from typing import NamedTuple
+
+from tracelib.data import data
 
 
 class Word(NamedTuple):
@@ -19,7 +19,7 @@ class Word(NamedTuple):
     meaning: str
 
 
-_TABLES = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+_TABLES = data(__file__, "words.toml")
 
 
 def _words(table: str) -> dict[str, Word]:

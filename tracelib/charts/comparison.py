@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.charts.phrases import AS_MONITORED
+from tracelib.charts.phrases import AS_MONITORED, WORDS
 from tracelib.charts.theme import GPU_STATES, INK, Look, finished, look, marker, safe
 from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, request_part_name, share
 
@@ -17,18 +17,7 @@ if TYPE_CHECKING:
 LOST_TO, TTFT_IN = "lost to ", "ttft in "
 #: Changes that a sentence names.
 SAID = 4
-#: What the figures of :func:`tracelib.analyses.comparison.comparison` are called.
-FIGURES = {
-    "useful": "useful GPU time",
-    "busy": "apparent (busy) GPU time",
-    "steps": "steps per second",
-    "decode tokens": "tokens decoded per second",
-    "prompt tokens": "prompt tokens taken in per second",
-    "CPU shortage": "time lost while the blamed thread wanted a CPU",
-    "ttft p50": "half of the first tokens' times",
-    "ttft p95": "95 % of the first tokens' times",
-    "ttft mean": "mean time to first token",
-}
+FIGURES: dict[str, str] = WORDS["figures"]
 
 
 def utilisation_chart(figures: pl.DataFrame) -> go.Figure | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.charts.phrases import WORDS
 from tracelib.words import plain
 
 if TYPE_CHECKING:
@@ -19,27 +20,11 @@ if TYPE_CHECKING:
 
 #: Marks the output that repeats a figure's caption: the report's page has it as the figure's own.
 CAPTION = "tracelib_caption"
-
-#: The frame that a chart needs, where its name is another one.
-_FRAMES = {
-    "exposure": "host_activity",
-    "flame": "cpu_time",
-    "moments": "host_activity",
-    "threads": "scheduling",
-}
+#: Why a chart of several runs is not drawn.
+OF_RUNS: dict[str, str] = WORDS["of_runs"]
 #: Charts that need a GPU, and nothing else that `Results.missing` explains.
 _OF_GPUS = ("causes", "kernels", "staircase", "states", "worst")
 _NO_GPU = "no GPU operation was recorded"
-#: Why a chart of several runs is not drawn.
-_OF_RUNS = {
-    "losses": f"{_NO_GPU}, or none of their time was lost",
-    "first_tokens": "no run has a request log whose requests lie in its window (parameter requests)",
-    "tokens": (
-        "neither the names of the model's steps (execute_context_1(2048)_generation_8(8), step[DECODE bs=8]) "
-        "nor a request log tell them"
-    ),
-    "utilisation": _NO_GPU,
-}
 
 
 @dataclass(frozen=True)
@@ -95,7 +80,7 @@ def draw(
 
 def _reason(name: str, results: Results | pl.DataFrame) -> str:
     if isinstance(results, pl.DataFrame):
-        return _OF_RUNS.get(name, "none of the runs holds what it takes")
+        return OF_RUNS.get(name, "none of the runs holds what it takes")
     if name in _OF_GPUS and results.gpu_states.is_empty():
         return f"{_NO_GPU} (torch.profiler on every worker, or nsys profile -t cuda,nvtx)"
-    return results.missing.get(_FRAMES.get(name, name), "nothing of this kind in the window")
+    return results.missing.get(WORDS["frames"].get(name, name), "nothing of this kind in the window")

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.data import data
 from tracelib.findings.finding import quantile
 from tracelib.words import cause_name, duration, plain, role_name, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
 
+WORDS = data(__file__, "words.toml")
 NAME_CHARACTERS = 60
 AS_MONITORED = "busy, as monitoring shows it"
 #: A share that is not known is worth a word from here on.

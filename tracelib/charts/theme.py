@@ -7,7 +7,7 @@ transparent and text is a grey that reads on white and on black alike; :data:`CS
 from __future__ import annotations
 
 import html
-import tomllib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tracelib import words
+from tracelib.data import data
 from tracelib.words import plain
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Look(NamedTuple):
         return self.sheer or self.colour
 
 
-_LOOKS = tomllib.loads(Path(__file__).with_name("looks.toml").read_text(encoding="utf-8"))
+_LOOKS = data(__file__, "looks.toml")
 GPU_STATES, CPU_STATES, CAUSES, REQUEST_PARTS = (
     {key: Look(*look) for key, look in _LOOKS[palette].items()}
     for palette in ("gpu_state", "cpu_state", "cause", "request_part")
@@ -61,20 +62,7 @@ SINCE_START = "ms since the window's start"
 CSS = Path(__file__).with_name("charts.css").read_text(encoding="utf-8")
 
 TEMPLATE = go.layout.Template(
-    layout={
-        "paper_bgcolor": CLEAR,
-        "plot_bgcolor": CLEAR,
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
-        "colorway": ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C8C8C"],
-        "margin": {"l": 8, "r": 16, "t": 16, "b": 8},
-        "xaxis": {"automargin": True, "gridcolor": GRID, "zerolinecolor": GRID, "title": {"standoff": 8}},
-        "yaxis": {"automargin": True, "gridcolor": GRID, "zerolinecolor": GRID, "title": {"standoff": 8}},
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        "hoverlabel": {"align": "left", "namelength": -1},
-        "bargap": 0.25,
-        "separators": ". ",
-        "modebar": {"bgcolor": CLEAR, "color": INK},
-    }
+    layout=json.loads(Path(__file__).with_name("template.json").read_text(encoding="utf-8"))
 )
 
 

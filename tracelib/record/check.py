@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import statistics
 import time
-import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelib.data import data
 from tracelib.record import gpu
 from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.processes import PROC, allowed_cpus, descendants, existing, threads
@@ -185,9 +185,7 @@ def _quota_cpus(pids: list[int] | None) -> float | None:
 
 
 #: What `judged` can find, the first that holds; then the thresholds.
-_SENTENCES: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("states.toml").read_text(encoding="utf-8")
-)
+_SENTENCES: dict[str, str] = data(__file__, "states.toml")
 STATES = tuple(_SENTENCES)
 THROTTLED_PERIODS = 0.05  # of the quota's periods: fewer are a burst at start-up
 WAITING = 0.1  # threads on average: a process that hardly runs may wait for most of what it wants

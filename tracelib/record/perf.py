@@ -9,19 +9,16 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelib.data import data
 from tracelib.record.processes import PROC, child, descendants, ended, mark, threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 START_S, END_S = 20.0, 120.0
-SAMPLES = ("-e", "cpu-clock/freq=199,call-graph=fp/")
-SCHEDULER = ("-e", "sched:sched_switch", "-e", "sched:sched_wakeup")
-#: perf's own records of switches need no tracepoints, hence no tracefs.
-SWITCHES = ("--switch-events",)
 #: Memory for all ring buffers together; 4096 pages (16 MiB) a CPU, fewer where there are many CPUs.
 BUFFER_BYTES, MOST_PAGES = 512 << 20, 4096
 PROBE_S = 20
@@ -32,27 +29,12 @@ class Rung:
     """One way to record, from the fullest to the least; `lacks` is what it cannot tell."""
 
     name: str
-    options: tuple[str, ...]
+    options: list[str]
     whole: bool
     lacks: str
 
 
-RUNGS = (
-    Rung("samples and scheduler events of the whole machine", (*SAMPLES, *SCHEDULER), whole=True, lacks=""),
-    Rung(
-        "samples and switches of the whole machine",
-        (*SAMPLES, *SWITCHES),
-        whole=True,
-        lacks="no wake-ups: asleep and ready without a CPU are hard to tell apart "
-        "(needs root, or perf_event_paranoid -1 and a readable tracefs)",
-    ),
-    Rung(
-        "samples and switches of the processes alone",
-        (*SAMPLES, *SWITCHES),
-        whole=False,
-        lacks="no wake-ups, no other processes (needs root, CAP_PERFMON, or perf_event_paranoid 0)",
-    ),
-)
+RUNGS = tuple(Rung(**row) for row in data(__file__, "rungs.toml")["rung"])
 
 
 def rung_of(name: str) -> Rung:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import tomllib
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tracelib.data import data
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.record import ftrace, perf
 
@@ -210,8 +209,7 @@ class Recipe:
 
 @cache
 def _recipes() -> dict[str, Recipe]:
-    text = resources.files("tracelib.record").joinpath("recipes.toml").read_text(encoding="utf-8")
-    return {name: Recipe(name, **table) for name, table in tomllib.loads(text).items()}
+    return {name: Recipe(name, **table) for name, table in data(__file__, "recipes.toml").items()}
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
+from tracelib.data import data
 from tracelib.findings.document import Document
 
 if TYPE_CHECKING:
@@ -23,58 +24,12 @@ if TYPE_CHECKING:
 
     from tracelib.trace import Trace
 
-_HOME = re.compile(
-    r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)(?P<user>[^/\\\s:'\"<>|]+)|(?<![\w/.])/root(?=/|\b)"
-)
-# `memcpy@plt.sec` and `memcpy@GLIBC_2.14` are symbols.
-_EMAIL = re.compile(r"\b[\w.+-]+@(?!plt\b|[A-Z]+_\d)[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b")
-_FQDN = re.compile(
-    r"\b(?:[a-z0-9-]+\.){1,6}(?:internal|corp|local|lan|intra|intranet|localdomain)\b", re.IGNORECASE
-)
-_IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-]*\w)")
-_IPV6 = re.compile(
-    r"(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::?[0-9a-f]{1,4})?(?![\w:])"
-    r"|(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})::?[0-9a-f:]+(?![\w:])",
-    re.IGNORECASE,
-)
-_SECRETS = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
-    r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"
-    r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
-    r"|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\bhf_[A-Za-z0-9]{16,}|\bnvapi-[\w-]{20,}"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-    r"|(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{12,}"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",
-    re.DOTALL,
-)
-_ASSIGNED = re.compile(
-    r"(?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
-    r"|(?i:\b(?:[a-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|credential)s?)\b))"
-    r"(?P<equals>\s*=\s*|['\"]?\s*:\s*(?=['\"]))(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&)\]}\0]+)"
-)
-_HARMLESS = re.compile(r"['\"]?(?:\d{1,6}(?:\.\d{1,3})?|true|false|none|null|on|off)['\"]?", re.IGNORECASE)
-_ENVIRONMENT = re.compile(r"(?:[A-Za-z_]\w*=[^\0]*\0){2,}(?:[A-Za-z_]\w*=[^\0]*)?")
-_PROMPT_VALUE = re.compile(
-    r"(?P<name>(?i:['\"]?\b(?:prompt|messages?|content|completion)['\"]?\s*[=:]\s*))"
-    r"(?P<value>\"[^\"]{12,}\"|'[^']{12,}')"
-)
+_DATA = data(__file__, "redact.toml")
+_PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA.items() if isinstance(pattern, str)}
+_COLUMNS: dict[str, list[str]] = _DATA["columns"]
+_COMMON, _HARMLESS = _PATTERNS["common"], _PATTERNS["harmless"]
 PROMPT_CHARACTERS = 120
 PROMPT_WORDS = 12
-#: Names of users and hosts that give nobody away.
-_COMMON = re.compile(r"root|user|ubuntu|python3?|worker|engine|admin|nobody|localhost|runner", re.IGNORECASE)
-
-_COLUMNS = {
-    "slices": ("name",),
-    "gpu_ops": ("name", "group"),
-    "samples": ("event",),
-    "stacks": ("symbol", "library"),
-    "counters": ("name", "track"),
-    "threads": ("name", "process", "host"),
-    "gpus": ("host",),
-    "sources": ("file", "recorder", "host"),
-    "health": ("message", "fix"),
-}
 #: Columns whose text this project wrote: prose in them is nobody's prompt.
 _OURS = {"message", "fix"}
 
@@ -104,7 +59,7 @@ class Redactor:
         if (
             text
             and "\0" not in pair
-            and self._each(_ASSIGNED, pair, "assignment", _assignment).endswith("=[removed]")
+            and self._each(_PATTERNS["assigned"], pair, "assignment", _assignment).endswith("=[removed]")
         ):
             return "[removed]"
         return self.text(text, recorded=True)
@@ -146,20 +101,20 @@ class Redactor:
         if recorded and _is_prose(text):
             self._removed["prompt-like text"].add(text)
             return f"[text of {len(text)} characters]"
-        text = self._each(_ENVIRONMENT, text, "environment", lambda _: "[environment]")
-        text = self._each(_SECRETS, text, "secret", lambda _: "[secret]")
+        text = self._each(_PATTERNS["environment"], text, "environment", lambda _: "[environment]")
+        text = self._each(_PATTERNS["secrets"], text, "secret", lambda _: "[secret]")
         text = self._each(
-            _PROMPT_VALUE,
+            _PATTERNS["prompt_value"],
             text,
             "prompt-like text",
             lambda m: f"{m['name']}[text of {len(m['value']) - 2} characters]",
         )
-        text = self._each(_ASSIGNED, text, "assignment", _assignment)
-        text = self._each(_HOME, text, "home directory path", self._home)
-        text = self._each(_EMAIL, text, "email address", lambda _: "[email]")
-        text = self._each(_IPV4, text, "IP address", _address)
-        text = self._each(_IPV6, text, "IP address", _address)
-        text = self._each(_FQDN, text, "host name", lambda m: self.host(m[0]))
+        text = self._each(_PATTERNS["assigned"], text, "assignment", _assignment)
+        text = self._each(_PATTERNS["home"], text, "home directory path", self._home)
+        text = self._each(_PATTERNS["email"], text, "email address", lambda _: "[email]")
+        text = self._each(_PATTERNS["ipv4"], text, "IP address", _address)
+        text = self._each(_PATTERNS["ipv6"], text, "IP address", _address)
+        text = self._each(_PATTERNS["fqdn"], text, "host name", lambda m: self.host(m[0]))
         return self._names(text)
 
     def _each(

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
-from pathlib import Path
 
 import polars as pl
 
-_DATA = tomllib.loads(Path(__file__).with_name("collectives.toml").read_text(encoding="utf-8"))
+from tracelib.data import data
+
+_DATA = data(__file__, "collectives.toml")
 #: A collective's name in small letters without separators -> as :data:`tracelib.schema.GPU_OPS` has it.
 COLLECTIVES: dict[str, str] = _DATA["names"]
 #: A collective of NCCL whose name does not say which (RCCL's ``ncclDevKernel_Generic``).

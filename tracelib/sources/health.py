@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.data import data
 from tracelib.schema import HEALTH, SOURCES
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 
-_REMARKS = tomllib.loads(Path(__file__).with_name("remarks.toml").read_text(encoding="utf-8"))
+_REMARKS = data(__file__, "remarks.toml")
 
 
 class Remarks:

@@ -104,7 +104,7 @@ def test_nvtx_of_text_files_of_unknown_kinds_and_without_a_kind(export, process)
         (3, 0, "nvtxt mark"),
         (4, 3, "no kind"),
     ]
-    assert "3 NVTX records are not read: they are of another kind (35, 200)" in messages(trace)
+    assert "3 NVTX records of other kinds are not read (35, 200)" in messages(trace)
 
 
 def test_an_export_without_the_column_of_kinds_has_its_ranges(export, process):

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
-from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from tracelib.data import data
 from tracelib.schema import SLICES
 from tracelib.words import counted
 
@@ -76,8 +75,7 @@ class Machine(NamedTuple):
 @functools.cache
 def machines() -> dict[str, Machine]:
     """Return the machines whose numbers are known, by name."""
-    text = files("tracelib.sources.kernel").joinpath("syscalls.toml").read_text(encoding="utf-8")
-    return {name: Machine(**table) for name, table in tomllib.loads(text).items()}
+    return {name: Machine(**table) for name, table in data(__file__, "syscalls.toml").items()}
 
 
 def machine_of(numbers: pl.Series) -> str | None:

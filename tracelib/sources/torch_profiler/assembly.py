@@ -43,15 +43,7 @@ NO_BASE = "the times have no base and do not count from the epoch: the clock is 
 #: GPU ops that agree in these are one op that the file holds twice.
 EQUAL = ("gpu", "stream", "ts_ns", "dur_ns", "name", "correlation")
 #: What :func:`oddities` counts, in the order of the remarks.
-ODDITIES = {
-    "repeated": (
-        "warning",
-        "GPU ops are repetitions of another, equal in time, stream and name; all were kept",
-    ),
-    "nameless": ("info", 'slices are called "unknown": the profiler replaces names it cannot print'),
-    "adrift": ("info", "waits lie on no host thread: the calls that made them are not in the file"),
-    "orphans": ("info", "GPU ops were launched by a call that is not in the file"),
-}
+ODDITIES = ("repeated", "nameless", "adrift", "orphans")
 
 
 class Assembly:
@@ -175,10 +167,9 @@ class Assembly:
         """Return what was lost, what is odd and what was assumed (:data:`tracelib.schema.HEALTH`)."""
         remarks = Remarks()
         _add_losses(remarks, self.contents)
-        for oddity, (level, message) in ODDITIES.items():
+        for oddity in ODDITIES:
             if number := self.odd[oddity]:
-                of = f" of {self.odd['ops']}" if oddity == "orphans" else ""
-                remarks.add(level, f"{number}{of} {message}")
+                remarks.say(oddity, number=number, ops=self.odd["ops"])
         _add_unused(remarks, self.batch.tally)
         start, end = self._recorded()
         if start is not None:

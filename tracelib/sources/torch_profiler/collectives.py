@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from tracelib.sources.collective_names import COLLECTIVES, OTHER, collectives_by_name
+from tracelib.sources.torch_profiler.events import KINETO
 
 #: collective, group, group_size, sequence, elements
 Collective = tuple[str | None, str | None, int | None, int | None, int | None]
@@ -25,13 +26,7 @@ NONE: Collective = (None, None, None, None, None)
 #: Arguments of a collective's kernel, of which each proves that it is one.
 MESSAGES = ("In msg nelems", "Out msg nelems", "In msg size", "Out msg size")
 KEYS = frozenset({"Collective name", "Group size", *MESSAGES})
-#: Spellings of PyTorch's beyond :data:`COLLECTIVES`.
-_SPELLINGS = {
-    "allgatherv": "all_gather",
-    "reducescatterv": "reduce_scatter",
-    "bcast": "broadcast",
-    "alltoallv": "all_to_all",
-}
+_SPELLINGS: dict[str, str] = KINETO["spellings"]
 #: What PyTorch appends for the form of a collective ("_allgather_base", "allgather_into_tensor_coalesced").
 _FORM = re.compile(r"(?:coalesced|tensor|into|base|oop|sparse|pivot|single)+$")
 

@@ -10,15 +10,14 @@ project).
 from __future__ import annotations
 
 import functools
-import tomllib
 import zlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracelib.data import data
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ NO_SPANS, NO_GPU, NO_MARKS, NO_COUNTERS = (
     pl.DataFrame(schema=schema) for schema in (SPANS, GPU, MARKS, COUNTERS)
 )
 
-KINETO = tomllib.loads(Path(__file__).with_name("kineto.toml").read_text(encoding="utf-8"))
+KINETO = data(__file__, "kineto.toml")
 _CATEGORIES: dict[str, str] = KINETO["categories"]
 _GPU_KINDS: dict[str, str] = KINETO["gpu_kinds"]
 

@@ -107,12 +107,13 @@ def stack_causes(stacks: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         _matching(frames, anywhere),
         *(_only_inside(_matching(frames, {n: rule}), frames, rule) for n, rule in inside.items()),
     ]
+    tier_name = pl.col("tier").cast(pl.Int64).replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)
     best = (
         pl.concat(matching)
         .join(_stack_meanings(rules.stacks), on="rule")
         .sort("stack", "tier", "depth", "rule")
         .unique("stack", keep="first", maintain_order=True)
-        .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause", tier=_tier_name())
+        .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause", tier=tier_name)
     )
     return stacks.select("stack").unique().join(best, on="stack", how="left").sort("stack")
 
@@ -278,7 +279,3 @@ def _stack_meanings(rules: Sequence[StackRule]) -> pl.DataFrame:
     words = ("cause", "sub_cause", "worker_cause", "worker_sub_cause")
     schema = {"rule": pl.Int32(), "tier": pl.Int8(), **dict.fromkeys(words, pl.String())}
     return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _tier_name() -> pl.Expr:
-    return pl.col("tier").cast(pl.Int64).replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)

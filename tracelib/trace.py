@@ -91,7 +91,10 @@ class Trace:
         ).check()
 
     def __repr__(self) -> str:
-        return _as_text(self)
+        sources, roles = _source_rows(self), _role_rows(self)
+        tables = _text_table(SOURCE_COLUMNS, sources), _text_table(ROLE_COLUMNS, roles)
+        parts = [_headline(self), *tables, "\n".join(_remarks(self))]
+        return "\n\n".join(part for part in parts if part)
 
     def _repr_html_(self) -> str:
         return _as_html(self)
@@ -153,12 +156,6 @@ def _in_order(frame: pl.DataFrame, columns: Sequence[str], descending: Sequence[
         here, before = pl.col(column), pl.col(column).shift(1)
         follows = (here < before if down else here > before) | ((here == before) & follows)
     return bool(keys.lazy().select(follows.slice(1).all()).collect(engine="streaming").item())
-
-
-def _as_text(trace: Trace) -> str:
-    tables = (_text_table(SOURCE_COLUMNS, _source_rows(trace)), _text_table(ROLE_COLUMNS, _role_rows(trace)))
-    parts = [_headline(trace), *tables, "\n".join(_remarks(trace))]
-    return "\n\n".join(part for part in parts if part)
 
 
 def _as_html(trace: Trace) -> str:

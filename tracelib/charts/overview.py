@@ -229,11 +229,9 @@ def _axis(length_ns: int, top: int, foot: int) -> Iterator[str]:
     for i in range(int(length_ns // step) + 1):
         x = round(LEFT + PX * i * step / length_ns, 1)
         yield f'<path class="tl-ax" d="M{x:g} {top - 3}V{foot + 4}"/>'
-        yield f'<text class="tl-s" x="{x:g}" y="{foot + 17}" text-anchor="middle">{_tick(i * step)}</text>\n'
-
-
-def _tick(ns: float) -> str:
-    return "0" if ns == 0 else f"{ns / 1e6:g} ms" if ns < 1e9 else f"{ns / 1e9:g} s"
+        ns = i * step
+        tick = "0" if ns == 0 else f"{ns / 1e6:g} ms" if ns < 1e9 else f"{ns / 1e9:g} s"
+        yield f'<text class="tl-s" x="{x:g}" y="{foot + 17}" text-anchor="middle">{tick}</text>\n'
 
 
 def _legend(rows: tuple[Lane, ...], y: int) -> tuple[str, int]:

@@ -57,21 +57,17 @@ def _sampled(results: Results, frames: Frames) -> Iterator[dict[str, Any]]:
         weights = own["period"].fill_null(1).to_list()
         if own.is_empty():
             continue
+        clock = own["event"].cast(pl.String).str.contains("^(?:cpu|task)-clock")
+        in_ns = bool(clock.all()) and own["period"].null_count() == 0
         yield {
             "type": "sampled",
             "name": f"CPU samples: {role_name(role)}",
-            "unit": "nanoseconds" if _in_ns(own) else "none",
+            "unit": "nanoseconds" if in_ns else "none",
             "startValue": 0,
             "endValue": sum(weights),
             "samples": [chains[stack] for stack in own["stack"]],
             "weights": weights,
         }
-
-
-def _in_ns(samples: pl.DataFrame) -> bool:
-    """Return whether the periods are lengths of time (clock events) and not counts of something."""
-    clock = samples["event"].cast(pl.String).str.contains("^(?:cpu|task)-clock")
-    return bool(clock.all()) and samples["period"].null_count() == 0
 
 
 def _chains(stacks: pl.DataFrame, frames: Frames) -> dict[int, list[int]]:

@@ -94,17 +94,13 @@ def _findings(findings: Document) -> Iterator[Track]:
     schema = {"ts_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "who": pl.String, "value": pl.String}
     for finding in findings.findings:
         evidence = [
-            (row.ts_ns, row.dur_ns or 0, row.what, row.who, _text(row.value))
+            (row.ts_ns, row.dur_ns or 0, row.what, row.who, None if row.value is None else str(row.value))
             for row in finding.evidence
             if row.ts_ns is not None
         ]
         slices = pl.DataFrame(evidence, schema=schema, orient="row")
         slices = slices.with_columns(claim=pl.lit(finding.claim))
         yield Track(Group("Findings"), finding.id, _sorted(slices))
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _gpus(results: Results, arrows: pl.DataFrame) -> Iterator[Track]:

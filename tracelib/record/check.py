@@ -48,11 +48,14 @@ def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage:
     before, sampling = snapshot(chosen), gpu.start()
     runnable = _runnable(seconds) if chosen is None else _slept(seconds)
     after = snapshot(chosen and descendants(chosen))
+    cpus = len(allowed_cpus(after.threads) if chosen is not None else os.sched_getaffinity(0))
+    groups = (cpu_group(pid) for pid in ([os.getpid()] if chosen is None else chosen))
+    limits = [limit for group in groups if group and (limit := group.quota_cpus()) is not None]
     shown = measured(
         before,
         after,
-        cpus=_cpus(after, chosen),
-        quota_cpus=_quota_cpus(chosen),
+        cpus=cpus,
+        quota_cpus=quota_cpus,
         gpu_busy=gpu.busy_shares(gpu.stopped(sampling)),
         runnable_max=max(runnable, default=None),
         whole=chosen is None,
@@ -172,16 +175,6 @@ def _runnable(seconds: float) -> list[int]:
 def _slept(seconds: float) -> list[int]:
     time.sleep(seconds)
     return []
-
-
-def _cpus(after: Snapshot, pids: list[int] | None) -> int:
-    return len(allowed_cpus(after.threads) if pids is not None else os.sched_getaffinity(0))
-
-
-def _quota_cpus(pids: list[int] | None) -> float | None:
-    groups = (cpu_group(pid) for pid in ([os.getpid()] if pids is None else pids))
-    limits = [limit for group in groups if group and (limit := group.quota_cpus()) is not None]
-    return min(limits, default=None)
 
 
 #: What `judged` can find, the first that holds; then the thresholds.

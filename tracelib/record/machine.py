@@ -53,6 +53,10 @@ class Machine:
 def machine(pids: Sequence[int] = ()) -> Machine:
     """Return what this machine permits this user; affinity and quota are those of `pids`, or our own."""
     place, watched = tracefs(), list(pids) or [os.getpid()]
+    line = next(
+        line for line in (PROC / "meminfo").read_text().splitlines() if line.startswith("MemAvailable:")
+    )
+    available_kb = int(line.split()[1])
     return Machine(
         kernel=os.uname().release,
         host=os.uname().nodename,
@@ -66,7 +70,7 @@ def machine(pids: Sequence[int] = ()) -> Machine:
         group=cpu_group(watched[0]),
         clock_source=_text(CLOCK_SOURCE) or "unknown",
         pressure=pressure_us() is not None,
-        available_kb=_available_kb(),
+        available_kb=available_kb,
         mounts_tracefs=place is None and _can_mount(),
     )
 
@@ -117,13 +121,6 @@ def _version(program: str) -> str | None:
         return f"installed, but does not run ({error})"
     words = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
     return words[0] if words else "of unknown version"
-
-
-def _available_kb() -> int:
-    line = next(
-        line for line in (PROC / "meminfo").read_text().splitlines() if line.startswith("MemAvailable:")
-    )
-    return int(line.split()[1])
 
 
 def _number(path: Path) -> int | None:

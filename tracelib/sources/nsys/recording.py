@@ -108,17 +108,13 @@ def add_diagnostics(reported: pl.DataFrame, notes: Remarks) -> int:
     for severity, text, count in reported.iter_rows():
         is_loss = bool(_LOST.search(text))
         if is_loss:
-            lost += _number_lost(text) * count
+            number = next(filter(None, (pattern.search(text) for pattern in _NUMBERS)), None)
+            lost += count * int(number[1].replace(",", "")) if number else 0
         if severity in (_WARNING, _ERROR) or is_loss:
             level = "error" if severity == _ERROR else "warning"
             times = f" ({count} times)" if count > 1 else ""
             notes.add(level, f"nsys reported{times}: {text}")
     return lost
-
-
-def _number_lost(text: str) -> int:
-    number = next(filter(None, (pattern.search(text) for pattern in _NUMBERS)), None)
-    return int(number[1].replace(",", "")) if number else 0
 
 
 #: Real exports have some dozens of tables; one of thousands is not looked through.

@@ -171,16 +171,12 @@ def _nvtx(database: Tables, texts: pl.DataFrame, notes: Remarks) -> tuple[pl.Dat
         "text": pl.String,
     }
     records = database.read(NVTX, columns)
-    names = _names_of_threads(records, texts)
+    given = records.filter(pl.col("eventType") == _THREAD_NAME)
+    by_id = looked_up(given["textId"], texts).cast(pl.String)
+    names = given.select("globalTid", name=pl.coalesce("text", by_id))
     rows = _intervals(records, notes)
     del records
     return _marked(rows, texts), names
-
-
-def _names_of_threads(records: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    given = records.filter(pl.col("eventType") == _THREAD_NAME)
-    by_id = looked_up(given["textId"], texts).cast(pl.String)
-    return given.select("globalTid", name=pl.coalesce("text", by_id))
 
 
 def _marked(rows: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:

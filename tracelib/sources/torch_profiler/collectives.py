@@ -44,10 +44,6 @@ def canonical(name: str) -> str:
     return _SPELLINGS.get(plain) or COLLECTIVES.get(plain, plain)
 
 
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**31 else None
-
-
 def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 2**63 else None
 
@@ -66,10 +62,11 @@ def of_args(args: dict[str, Any]) -> Collective:
     name = args.get("Collective name")
     group = args.get("Process Group Name", args.get("Process Group ID"))
     sizes = [size for way in MESSAGES if (size := _count(args.get(way))) is not None]
+    ranks = _count(args.get("Group size"))
     return (
         None if name is None else canonical(str(name)),
         str(group) if isinstance(group, (str, int)) and group != "" else None,
-        _integer(args.get("Group size")),
+        ranks if ranks is not None and ranks < 2**31 else None,
         _count(args.get("Seq")),
         max(sizes, default=None),
     )

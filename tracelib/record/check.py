@@ -55,7 +55,7 @@ def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage:
         before,
         after,
         cpus=cpus,
-        quota_cpus=quota_cpus,
+        quota_cpus=min(limits, default=None),
         gpu_busy=gpu.busy_shares(gpu.stopped(sampling)),
         runnable_max=max(runnable, default=None),
         whole=chosen is None,

@@ -11,7 +11,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from tracelib.charts.phrases import gpu_names, p50_p95_max, thread_names
-from tracelib.charts.theme import INK, SINCE_START, TEMPLATE, finished, hatch, safe, stairs
+from tracelib.charts.theme import INK, SINCE_START, SYMBOLS, TEMPLATE, finished, hatch, safe, stairs
 from tracelib.findings.finding import quantile
 from tracelib.words import counted, duration, share
 
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
 
 #: Points drawn over time; of more collectives, the largest skew of each bin and straggler stands for the bin.
 POINTS = 1500
-#: Second cues that tell up to eight ranks apart, beside the template's colours.
-SYMBOLS = (
-    "circle",
-    "diamond-open",
-    "square",
-    "x-thin-open",
-    "triangle-up",
-    "cross-open",
-    "star",
-    "hexagon-open",
-)
 PATTERNS = ("", "/", "x", "\\", ".", "-", "|", "+")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelib.charts.lanes import Lane, lanes, legend
-from tracelib.charts.theme import label, look
+from tracelib.charts.theme import HATCHES, label, look
 from tracelib.charts.time_bins import bin_borders
 from tracelib.charts.timeline import timeline_sentence
 from tracelib.errors import MissingEvents
@@ -172,18 +172,6 @@ def _rules(colour: dict[str, str], fills: dict[str, str]) -> str:
         f".tl-ov .tl-h{{stroke:{colour['hatch']};fill:none;stroke-width:1.2}}"
         + "".join(f".tl-ov .tl-{name}{{fill:{fill}}}" for name, fill in fills.items())
     )
-
-
-#: Hatches by plotly's names, so that both pictures look alike.
-HATCHES = {
-    "/": "M-1 5L5 -1M3 9L9 3",
-    "\\": "M-1 3L5 9M3 -1L9 5",
-    "x": "M0 0L8 8M0 8L8 0",
-    "-": "M0 4H8",
-    "|": "M4 0V8",
-    "+": "M0 4H8M4 0V8",
-    ".": "M3 4h1.5",
-}
 
 
 def _hatch_id(pattern: str) -> str:

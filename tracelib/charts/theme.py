@@ -49,6 +49,8 @@ GPU_STATES, CPU_STATES, CAUSES, REQUEST_PARTS = (
 )
 PALETTES = {"gpu_state": GPU_STATES, "cpu_state": CPU_STATES, "cause": CAUSES}
 PALE = GPU_STATES["idle"]
+SYMBOLS: list[str] = _LOOKS["symbols"]
+HATCHES: dict[str, str] = _LOOKS["hatches"]
 
 INK = "#767676"
 GRID = "rgba(128,128,128,0.25)"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelib.record.processes import PROC
+from tracelib.record.processes import PROC, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,11 +77,10 @@ def stalled_us(path: Path) -> int | None:
 
     Definition: the kernel's Documentation/accounting/psi.rst.
     """
-    try:
-        some = next(line for line in path.read_text().splitlines() if line.startswith("some "))
-    except (FileNotFoundError, OSError, StopIteration):
+    lines = [line for line in _lines(path) if line.startswith("some ")]
+    if not lines:
         return None  # no PSI, or switched off (psi=0): reading then fails with EOPNOTSUPP
-    return int(some.rpartition("total=")[2])
+    return int(lines[0].rpartition("total=")[2])
 
 
 def _memberships(path: Path) -> Iterator[tuple[int, str]]:
@@ -136,10 +135,7 @@ def _cpus(cpu_max: str) -> float | None:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
-        return []
+    return (text(path) or "").splitlines()
 
 
 def _first_word(path: Path) -> str | None:

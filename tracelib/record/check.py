@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tracelib.data import data
 from tracelib.record import gpu
 from tracelib.record.cgroups import cpu_group, pressure_us
-from tracelib.record.processes import PROC, allowed_cpus, descendants, existing, threads
+from tracelib.record.processes import PROC, allowed_cpus, descendants, existing, text, threads
 from tracelib.words import counted, share
 
 if TYPE_CHECKING:
@@ -157,11 +157,10 @@ def _grown(before: Snapshot, after: Snapshot, key: str) -> int | None:
 
 def _delay_ns(path: Path) -> int | None:
     """Return the run delay of all CPUs from /proc/schedstat (second last number of a `cpuN` line)."""
-    try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
+    counters = text(path)
+    if counters is None:
         return None  # built without CONFIG_SCHEDSTATS
-    return sum(int(line.split()[-2]) for line in lines if line.startswith("cpu"))
+    return sum(int(line.split()[-2]) for line in counters.splitlines() if line.startswith("cpu"))
 
 
 def _runnable(seconds: float) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.ftrace import tracefs
-from tracelib.record.processes import PROC, allowed_cpus
+from tracelib.record.processes import PROC, allowed_cpus, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,6 +52,7 @@ class Machine:
 
 def machine(pids: Sequence[int] = ()) -> Machine:
     """Return what this machine permits this user; affinity and quota are those of `pids`, or our own."""
+    paranoid = text(PROC / "sys/kernel/perf_event_paranoid")
     place, watched = tracefs(), list(pids) or [os.getpid()]
     line = next(
         line for line in (PROC / "meminfo").read_text().splitlines() if line.startswith("MemAvailable:")
@@ -63,12 +64,12 @@ def machine(pids: Sequence[int] = ()) -> Machine:
         root=os.geteuid() == 0,
         cpus_online=os.cpu_count() or 1,
         cpus_allowed=len(allowed_cpus(watched)) or 1,
-        paranoid=_number(PROC / "sys/kernel/perf_event_paranoid"),
+        paranoid=int(paranoid) if paranoid else None,
         tracefs=place,
         tracefs_writable=place is not None and os.access(place / "instances", os.W_OK),
         tools={name: _version(name) for name in ("perf", "trace-cmd", "nsys", "nvidia-smi")},
         group=cpu_group(watched[0]),
-        clock_source=_text(CLOCK_SOURCE) or "unknown",
+        clock_source=(text(CLOCK_SOURCE) or "unknown").strip(),
         pressure=pressure_us() is not None,
         available_kb=available_kb,
         mounts_tracefs=place is None and _can_mount(),
@@ -121,15 +122,3 @@ def _version(program: str) -> str | None:
         return f"installed, but does not run ({error})"
     words = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
     return words[0] if words else "of unknown version"
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return None if text is None else int(text)
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None  # not there, or not for this user: "unknown" is what is printed

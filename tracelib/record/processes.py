@@ -109,7 +109,7 @@ def outside_ids(pids: Iterable[int], proc: Path = PROC) -> dict[int, int]:
 
 def _nested_ids(tasks: Path) -> Iterator[tuple[int, int]]:
     for tid in _numbers(tasks):
-        status = _text(tasks / str(tid) / "status") or ""
+        status = text(tasks / str(tid) / "status") or ""
         line = next((line for line in status.splitlines() if line.startswith("NSpid:")), "")
         ids = [int(word) for word in line.split()[1:]]
         if len(ids) > 1:
@@ -133,7 +133,7 @@ def _parent(folder: Path) -> int | None:
 
 
 def _thread(folder: Path, pid: int, tid: int) -> Thread | None:
-    fields, counters = _stat(folder), _text(folder / "schedstat")
+    fields, counters = _stat(folder), text(folder / "schedstat")
     if fields is None or counters is None or fields[1][STATE] in DEAD:
         return None
     run_ns, wait_ns, _ = counters.split()
@@ -142,24 +142,24 @@ def _thread(folder: Path, pid: int, tid: int) -> Thread | None:
 
 
 def _yields(folder: Path) -> int | None:
-    lines = (_text(folder / "status") or "").splitlines()
+    lines = (text(folder / "status") or "").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:")), None)
 
 
 def _stat(folder: Path) -> tuple[str, list[str]] | None:
     """Return the name and the fields after it; a name may hold brackets, so the last one ends it."""
-    text = _text(folder / "stat")
-    if not text:
+    stat = text(folder / "stat")
+    if not stat:
         return None
-    begin, end = text.index("("), text.rindex(")")
-    return text[begin + 1 : end], text[end + 2 :].split()
+    begin, end = stat.index("("), stat.rindex(")")
+    return stat[begin + 1 : end], stat[end + 2 :].split()
 
 
-def _text(path: Path) -> str | None:
-    """Return a file's text, None where the thread has ended or the kernel does not count."""
+def text(path: Path) -> str | None:
+    """Return the text of a file of the kernel; None if it is not there, not counted, or not for this user."""
     try:
         return path.read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+    except OSError:
         return None
 
 

@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -147,12 +148,10 @@ def _database(path: Path, half: Path, *, packed: bool) -> Redactor:
     with tempfile.TemporaryDirectory(prefix="tracelib-", dir=half.parent) as folder:
         plain, made = Path(folder) / "in.sqlite", Path(folder) / "out.sqlite"
         with open_stream(path) as stream, plain.open("wb") as file:
-            while block := stream.read(1 << 20):
-                file.write(block)
+            shutil.copyfileobj(stream, file, 1 << 20)
         redactor = redacted_database(plain, made, path)
         with made.open("rb") as source, _opened(half, packed=packed) as file:
-            while block := source.read(1 << 20):
-                file.write(block)
+            shutil.copyfileobj(source, file, 1 << 20)
     return redactor
 
 

@@ -39,15 +39,7 @@ LONGEST_NAME = 200
 TAR_BLOCK = 1 << 13
 #: What macOS and file managers put beside the files that one meant to pack.
 _JUNK = re.compile(r"(?:^|/)(?:__MACOSX/|\.(?!\.?(?:/|$)))")
-_BROKEN = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    RuntimeError,
-    NotImplementedError,
-    OSError,
-)
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError)
 
 _folders: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
 _damage: dict[Path, Damage] = {}  # of members where they were unpacked to, and of archives

@@ -219,14 +219,8 @@ _FIELDS = {
     "No. of ranks": ("ranks", pl.UInt32),
 }
 _PAYLOADS = pl.Schema(
-    {
-        "globalTid": pl.Int64(),
-        "start": pl.Int64(),
-        "end": pl.Int64(),
-        "communicator": pl.UInt64(),
-        "message": pl.UInt64(),
-        "ranks": pl.UInt32(),
-    }
+    dict.fromkeys(("globalTid", "start", "end"), pl.Int64())
+    | {name: kind() for name, kind in _FIELDS.values()}
 )
 
 

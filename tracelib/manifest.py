@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FILE_NAME, SCHEMA = "run.toml", "tracelib.run/1"
 #: Files in the same folder that need no key: the cgroup's counters before and after the run, and its quota.
 BEFORE, AFTER, CPU_MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
-#: Clocks of which `[clocks]` may give one reading, all taken together: `<name>_ns`.
+#: Clocks whose readings `[clocks]` may give, all taken at one moment: `<name>_ns`.
 CLOCKS = ("realtime", "monotonic", "monotonic_raw", "boottime", "tai")
 
 ANY = "*"  # stands for any key of a table

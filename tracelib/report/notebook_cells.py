@@ -80,7 +80,7 @@ def opened_runs(runs: Mapping[str, Options]) -> dict[str, Results]:
 
 
 def heading(title: str, results: Results | Mapping[str, Results]) -> Section:
-    """Return a notebook's title, and which windows of which files it is about.
+    """Return a notebook's title, and the files and windows that it is about.
 
     `results` are those of one run, or of several by label.
     """

@@ -178,7 +178,7 @@ def _source_version(package: Path) -> str:
 
 
 def _program_version(file: TraceFile) -> str:
-    """Return the version of the program by way of which `file` is read, "" if there is none."""
+    """Return the version of the program that helps to read `file`, "" if none does."""
     name = file.known_format.program(file.head)
     program = shutil.which(name) if name else None
     return _version(program) if program else ""

@@ -138,7 +138,7 @@ class Stream(io.RawIOBase):
         """Return the next decompressed bytes, b"" if this block held none."""
         assert self._decoder is not None
         assert self._new_decoder is not None
-        if self._decoder.eof:  # the next member, if there is one; padding after the last is no damage
+        if self._decoder.eof:  # the next member, if there is one; padding after the last is not damage
             self._raw = self._behind(self._decoder.unused_data)
             self._decoder = self._new_decoder()
             if not _MEMBER.match(self._raw):

@@ -48,7 +48,7 @@ class Format:
     in_perfetto: InPerfetto | None = None
     #: Writes the trace of a file to a folder, for files too large to be held in memory.
     stream: Callable[[Path, Path], None] | None = None
-    #: Names the program by way of which a file that starts with `head` is read; the cache's key holds its
+    #: Names the program that helps to read a file that starts with `head`; the cache's key holds its
     #: version.
     program: Callable[[bytes], str | None] = lambda _: None
     #: All files that are read with the one at a path; the cache's key holds the content of each.

@@ -37,7 +37,7 @@ def is_trace_dat(start: bytes) -> bool:
 
 
 def converter(start: bytes) -> str | None:
-    """Return the program by way of which a file that begins so is read, None if it needs none."""
+    """Return the program that reads a file with this beginning, None if it needs none."""
     return REPORT[0] if is_trace_dat(start) else None
 
 

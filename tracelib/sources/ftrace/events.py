@@ -189,7 +189,7 @@ class Events:
             name = _name(word)
             self.counts[name] = self.counts.get(name, 0) + count
         groups = pl.Series("group", [GROUPS.index(kind.group) for kind in self.kinds], dtype=pl.UInt8)
-        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; the unused are no events
+        # the function tracer's lines look like an exit: "sys_read <-do_syscall_64"; the unused are not events
         none = table.select(pl.col("args").str.starts_with("<-") | (pl.col("uses") == 0)).to_series()
         return groups[codes_of(table["word"])].set(none, len(GROUPS) - 1)
 

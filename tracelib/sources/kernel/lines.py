@@ -74,9 +74,9 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def lines(chunk: bytes) -> tuple[pl.Series, int]:
-    """Return the lines of `chunk` without their ends (LF, CRLF), and how many places in it were no UTF-8.
+    """Return the lines of `chunk` without their ends (LF, CRLF), and how many places in it were not UTF-8.
 
-    A file that was converted twice has CRCRLF. What is no UTF-8 becomes U+FFFD. Empty lines stay: a line's
+    A file that was converted twice has CRCRLF. What is not UTF-8 becomes U+FFFD. Empty lines stay: a line's
     index is its place in the chunk.
     """
     if b"\r" in chunk:

@@ -72,7 +72,7 @@ class Pages:
     def read(self, root: int, columns: Sequence[int], names: Sequence[str]) -> tuple[pl.DataFrame, int]:
         """Return integer `columns` (places in its definition) of the table at `root`, and the damaged pages.
 
-        Raises Unusual if a value is no integer, a row does not fit into its page, or the table has no rows of
+        Raises Unusual if a value is not an integer, a row does not fit into its page, or the table has no rows of
         its own.
         """
         leaves, rows, damaged = self.leaves(root)
@@ -246,7 +246,7 @@ def _series(name: str, values: _Integers, valid: _Flags, kept: list[slice] | Non
 
 
 #: What goes wrong in a damaged file: SQLite says so, or runs out of memory for a value of a damaged length,
-#: or its words or names are no text.
+#: or its words or names are not text.
 FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
 
 Row = tuple[Any, ...]

@@ -197,7 +197,7 @@ def _add_unread(database: Tables, notes: Remarks) -> None:
 
 
 def _rows(database: Tables, table: str) -> int:
-    """Return how many rows `table` has, 0 if they are no events."""
+    """Return how many rows `table` has, 0 if they are not events."""
     moment = next((column for column in _MOMENTS if database.has(table, column)), None)
     return database.read(table, {moment: pl.Int64}).height if moment else 0
 

@@ -37,7 +37,7 @@ class Header:
     architecture: str | None = None
     clock: str = "unknown"
     wall_offset_ns: int | None = None
-    subsampled: tuple[str, ...] = ()  # tracepoints of which not every event was recorded
+    subsampled: tuple[str, ...] = ()  # tracepoints that were recorded in part
     system_wide: bool | None = None  # None: not known
 
 

@@ -3,7 +3,7 @@
 A recording repeats itself: a few thousand distinct call-chain lines, heads that differ only in the time's
 fraction. So a line is cut into parts by fixed slices (checked, and given to a regular expression where they
 do not fit), the parts are dictionary-encoded, and only distinct parts are ever parsed (`heads`,
-`call_chains`). The text is cut between events into blocks, of which two are scanned at a time.
+`call_chains`). The text is cut between events into blocks; two are scanned at a time.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tracelib.sources.torch_profiler.events import KINETO
 Collective = tuple[str | None, str | None, int | None, int | None, int | None]
 
 NONE: Collective = (None, None, None, None, None)
-#: Arguments of a collective's kernel, of which each proves that it is one.
+#: Arguments that only a collective's kernel has.
 MESSAGES = ("In msg nelems", "Out msg nelems", "In msg size", "Out msg size")
 KEYS = frozenset({"Collective name", "Group size", *MESSAGES})
 _SPELLINGS: dict[str, str] = KINETO["spellings"]

@@ -55,8 +55,8 @@ def _files(path: Path, head: bytes) -> list[Path]:
 def read(path: Path) -> Trace:
     """Read the export or report at `path`.
 
-    Raises BadTrace if it is not an export of nsys, or one without events (`nsys stats`, a recipe); it cannot be
-    opened as a database; a report without an `nsys` that could export it.
+    Raises BadTrace if it is not an export of nsys, or one without events (`nsys stats`, a recipe); it cannot
+    be opened as a database; a report without an `nsys` that could export it.
     """
     from tracelib.sources.nsys.database import open_database
     from tracelib.sources.nsys.reader import trace_of

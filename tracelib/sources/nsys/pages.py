@@ -72,8 +72,8 @@ class Pages:
     def read(self, root: int, columns: Sequence[int], names: Sequence[str]) -> tuple[pl.DataFrame, int]:
         """Return integer `columns` (places in its definition) of the table at `root`, and the damaged pages.
 
-        Raises Unusual if a value is not an integer, a row does not fit into its page, or the table has no rows of
-        its own.
+        Raises Unusual if a value is not an integer, a row does not fit into its page, or the table has no
+        rows of its own.
         """
         leaves, rows, damaged = self.leaves(root)
         starts = np.cumsum(rows) - rows

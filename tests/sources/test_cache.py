@@ -106,7 +106,7 @@ def test_the_key_knows_all_source_text_that_readers_use():
 
 
 @pytest.mark.parametrize(
-    "name", ["sources/torch_profiler/frames.py", "sources/torch_profiler/json.h", "schema.py"]
+    "name", ["sources/torch_profiler/frames.py", "sources/torch_profiler/json.h", "schema.py", "schema.toml"]
 )
 def test_a_change_of_the_reader_makes_entries_of_its_own(tmp_path, trace_file, monkeypatch, name):
     cache, reader = Cache(tmp_path / "cache"), Counted()

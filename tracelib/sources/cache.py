@@ -57,7 +57,7 @@ VARIABLE = "TRACELIB_CACHE"
 OFF = ("off", "0", "no", "false")
 #: Where the readers are, and what of the package they use besides.
 PACKAGE = Path(__file__).parent.parent
-USED_BY_READERS = ("errors.py", "schema.py", "schema.toml", "trace.py", "words.py")
+USED_BY_READERS = ("data.py", "errors.py", "schema.py", "trace.py", "words.py")
 SOURCE_TEXT = ("*.py", "*.toml", "*.[ch]")
 
 
@@ -172,7 +172,9 @@ def _source_version(package: Path) -> str:
     """Return a digest of all source text that decides what a reader returns."""
     readers = (file for pattern in SOURCE_TEXT for file in (package / "sources").rglob(pattern))
     digest = hashlib.blake2b(pl.__version__.encode(), digest_size=20)
-    for file in sorted([*readers, *(package / name for name in USED_BY_READERS)]):
+    used = [package / name for name in USED_BY_READERS]
+    tables = [file for module in used if (file := module.with_suffix(".toml")).exists()]
+    for file in sorted([*readers, *used, *tables]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import polars as pl
 
@@ -169,7 +169,8 @@ def _rules(kind: type[Rule], table: str, tables: dict[str, Any], path: Path) -> 
 
 
 def _rule(kind: type[Rule], table: dict[str, Any], where: str) -> Rule:
-    types = {f.name: str(f.type) for f in fields(kind)}
+    hints = get_type_hints(kind).items()
+    types = {name: hint.__name__ if isinstance(hint, type) else str(hint) for name, hint in hints}
     for key, value in table.items():
         if key not in types:
             raise BadParameter(f"{where}: key", key, types)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tracelib.align.timeline import Timeline
     from tracelib.trace import Trace
 
-__all__ = ["align"]
-
 #: Above this share of slices that begin while their thread is off the CPU, two clocks do not agree.
 DISAGREE = 0.05
 

@@ -5,17 +5,3 @@ from tracelib.findings.diagnose import diagnose
 from tracelib.findings.document import Document, Verdict
 from tracelib.findings.finding import Abstained, Evidence, Finding
 from tracelib.findings.verdict import Thresholds, verdict
-
-__all__ = [
-    "Abstained",
-    "Document",
-    "Evidence",
-    "Finding",
-    "Thresholds",
-    "Verdict",
-    "diagnose",
-    "read",
-    "schema",
-    "validate",
-    "verdict",
-]

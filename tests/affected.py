@@ -1,8 +1,9 @@
 """Which test files a change can break: `python -m tests.affected [BASE]` prints them for `make check`.
 
-Those that changed; those named after a module that changed or, unless half the package does, after one that imports
-it; those that import it, or a changed helper of the tests, themselves, unless many do; and for a notebook the tests
-of notebooks. What is left out here is for `make test`; so are tests of whole runs, which carry the mark `slow`.
+Those that changed; those named after a module that changed or, unless half the package does, after one that
+imports it; those that import it, or a changed helper of the tests, themselves, unless many do; and for a
+notebook the tests of notebooks. What is left out here is for `make test`; so are tests of whole runs, which
+carry the mark `slow`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def changed(base: str) -> list[Path]:
 
 
 def module_of(path: Path) -> str:
-    """Return the module of a file; of a data file, the one of its name beside it, or the package it lies in."""
+    """Return a file's module; of a data file, the one of its name beside it, or the package it is in."""
     beside = path.with_suffix(".py")
     module = path.suffix == ".py" or (ROOT / beside).exists()
     return ".".join(beside.with_suffix("").parts if module else path.parent.parts).removesuffix(".__init__")

@@ -122,7 +122,7 @@ def main():
         nargs="*",
         choices=[*EXAMPLES],
         metavar="NAME",
-        help="remake docs/gallery/README.md and its pictures, too; of these notebooks alone, if any are named",
+        help="remake docs/gallery/README.md and its pictures too, of the named notebooks alone if any are",
     )
     page = parser.parse_args().page
     names = page or [*EXAMPLES]

@@ -48,8 +48,9 @@ def test_a_prompt_that_fills_a_step_goes_on_in_the_next():
 
 
 def test_the_queue_begins_behind_the_last_step_that_had_room():
-    """Arrived at 0; a step with room began without it at 4, so that it came later; from 4 to 12 that step ran, from
-    12 to 15 none did: an engine that has the prompt begins.
+    """It arrived at 0. A step with room began without it at 4, so the prompt came later.
+
+    From 4 to 12 that step ran, from 12 to 15 none did: an engine that has the prompt begins.
     """
     steps = [(-5, -1, 0, 0, 3), (4, 12, 0, 0, 3), (15, 30, 1, 60, 3)]
     assert placed([(0, 31, 60)], steps) == {0: (15, 15, 30, 8)}
@@ -86,7 +87,7 @@ def test_nothing_is_placed_where_workers_do_different_steps():
 
 
 def test_a_prompt_that_the_log_lacks_does_not_move_the_others():
-    """The step at 10 held another client's prompt of 40 tokens, so that the first request's place is not known."""
+    """The step at 10 held another client's prompt of 40 tokens: the first request's place is not known."""
     found = placed(
         [(0, 32, 30), (21, 52, 60), (55, 72, 20)],
         [(10, 20, 1, 40, 0), (20, 30, 1, 30, 0), (40, 50, 1, 60, 0), (60, 70, 1, 20, 0)],

@@ -1,9 +1,10 @@
 """Which steps of the model held which request's prompt.
 
-Engines fill each step up to a limit of tokens, in the order in which prompts came to them, and a prompt that does not
-fit goes on in the next step. A step's name says how many prompts it held, and how many of their tokens; a log says
-how long each request's prompt is, when it came, and when its first token did. So the prompts of a step are those
-that had come, whose first token came after it, soonest first, and, among these, those whose lengths add up to it.
+Engines fill each step up to a limit of tokens, in the order in which prompts came to them, and a prompt that
+does not fit goes on in the next step. A step's name says how many prompts it held, and how many of their
+tokens; a log says how long each request's prompt is, when it came, and when its first token did. So the
+prompts of a step are those that had come, whose first token came after it, soonest first, and, among these,
+those whose lengths add up to it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ PROMPT_STEPS = pl.Schema(
 FULL = 0.99
 #: The limit of an engine's steps shows if so many of them are full.
 OFTEN = 3
-#: Requests of which those of a step are chosen by their lengths, beyond as many as it holds; more prompts in one
-#: step than LARGE are taken in order.
+#: Requests of which those of a step are chosen by their lengths, beyond as many as it holds; more prompts in
+#: one step than LARGE are taken in order.
 SPARE, LARGE = 3, 6
 #: A first token may come this much before its step's end, as far as the clocks are tied.
 CLOCK_NS = 2_000_000
@@ -59,7 +60,7 @@ class Asked(NamedTuple):
 
 @dataclass
 class _Begun:
-    """A prompt that goes on in the next step: its request, its first step, its tokens left (None = not known)."""
+    """A prompt that goes on in the next step: its request, its first step, its tokens left (or None)."""
 
     request: Asked
     first: int
@@ -74,9 +75,10 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
 
     One row per request whose prompt is placed: `row` (UInt32), `begin_ns` (Int64: when the first of its steps
     began), `received_ns` (Int64: the same on the last worker), `done_ns` (Int64: when its last step's last
-    operation ended), `queue_ns` (Int64: how long, up to `begin_ns`, earlier steps were in progress while it may have
-    been in the engine). It was not yet there when the last step began that had room and did not take it. No
-    rows where workers do different steps (replicas), where names tell no prompts, or where the log lacks requests.
+    operation ended), `queue_ns` (Int64: how long, up to `begin_ns`, earlier steps were in progress while it
+    may have been in the engine). It was not yet there when the last step began that had room and did not take
+    it. No rows where workers do different steps (replicas), where names tell no prompts, or where the log
+    lacks requests.
     """
     steps, waiting = _steps(model_steps), _requests(asked)
     limit = FULL * max((step.prefill + step.decode for step in steps), default=0)

@@ -90,7 +90,8 @@ def requests(
 ) -> pl.DataFrame:
     """Return the time to first token of each request in the window, split into parts that add up to it.
 
-    Takes the rows of a log (:mod:`tracelib.sources.request_logs`) on the aligned timeline (None = there is none) and the frames `gpu_states`,
+    Takes the rows of a log (:mod:`tracelib.sources.request_logs`) on the aligned timeline (None = there is
+    none) and the frames `gpu_states`,
     :func:`tracelib.analyses.ipc.worker_steps`, :func:`tracelib.analyses.steps.model_steps` and
     :func:`api_server`; of several GPUs the first stands for all, since they work in step.
 
@@ -166,7 +167,7 @@ def api_server(trace: Trace, thread_states: pl.DataFrame, host_activity: pl.Data
 
 
 def _within_api(cut: pl.DataFrame, api_server: pl.DataFrame) -> pl.DataFrame:
-    """Return what the API server was at: row, and the columns of WITHIN_API; null where that was not recorded."""
+    """Return what the API server was at: row, and the columns of WITHIN_API; null = not recorded."""
     waits = cut.filter(pl.col("api_server_ns") > 0).select("row", "api_server_ns", ts_ns="since")
     found = waits.select("row", "api_server_ns")
     for kind, name in enumerate(WITHIN_API):
@@ -333,7 +334,7 @@ def _part_of(state: pl.Expr) -> pl.Expr:
 
 
 def request_causes(requests: pl.DataFrame, lost: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return the causes of the GPU's lost time between each request's tokenization, or arrival, and its first token.
+    """Return the causes of the GPU's lost time from a request's tokenization, or arrival, to its first token.
 
     Takes the frames `requests` and `lost`; of several GPUs the first stands for all, as in `requests`. They
     cover all of that time, on the way to the GPU and back too: per request they add up to what the GPU lost

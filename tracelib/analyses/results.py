@@ -84,7 +84,8 @@ _MESSAGES = Need(
 _REQUESTS = Need(
     "",
     "no request log was given (a client's or a server's, with id, arrived and first_token)",
-    "a request log: --requests FILE with id, arrived, first_token (JSON lines, CSV, Parquet, OpenTelemetry spans)",
+    "a request log: --requests FILE with id, arrived, first_token"
+    " (JSON lines, CSV, Parquet, OpenTelemetry spans)",
 )
 _QUOTA = Need(
     "",

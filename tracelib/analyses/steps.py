@@ -1,8 +1,8 @@
 """The model's steps as their names tell them: what each worked on, and whose prompts it held.
 
-vLLM and SGLang name each step's range after the prompts and tokens in it (`[[step]]` of the rules). Engines take
-prompts in the order in which they came and fill a step up to a limit, so that a log of requests and the steps'
-names tell which steps held which prompt, without a word from the engine.
+vLLM and SGLang name each step's range after the prompts and tokens in it (`[[step]]` of the rules). Engines
+take prompts in the order in which they came and fill a step up to a limit, so that a log of requests and the
+steps' names tell which steps held which prompt, without a word from the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the findings say of requests: the time to first token, its parts, and the sentence that leads the page."""
+"""What the findings say of requests: the time to first token, its parts, the sentence on top of the page."""
 
 from __future__ import annotations
 

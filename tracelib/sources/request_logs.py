@@ -1,8 +1,8 @@
 """Request logs as servers and load generators write them, as one frame.
 
-Records are lines of JSON, a JSON list, CSV or Parquet, with columns of many names; a load generator's or a tracer's
-file is first taken apart into records. What a record must tell is its id, when it arrived and when its first token
-came (or how long that took); all else is used where it is there. Sources of the forms:
+Records are lines of JSON, a JSON list, CSV or Parquet, with columns of many names; a load generator's or a
+tracer's file is first taken apart into records. What a record must tell is its id, when it arrived and when
+its first token came (or how long that took); all else is used where it is there. Sources of the forms:
 
 - OpenTelemetry's OTLP/JSON, with vLLM's and SGLang's attributes `gen_ai.latency.*` (vLLM:
   vllm/tracing, SpanAttributes; in seconds, counted from the span's begin);
@@ -77,7 +77,8 @@ def read_request_log(path: Path, *, epoch: bool = True) -> RequestLog:
     Raises
     ------
     BadTrace
-        The file cannot be opened, or not one request in it can be used; the message says why the first could not.
+        The file cannot be opened, or not one request in it can be used; the message says why the first could
+        not.
 
     """
     data = _bytes(path)
@@ -263,7 +264,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _time(value: Any, *, epoch: bool) -> int | None:
-    """Return a time in ns: since the epoch in the unit that its size shows, else in whole ns or in seconds."""
+    """Return a time in ns: since the epoch in the unit that its size shows, else in ns or in seconds."""
     if value is None:
         return None
     if isinstance(value, datetime):

@@ -25,7 +25,7 @@ from tracelib.findings.finding import (
     thread_name,
 )
 from tracelib.findings.verdict import NOT_HOST, quota_words
-from tracelib.words import counted, duration, share
+from tracelib.words import counted, cpus, duration, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -214,7 +214,7 @@ def _counted(results: Results) -> str:
         )
         parts += _other_span(results)
     if supply.quota_cpus is not None:
-        parts.append(f"cpu.max allows {supply.quota_cpus:g} CPUs")
+        parts.append(f"cpu.max allows {cpus(supply.quota_cpus)}")
     elif bounds is not None:
         parts.append(
             f"by its CPU time the quota is between {bounds[0]:.1f} and {bounds[1]:.1f} CPUs (for periods of "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.capacity import server_cpus
+from tracelib.analyses.capacity import quota_by_use, server_cpus
 from tracelib.analyses.collectives import missing_ranks
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.scheduling import tells_shortage
@@ -16,7 +16,7 @@ from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
 from tracelib.findings.finding import mean, spent
 from tracelib.findings.shortfalls import shortfalls
-from tracelib.words import SERVER, cause_name, counted, duration, share, sub_cause_name
+from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -261,11 +261,10 @@ def _shortage(part: Shares, results: Results) -> str:
 def quota_words(results: Results) -> str:
     """Return the quota's size: as cpu.max says it, else from what was used before each stop (`quota_use`)."""
     if results.supply.quota_cpus is not None:
-        return f" of {results.supply.quota_cpus:g} CPUs"
-    used = results.quota_use["cpus"]
-    if used.len() < FEWEST_PERIODS:
+        return f" of {cpus(results.supply.quota_cpus)}"
+    if results.quota_use.height < FEWEST_PERIODS:
         return ""
-    return f" of about {float(used.median()):.1f} CPUs"  # type: ignore[arg-type]
+    return f" of about {quota_by_use(results):.1f} CPUs"
 
 
 def _cpus(results: Results) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tracelib.record import gpu
 from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.processes import PROC, allowed_cpus, descendants, existing, threads
-from tracelib.words import counted, share
+from tracelib.words import counted, cpus, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -279,7 +279,7 @@ def _sentence(state: str, shown: Measured) -> str:
             )
         case "throttled":
             return (
-                f"The CPU quota of {shown.quota_cpus or 0:g} CPUs stopped the processes in "
+                f"The CPU quota of {cpus(shown.quota_cpus or 0)} stopped the processes in "
                 f"{share(shown.throttled_periods or 0)} of its periods "
                 f"({shown.throttled_seconds or 0:.1f} s of threads' time): raise the quota, or start fewer "
                 "threads."

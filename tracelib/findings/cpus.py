@@ -13,6 +13,7 @@ from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS, PERIODS_NS
 from tracelib.findings import recording
 from tracelib.findings.finding import (
+    NOT_HOST,
     Abstained,
     Evidence,
     Finding,
@@ -24,7 +25,7 @@ from tracelib.findings.finding import (
     spent,
     thread_name,
 )
-from tracelib.findings.verdict import NOT_HOST, quota_words
+from tracelib.findings.verdict import quota_words
 from tracelib.words import counted, cpus, duration, share
 
 if TYPE_CHECKING:

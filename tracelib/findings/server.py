@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.drains import OBJECT
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings import recording
 from tracelib.findings.cpus import taken_by_tokenizers
 from tracelib.findings.finding import (
+    ASIDE,
+    NOT_HOST,
     Abstained,
     Finding,
     evidence_rows,
@@ -22,7 +25,7 @@ from tracelib.findings.finding import (
     shortage_note,
     spent,
 )
-from tracelib.findings.verdict import NOT_HOST, shares
+from tracelib.findings.verdict import shares
 from tracelib.intervals import overlay
 from tracelib.words import cause_name, counted, duration, plain, role_name, share
 
@@ -32,10 +35,8 @@ if TYPE_CHECKING:
 
 #: Starved stretches between bursts, per GPU.
 FEWEST_STEPS = 3
-#: Frames that a claim names, and what makes each built-in method's name another.
-PLACES, OBJECT = 3, r" object at 0x[0-9a-f]+"
-#: Less is not worth a word beside a larger figure.
-ASIDE = 0.005
+#: Frames that a claim names.
+PLACES = 3
 CPUS_FIRST = [
     (
         "Fix the lack of CPUs first: most of this time the sender or reader was ready and had none, and no "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from msgspec.structs import replace
 
 from tracelib.findings.doubts import Unexplained, doubts, unexplained
@@ -142,6 +143,9 @@ def record_first(results: Results, findings: Sequence[Finding]) -> list[str]:
 
 
 def _goes_before(doubt: Doubt, first: Finding, gain: int) -> bool:
-    """Return whether what an abstained rule may explain would come before the first change."""
+    """Return whether what an abstained rule may explain would come before the first change, or be most of it."""
+    own = spent(doubt.rows.filter(pl.col("cause") == first.cause)) if first.cause else 0
+    if doubt.rule != "cpu_shortage" and own > first.exposed_ns / 2:
+        return True
     cheaper = CHANGES.index(doubt.change) < CHANGES.index(first.change)
     return spent(doubt.rows) > (WORTH_FIRST * gain if cheaper else gain)

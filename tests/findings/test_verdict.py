@@ -237,6 +237,7 @@ def test_launches_without_any_operation_are_counted():
     sheet.ops.clear()
     document = diagnose(sheet.results())
     assert "200 launch calls were recorded, but no GPU operation" in document.verdict.sentence
+    assert document.verdict.record_first[0].startswith("the GPUs' own operations: torch.profiler")
     assert not any("no launch call" in row.reason for row in document.abstained)
 
 

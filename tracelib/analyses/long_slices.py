@@ -84,7 +84,8 @@ def lost_in_long_work(trace: Trace, host_activity: pl.DataFrame, lost: pl.DataFr
     """
     if trace.samples.height:
         return lost.clear()
-    work = pl.col("cause").cast(pl.String).is_in(["host_work", "scheduling"])
+    loads = (pl.col("sub_cause").cast(pl.String) == "input_pipeline").fill_null(value=False)
+    work = pl.col("cause").cast(pl.String).is_in(["host_work", "scheduling"]) & ~loads
     return _lost_in(outlasting(host_activity, work & WORKS, alone=False), host_activity, lost.filter(work))
 
 

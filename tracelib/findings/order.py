@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tracelib.findings.doubts import Unexplained, doubts, unexplained
 from tracelib.findings.finding import share_of, spent, whole_ns
-from tracelib.findings.recording import WORTH_SAYING
+from tracelib.findings.recording import CALLS, WORTH_SAYING
 from tracelib.findings.verdict import Thresholds, shares
 from tracelib.words import share
 
@@ -126,6 +126,10 @@ def record_first(results: Results, findings: Sequence[Finding]) -> list[str]:
     Time that nothing explains counts where it is more than the first change would give; an abstained rule's where it
     would change the order.
     """
+    if results.gpu_time.is_empty():
+        return [
+            f"the GPUs' own operations: {CALLS}; if that gave none, see the recorder's log for CUPTI errors"
+        ]
     first = next((row for row in findings if row.gain_ns is not None), None)
     gain = first.gain_ns or 0 if first else 0
     least = max(gain, WORTH_SAYING * whole_ns(results))

@@ -77,7 +77,8 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
 
 def host_work(rule: Rule, results: Results) -> Finding | None:
     """Report lost GPU time that ends up at work which no rule names, with the frames in which it was."""
-    lost = results.lost.filter(pl.col("cause") == "host_work")
+    loads = (pl.col("sub_cause") == "input_pipeline").fill_null(value=False)
+    lost = results.lost.filter((pl.col("cause") == "host_work") & ~loads)
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
@@ -125,9 +126,16 @@ def ipc_stretched(rule: Rule, results: Results) -> Finding | Abstained | None:
         results,
         lost,
         claim=f"The GPUs waited for messages between the server's processes {share(part)} of the "
-        f"time.{spread}{shortage_note(lost)}",
+        f"time{_mostly(lost)}.{spread}{shortage_note(lost)}",
         advice=CPUS_FIRST if own_ns(lost) < spent(lost) / 2 else rule.advice,
     )
+
+
+def _mostly(lost: pl.DataFrame) -> str:
+    """Name the range in which most of the time was lost, if one was."""
+    by_name = lost.group_by(pl.col("what").cast(pl.String)).agg(pl.col("dur_ns").sum()).sort("dur_ns")
+    name, ns = by_name.row(-1)
+    return f", most of it in {plain(name, 80)}" if name and ns > spent(lost) / 2 else ""
 
 
 # -------------------- the whole run

@@ -118,7 +118,7 @@ def _late_calls(gpu_states: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.Da
             back=pl.col("call_ts_ns") + pl.col("call_dur_ns"),
         )
         .unique(["gpu", "thread", "call"])
-        .sort("gpu", "call")
+        .sort("gpu", "call", "thread")
         .with_columns(
             since=pl.col("back").shift(1).over("thread", order_by="call"),
             run=(~pl.col("late")).cum_sum().over("gpu"),
@@ -234,7 +234,9 @@ def _between(gaps: pl.DataFrame, host_activity: pl.DataFrame, lost: pl.DataFrame
     whole = named.group_by(key, maintain_order=True).agg(
         pl.col("what").first(), event_ns=pl.col("dur_ns").sum()
     )
-    return whole.sort("gap", "event_ns", "cause", descending=[False, True, False]).unique("gap", keep="first")
+    return whole.sort("gap", "event_ns", "cause", "sub_cause", descending=[False, True, False, False]).unique(
+        "gap", keep="first"
+    )
 
 
 def _bursts(gaps: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.findings import document as doc
 from tracelib.findings.doubts import doubts, less_sure
 from tracelib.findings.finding import Abstained, Finding, Part, quantiles, rank_labels
-from tracelib.findings.order import in_order, record_first, without_advice
+from tracelib.findings.order import in_order, not_yet, record_first, without_advice
 from tracelib.findings.requests import requests_part
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, verdict
@@ -91,8 +91,10 @@ def _answer(
     findings = in_order([less_sure(row, open_questions) for row in found], results)
     if answer.state in ("no_load", "not_cpu_bound"):
         return answer, findings
-    answer = replace(answer, record_first=record_first(results, findings))
-    return answer, without_advice(findings) if answer.state == "insufficient" else findings
+    answer = replace(answer, record_first=record_first(results, findings, open_questions))
+    if answer.state == "insufficient":
+        return answer, without_advice(findings)
+    return answer, not_yet(findings) if answer.record_first else findings
 
 
 def _unknown_parts(document: doc.Document, results: Results) -> list[Abstained]:

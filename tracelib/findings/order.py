@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from msgspec.structs import replace
 
-from tracelib.findings.doubts import Unexplained, doubts, unexplained
+from tracelib.findings.doubts import Unexplained, unexplained
 from tracelib.findings.finding import share_of, spent, whole_ns
 from tracelib.findings.recording import CALLS, WORTH_SAYING
 from tracelib.findings.verdict import Thresholds, shares
@@ -53,15 +53,21 @@ def in_order(findings: Iterable[Finding], results: Results) -> list[Finding]:
     rows = list(findings)
     rows = ordered(rows, {row.id for row in rows if _leads(row, results)})
     caveat = reservation(rows)
-    first_said = NOT_YET if record_first(results, rows) else ""
     return [
         replace(
             row,
             gain_share=None if row.gain_ns is None else share_of(results, row.gain_ns),
-            place=((number == 1 and row.gain_ns is not None and first_said) or place(row, number))
-            + (caveat if row.gain_ns is not None else ""),
+            place=place(row, number) + (caveat if row.gain_ns is not None else ""),
         )
         for number, row in enumerate(rows, 1)
+    ]
+
+
+def not_yet(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings where something must be recorded before the first change is made."""
+    return [
+        replace(row, place=row.place.replace(PLACES[row.change][0], NOT_YET)) if row.gain_ns else row
+        for row in findings
     ]
 
 
@@ -120,7 +126,7 @@ def reservation(findings: Iterable[Finding]) -> str:
 
 
 # -------------------- what to record before
-def record_first(results: Results, findings: Sequence[Finding]) -> list[str]:
+def record_first(results: Results, findings: Sequence[Finding], open_questions: Iterable[Doubt]) -> list[str]:
     """Return what to record before anything is changed: what may come before the first change, in the order of size.
 
     Time that nothing explains counts where it is more than the first change would give; an abstained rule's where it
@@ -137,7 +143,7 @@ def record_first(results: Results, findings: Sequence[Finding]) -> list[str]:
     told = {row.id for row in findings}
     rows += [
         Unexplained(spent(doubt.rows), doubt.words, doubt.record_with)
-        for doubt in doubts(results)
+        for doubt in open_questions
         if doubt.rule not in told and first and _goes_before(doubt, first, gain)
     ]
     return [

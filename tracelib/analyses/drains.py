@@ -64,29 +64,24 @@ def drains(
     the burst's last operation), `thread` (Int32: which launched), `cause`, `sub_cause`, `what` (String) of the event,
     `event_ns` (Int64: its length), `late` (Int64: launches), `lost_ns` (Int64: idle time in it), `caught_up`
     (Boolean: the next launch came in time, so the launches themselves keep up). An event that is launching itself
-    (kernel_launch: api, dispatch, latency) drained nothing: the launches are too slow. Sorted by `gpu`, `ts_ns`.
+    (kernel_launch: api, dispatch, latency) drained nothing: the launches are too slow, and it has no name. Sorted by `gpu`, `ts_ns`.
     """
     calls, gaps = _late_calls(gpu_states, launches)
     if gaps.is_empty():
         return pl.DataFrame(schema=DRAINS)
     blocking = _blocking(gaps, trace, rules, host_activity)
-    between = _between(gaps, host_activity, lost)
-    named = gaps.join(between, on="gap", how="left").join(blocking, on="gap", how="left")
-    keeps_on = ~pl.col("long") | pl.col("cause").is_null()  # nothing was done but launching
-    event = {
-        column: pl.when(pl.col("_cause").is_not_null())
-        .then(f"_{column}")
-        .when(keeps_on)
-        .then(usual)
-        .otherwise(column)
-        for column, usual in (
-            ("cause", pl.lit("kernel_launch")),
-            ("sub_cause", pl.lit("dispatch")),
-            ("what", pl.col("what")),
-            ("event_ns", pl.col("event_ns")),
-        )
-    }
-    return _bursts(named.with_columns(**event), calls)
+    others = gaps.filter("long").join(blocking, on="gap", how="anti")
+    events = pl.concat([blocking, _between(others, host_activity, lost)])
+    named = gaps.join(events, on="gap", how="left")
+    launching = pl.col("cause").is_null()  # nothing was done but that
+    return _bursts(
+        named.with_columns(
+            cause=pl.coalesce("cause", pl.lit("kernel_launch")),
+            sub_cause=pl.when(launching).then(pl.lit("dispatch")).otherwise("sub_cause"),
+            event_ns=pl.coalesce("event_ns", pl.lit(0)),
+        ),
+        calls,
+    )
 
 
 def behind(lost: pl.DataFrame, drains: pl.DataFrame) -> pl.DataFrame:
@@ -146,11 +141,11 @@ def _late_calls(gpu_states: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.Da
 
 
 def _blocking(gaps: pl.DataFrame, trace: Trace, rules: Rules, host_activity: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that waited for the device as it ran dry: gap, _cause, _sub_cause, _what, _event_ns."""
+    """Return the calls that waited for the device as it ran dry: gap, cause, sub_cause, what, event_ns."""
     cause, sub_cause = (pl.col(name).cast(pl.String) for name in ("cause", "sub_cause"))
     blocks = (cause == "sync") | sub_cause.is_in(MAY_BLOCK).fill_null(value=False)
     waits = host_activity.filter(blocks & pl.col("waits_for").is_null()).select(
-        "thread", "ts_ns", "name", end=pl.col("ts_ns") + pl.col("dur_ns"), _cause=cause, _sub_cause=sub_cause
+        "thread", "ts_ns", "name", end=pl.col("ts_ns") + pl.col("dur_ns"), cause=cause, sub_cause=sub_cause
     )
     at_dry = (
         gaps.select("gap", "thread", "dry")
@@ -168,10 +163,10 @@ def _blocking(gaps: pl.DataFrame, trace: Trace, rules: Rules, host_activity: pl.
     outer = _outermost(drained, trace, rules)
     return drained.join(outer, on="gap", how="left").select(
         "gap",
-        "_cause",
-        "_sub_cause",
-        _what=pl.coalesce("outer", pl.col("name").cast(pl.String)),
-        _event_ns=pl.coalesce("outer_ns", pl.col("end") - pl.col("ts_ns")),
+        "cause",
+        "sub_cause",
+        what=pl.coalesce("outer", pl.col("name").cast(pl.String)),
+        event_ns=pl.coalesce("outer_ns", pl.col("end") - pl.col("ts_ns")),
     )
 
 

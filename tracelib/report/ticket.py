@@ -87,7 +87,9 @@ def _head(findings: Document) -> list[str]:
     ticket = f"{escaped(findings.ticket, 40)}: " if findings.ticket else ""
     state = escaped(sentence(verdict_name(verdict.state)))
     first_token = f"{escaped(findings.requests.sentence, 500)} " if findings.requests else ""
-    before = f" Record first: {escaped('; '.join(verdict.record_first), 400)}." if verdict.record_first else ""
+    before = (
+        f" Record first: {escaped('; '.join(verdict.record_first), 400)}." if verdict.record_first else ""
+    )
     said = f"{first_token}{escaped(verdict.sentence, 500)}{before}"
     return [
         f"### {ticket}{escaped(findings.title, 120)}",

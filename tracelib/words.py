@@ -144,6 +144,15 @@ def counted(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
+def cpus(number: float) -> str:
+    """Return a number of CPUs, which need not be whole.
+
+    >>> cpus(1.0), cpus(2.5)
+    ('1 CPU', '2.5 CPUs')
+    """
+    return f"{number:g} CPU{'' if number == 1 else 's'}"
+
+
 def rate(per_second: float | None) -> str:
     """Return how often something happens, or how much of it there is, in a second.
 

@@ -155,3 +155,14 @@ def test_the_data_loader_is_the_input_pipeline(inside):
     lost = lost_to(sheet)
     assert lost["host_work", "input_pipeline"] > 80
     assert ("kernel_launch", "dispatch") not in lost
+
+
+@pytest.mark.parametrize(("role", "of"), [("engine", "engine"), (None, "other")])
+def test_work_that_a_rule_names_is_put_to_the_role_of_its_thread(role, of):
+    sheet = Sheet()
+    thread = sheet.thread(role, "x", pid=700)
+    sheet.kernel(0, 1)
+    sheet.doing(thread, 1, 9, "structured_output/backend_xgrammar.py(150): fill_bitmask", "python")
+    sheet.kernel(10, 11)
+    rows = sheet.results().host_activity.filter(pl.col("thread") == thread)
+    assert rows.select("cause", "sub_cause").cast(pl.String).rows() == [("host_work", of)]

@@ -10,6 +10,7 @@ from tests.analyses.server_by_hand import OTHER, call, op, piece, run
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.results import analyse
 from tracelib.analyses.window import Window
+from tracelib.errors import BadParameter
 from tracelib.findings import diagnose
 
 
@@ -18,6 +19,19 @@ def test_the_window_can_be_given_and_its_name_told():
     assert results.window == Window(0, 2000, results.window.why)
     with pytest.raises(Exception, match="window"):
         analyse(results.trace, window_seconds=(5, 6))
+
+
+def test_the_window_can_be_given_without_any_gpu_operation():
+    sheet = Sheet()
+    for at in range(0, 100, 10):
+        sheet.doing(sheet.engine, at, at + 10, "engine.schedule")
+    sheet.doing(sheet.engine, 20, 50, "step 3")
+    given = analyse(sheet.trace(), window_seconds=(0.01, 0.03)).window
+    assert (given.start_ns, given.end_ns) == (10 * MS, 30 * MS)
+    named = analyse(sheet.trace(), window_of="step *").window
+    assert (named.start_ns, named.end_ns) == (20 * MS, 50 * MS)
+    with pytest.raises(BadParameter):
+        analyse(sheet.trace(), window_seconds=(1, 2))
 
 
 def recorded(sheet, start, end):

@@ -5,6 +5,7 @@ import pytest
 from tests.findings.cases import Case, no_calls, no_samples, outcome, rule_tests
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.launches import graph_coverage
+from tracelib.findings import diagnose
 from tracelib.findings.finding import Abstained, Finding
 
 CUPTI, TORCH = ("[unknown]", "/x/libcupti.so.13"), ("at::x", "/x/libtorch_cpu.so")
@@ -94,9 +95,10 @@ def test_a_long_op_without_samples_is_abstained_from():
     found = outcome("run_time_compilation", sheet.results())
     assert isinstance(found, Abstained)
     assert found.record_with.startswith("perf record")
-    launching = outcome("launch_bound", sheet.results())
-    assert launching.confidence == "medium"
-    assert "99 % of it is in ops over ten times as long" in launching.why
+    rows = {row.id: row for row in diagnose(sheet.results()).findings}
+    for rule in ("launch_bound", "low_graph_coverage"):
+        assert rows[rule].confidence == "medium"
+        assert "for 99 % of it the thread was in operators over ten times as long" in rows[rule].why
 
 
 def test_ops_alike_are_no_reason_to_abstain():
@@ -184,6 +186,56 @@ def test_single_launches_that_lack_a_cpu_call_for_cpus_not_graphs():
     sheet.runs(sheet.thread(None, "batch", pid=901), 19, 41, cpu=0)
     sheet.runs(0, 41, 102, cpu=0)
     assert outcome("low_graph_coverage", sheet.results()) is None
+
+
+# -------------------- who emptied the queue
+def read_back(*, item=True, graph=None):
+    """Steps of 10 ms launch four kernels ahead; then a value is read back, and operators run for 5.9 ms."""
+    sheet = Sheet()
+    for at in range(0, 60, 10):
+        for k in range(4):
+            call = at + 3 + 0.1 * k
+            sheet.kernel(at + 3.02 + k, at + 4.02 + k, call=(call, call + 0.01), graph=graph)
+        if item:
+            sheet.doing(0, at + 3.5, at + 7.03, "aten::item", "op")
+        sheet.doing(0, at + (7.1 if item else 3.5), at + 13, "aten::mm", "op")
+    return sheet
+
+
+def test_launches_behind_a_value_that_is_read_back_are_its_consequence():
+    results = read_back().results()
+    said = outcome("host_synchronisation", results)
+    late = 5 * round(5.92 * MS)
+    assert said.exposed_ns == said.gain_ns == late + 5 * round(0.01 * MS)
+    assert "aten::item 5 times, 5 late launches behind it" in said.claim
+    launching = outcome("launch_bound", results)
+    assert (launching.exposed_ns, launching.gain_ns) == (late, None)
+    assert "100 % of it came right behind what had emptied the launch queue (aten::item)" in launching.claim
+    assert outcome("low_graph_coverage", results) is None
+    slow = read_back(item=False).results()
+    assert outcome("host_synchronisation", slow) is None
+    assert outcome("launch_bound", slow).gain_ns == late + 5 * round(0.08 * MS)
+    assert isinstance(outcome("low_graph_coverage", slow), Finding)
+
+
+def test_host_work_that_emptied_the_queue_says_what_that_cost_besides():
+    sheet = Sheet()
+    for at in range(0, 60, 10):
+        for k in range(4):
+            call = at + 3 + 0.1 * k
+            sheet.kernel(at + 3.02 + k, at + 4.02 + k, call=(call, call + 0.01))
+        sheet.doing(0, at + 3.5, at + 12, "write_metrics")
+        sheet.doing(0, at + 12, at + 13, "aten::mm", "op")
+    said = outcome("host_work", sheet.results())
+    assert said.claim.endswith("It emptied the launch queue: late launches behind it cost another 9.4 %.")
+
+
+@pytest.mark.parametrize("graph", [None, 1])
+def test_graphs_are_no_advice_where_most_kernels_come_from_them(graph):
+    sheet = read_back(item=False, graph=graph)
+    documents = [outcome(rule, sheet.results()) for rule in ("launch_bound", "low_graph_coverage")]
+    advice = " ".join(text for row in documents if row for text in row.advice)
+    assert ("graph" in advice) == (graph is None)
 
 
 # -------------------- interpreter lock

@@ -2,6 +2,7 @@
 
 from tests.findings.cases import Case, no_api, no_calls, no_gpu, no_server, outcome, rule_tests
 from tests.findings.sheet import ANY_SIZE, MS, Sheet
+from tests.findings.test_launching import hidden, inside
 from tracelib.findings import diagnose
 from tracelib.findings.finding import Abstained
 from tracelib.findings.verdict import verdict
@@ -181,6 +182,14 @@ CASES = [
         "host_work",
         lambda: upstream("build a report for billing"),
         lambda: upstream("build a report for billing", end=3),
+        (no_calls,),
+    ),
+    Case(
+        "input_pipeline",
+        lambda: inside("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "annotation"),
+        lambda: inside(
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "annotation", hidden()
+        ),
         (no_calls,),
     ),
     Case("gpu_bound", lambda: busy(0.99), lambda: busy(0.5), (no_gpu,)),

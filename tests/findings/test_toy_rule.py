@@ -7,6 +7,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from tests.findings.sheet import ANY_SIZE
 from tests.findings.test_launching import hidden, inside
 from tracelib.findings import __main__ as docs
 from tracelib.findings import diagnose, schema, validate
@@ -39,7 +40,10 @@ def toy(monkeypatch):
 
 
 def test_it_is_found_and_shown_where_it_applies(toy):
-    document = diagnose(inside("gc.collect", "annotation").results())
+    run = inside("gc.collect", "annotation")
+    run.runs(0, 0, 102, cpu=0)  # it had a CPU all the time
+    run.runs(run.engine, 1, 2, cpu=1)
+    document = diagnose(run.results(), thresholds=ANY_SIZE)
     jsonschema.validate(json.loads(document.to_json()), schema())
     assert validate(document) == []
     (finding,) = [row for row in document.findings if row.id == "toy"]

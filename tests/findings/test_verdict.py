@@ -2,11 +2,13 @@
 
 import pytest
 
-from tests.findings.sheet import ANY_SIZE, Sheet
+from tests.findings.sheet import ANY_SIZE, MS, Sheet
 from tests.findings.test_cpus import GRID, gap, kept_off, stopped
 from tracelib.charts.causes import causes_sentence
 from tracelib.charts.timeline import timeline_sentence
+from tracelib.findings import Thresholds, diagnose
 from tracelib.findings.verdict import shares, verdict
+from tracelib.report import sections
 
 
 def test_the_verdict_counts_the_cpus():
@@ -117,3 +119,136 @@ def test_a_few_collectives_leave_the_verdict_and_say_at_least():
     assert said.state != "insufficient"
     assert "at least" in said.sentence
     assert said.why[0].startswith("ranks 1, 2, 3 were not recorded")
+
+
+# -------------------- what makes it less sure, and what must be recorded first
+def launching(seen_from=0):
+    """200 ms: of each 2 ms the GPU works one, and waits one for an operator; the worker always has a CPU."""
+    sheet = Sheet()
+    for at in range(0, 200, 2):
+        sheet.kernel(at, at + 0.5)
+        sheet.kernel(at + 0.5, at + 1)
+        sheet.doing(0, at + 1, at + 1.99, "aten::mm", "op")
+    sheet.runs(0, seen_from, 200, cpu=1)
+    for begin in (seen_from, 150, 190):
+        sheet.runs(sheet.engine, begin, begin + 5, cpu=2)
+    return sheet
+
+
+def test_a_run_of_which_all_is_known_has_a_first_fix():
+    document = diagnose(launching().results())
+    assert (document.verdict.confidence, document.verdict.record_first) == ("high", [])
+    assert document.findings[0].confidence == "high"
+    assert document.findings[0].place.startswith("First")
+
+
+def recorders(sheet):
+    for at in range(0, 30, 2):
+        sheet.doing(0, at + 1, at + 1.99, "Buffer Flush", "overhead")
+
+
+def no_wakeups_before_120(sheet):
+    sheet.on_cpu.clear()
+    sheet.on_cpu.update(launching(120).on_cpu)
+
+
+def long_operators(sheet):
+    """From 101 to 130 ms the GPU waits for one operator, and nothing sampled it."""
+    for name in ("ops", "slices"):
+        kept = [row for row in getattr(sheet, name) if not 100.9 * MS <= row["ts_ns"] < 129.9 * MS]
+        setattr(sheet, name, kept)
+    sheet.doing(0, 101, 130, "aten::mm", "op")
+
+
+def test_recorders_that_cost_more_than_a_twentieth_make_it_less_sure():
+    sheet = launching()
+    recorders(sheet)
+    said = verdict(sheet.results())
+    assert said.confidence == "medium"
+    assert "the recorders themselves cost the GPUs about 7.5 % of the time" in said.why
+
+
+def test_half_a_window_without_cpu_states_makes_it_less_sure():
+    sheet = launching()
+    no_wakeups_before_120(sheet)
+    said = verdict(sheet.results())
+    assert said.confidence == "medium"
+    assert any("scheduler events cover 40 % of the window" in reason for reason in said.why)
+
+
+def test_an_abstained_rule_over_time_that_another_explains_makes_both_less_sure():
+    sheet = launching()
+    long_operators(sheet)
+    document = diagnose(sheet.results(), thresholds=ANY_SIZE)
+    (reason,) = [row for row in document.verdict.why if "ten times as long as their siblings" in row]
+    assert document.verdict.confidence != "high"
+    assert all(row.confidence != "high" for row in document.findings if row.cause == "kernel_launch")
+    assert "may have compiled" in reason
+
+
+def test_where_cpu_states_would_change_the_order_they_are_recorded_first():
+    """Without scheduler events nobody knows whether more CPUs, a cheaper change, come first."""
+    sheet = launching()
+    sheet.on_cpu.clear()
+    document = diagnose(sheet.results())
+    (record,) = document.verdict.record_first
+    assert record.startswith(
+        "for 50 % of the time no scheduler event tells whether the thread in question had a CPU"
+    )
+    assert "sched:sched_switch" in record
+    assert all(row.confidence != "high" for row in document.findings)
+    assert not document.findings[0].place.startswith("First")
+    assert "Record first" in sections.verdict(document).html
+    assert "Fix first" not in sections.verdict(document).html
+
+
+@pytest.mark.parametrize(("blind", "first"), [(90, True), (30, False)])
+def test_time_that_nothing_explains_is_recorded_first_where_it_is_more_than_the_first_change_gives(
+    blind, first
+):
+    """200 ms with 100 ms of gaps; in those of the first `blind` ms no slice tells what the worker did."""
+    sheet = launching()
+    sheet.slices = [
+        row for row in sheet.slices if row["category"] != "op" or row["ts_ns"] >= 1.2 * blind * MS
+    ]
+    document = diagnose(sheet.results())
+    assert bool(document.verdict.record_first) == first
+    if first:
+        assert "no range and no sample covered the thread" in document.verdict.record_first[0]
+
+
+def test_files_without_a_verdict_recommend_nothing():
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 100, "gc.collect")
+    sheet.kernel(101, 102)
+    document = diagnose(sheet.results())
+    assert document.verdict.state == "insufficient"
+    assert document.findings
+    assert {(row.gain_ns, row.gain_share, tuple(row.advice)) for row in document.findings} == {
+        (None, None, ())
+    }
+    assert all(row.place.startswith("No recommendation") for row in document.findings)
+
+
+# -------------------- refusals name their reason
+def test_launches_without_any_operation_are_counted():
+    sheet = launching()
+    sheet.ops.clear()
+    document = diagnose(sheet.results())
+    assert "200 launch calls were recorded, but no GPU operation" in document.verdict.sentence
+    assert document.verdict.record_first[0].startswith("the GPUs' own operations: torch.profiler")
+    assert not any("no launch call" in row.reason for row in document.abstained)
+
+
+@pytest.mark.parametrize("thresholds", [Thresholds(), Thresholds(fewest_operations=1000)])
+def test_launches_of_a_thread_of_which_nothing_else_was_recorded_are_named(thresholds):
+    """The operators are on the worker; the calls are on a thread id that nobody else knows."""
+    sheet = launching()
+    other = sheet.thread(None, "", pid=100)
+    for row in sheet.slices:
+        if row["category"] == "runtime":
+            row["thread"] = other
+    said = verdict(sheet.results(), thresholds)
+    assert said.state == "insufficient"
+    assert "launched, and nothing else of it was recorded" in said.sentence

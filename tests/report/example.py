@@ -68,6 +68,7 @@ _FINDINGS: dict[str, Any] = {
         "sentence": "The CPU side is the limit.",
         "confidence": "high",
         "why": ["a launch was found for every operation"],
+        "record_first": [],
     },
     "devices": [
         _device(

@@ -338,6 +338,6 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]
 
 def _measured(line: Line, missed: Ints) -> Fit:
     matched = missed[missed <= FAR_NS]
-    p50, p99 = (int(np.quantile(matched, part)) for part in (0.5, 0.99))
+    p50, p99 = (int(np.quantile(matched, part, method="inverted_cdf")) for part in (0.5, 0.99))
     offset, rate, centre = line
     return Fit(round(offset), round(rate * 1e9), centre, len(matched), p50, p99, max(p99, 1_000))

@@ -270,7 +270,7 @@ class Evidence:
         low, high = max(int(at[0]) for at in times), min(int(at[-1]) for at in times)
         common = min(int(((at >= low) & (at <= high)).sum()) for at in times)
         if common and len(missed) >= CHECKED * common and float(np.quantile(missed, 0.5)) <= GOOD_NS:
-            p50, p99 = (int(np.quantile(missed, part)) for part in (0.5, 0.99))
+            p50, p99 = (int(np.quantile(missed, part, method="inverted_cdf")) for part in (0.5, 0.99))
             return Check(kind, len(missed), p99, p50, p99)
         return self._check_of(fit(first, second), kind)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, demand_at, tells_shortage
 from tracelib.words import SERVER
 
@@ -90,14 +91,17 @@ def _had(results: Results) -> tuple[float | None, str]:
     return cores, why
 
 
+def quota_by_use(results: Results) -> float | None:
+    """Return the quota as its stops show it: the CPUs that were used before one, at the median."""
+    return results.quota_use.select(nearest_rank(pl.col("cpus"), 0.5)).item()  # type: ignore[no-any-return]
+
+
 def _stops(results: Results) -> list[tuple[str, float | None, str, str]]:
-    """Return the quota as its stops show it, where there were any."""
-    used = results.quota_use["cpus"]
-    if not used.len():
+    if results.quota_use.is_empty():
         return []
-    periods = f"{used.len()} periods in which they were stopped"
+    periods = f"{results.quota_use.height} periods in which they were stopped"
     source = f"this run: CPU time of the server's threads in {periods}, median"
-    return [("CPU quota, estimated", float(used.median()), source, "")]  # type: ignore[arg-type]
+    return [("CPU quota, estimated", quota_by_use(results), source, "")]
 
 
 def _spin(results: Results) -> list[tuple[str, float | None, str, str]]:

@@ -51,6 +51,7 @@ def earned(
 
     Adds up to the time of `activity`; sorted by `thread`, `ts_ns` as that is.
     """
+    activity = _by_role(activity, threads)
     launchers = launches["call_thread"].drop_nulls().unique()
     sub_cause = pl.col("sub_cause").cast(pl.String)
     dispatch = (sub_cause == "dispatch") & (pl.col("cause").cast(pl.String) == "kernel_launch")
@@ -73,3 +74,17 @@ def earned(
         sub_cause=pl.when(burst).then(pl.lit("dispatch")).otherwise(work).cast(pl.Categorical),
     )
     return pl.concat([activity.filter(~doubtful), decided.select(activity.columns)]).sort("thread", "ts_ns")
+
+
+def _by_role(activity: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows, host work that a rule names (a grammar's bitmask) put to the role of its thread."""
+    unplaced = (pl.col("cause").cast(pl.String) == "host_work") & pl.col("sub_cause").is_null()
+    if not activity.select(unplaced.any()).item():
+        return activity
+    known = threads.drop_nulls("role")
+    role = pl.col("thread").replace_strict(
+        known["thread"], known["role"], default="other", return_dtype=pl.String
+    )
+    return activity.with_columns(
+        sub_cause=pl.when(unplaced).then(role.cast(pl.Categorical)).otherwise("sub_cause")
+    )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
+#: Calls that launch kernels or graphs, whatever the toolkit.
+LAUNCH = r"^(cuda|cu|hip)\w*Launch|^(ur|pi)EnqueueKernelLaunch|^zeCommandListAppendLaunchKernel"
 #: What joins a launch call and its operation.
 KEY = ["source", "pid", "correlation"]
 _OF_OPERATION = ["gpu", "stream", "ts_ns", "dur_ns", "name", "kind", "graph", "collective"]
@@ -157,6 +159,12 @@ def _calls(trace: Trace) -> pl.DataFrame:
     return api.join(
         trace.threads.select("thread", "pid"), on="thread", how="left", maintain_order="left"
     ).select(*KEY, call_thread="thread", call_ts_ns="ts_ns", call_dur_ns="dur_ns", call_name="name")
+
+
+def launch_calls(trace: Trace) -> int:
+    """Return how many calls that launch a kernel or a graph were recorded, their operation or not."""
+    called = _calls(trace).filter(pl.col("call_name").cast(pl.String).str.contains(LAUNCH))
+    return called.height
 
 
 def _outermost(calls: pl.DataFrame) -> pl.DataFrame:

@@ -30,6 +30,7 @@ SIBLINGS = 3
 OVERRULED = ("host_work", "scheduling", "tokenization", "ipc")
 #: While a thread sleeps in a slice of these, it may wait for a compiler.
 MAY_COMPILE = ("kernel_launch", "host_work")
+WORKS = pl.col("waits_for").is_null()
 MEANT = pl.col("cause").cast(pl.String).is_in(OVERRULED)
 #: Sub-causes of kernel_launch that a slice's name leaves open, and those that samples can put in their place.
 OPEN = ("dispatch", "api")
@@ -40,9 +41,10 @@ OTHER = ("tokenization", "gc", "gil", "profiler")
 NEARLY_ALL, ENOUGH_NS = 0.75, 5_000_000
 
 
-def outlasting(host_activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
+def outlasting(host_activity: pl.DataFrame, among: pl.Expr, *, alone: bool = True) -> pl.Series:
     """Return which of the rows `among` last far longer than the median of their thread and name.
 
+    `alone`: so do long ones that have too few siblings to tell.
     One Boolean per row of `host_activity`.
     """
     lasts = (host_activity["dur_ns"] >= LONG_NS).arg_true()
@@ -53,7 +55,12 @@ def outlasting(host_activity: pl.DataFrame, among: pl.Expr) -> pl.Series:
     rows = host_activity.select(*key, "dur_ns").with_row_index("at")
     siblings = rows.join(long.select(key).unique(), on=key, how="semi", nulls_equal=True)
     typical = siblings.group_by(key).agg(median=pl.col("dur_ns").median(), count=pl.len())
-    unusual = (pl.col("dur_ns") > OUTLIER * pl.col("median")) | (pl.col("count") < SIBLINGS)
+    few = pl.col("count") < SIBLINGS
+    unusual = (
+        few | (pl.col("dur_ns") > OUTLIER * pl.col("median"))
+        if alone
+        else ~few & (pl.col("dur_ns") > OUTLIER * pl.col("median"))
+    )
     outliers = long.join(typical, on=key, nulls_equal=True).filter(unusual)["at"]
     return rows.select(pl.col("at").is_in(outliers.implode())).to_series()
 
@@ -67,12 +74,26 @@ def lost_in_long_slices(trace: Trace, host_activity: pl.DataFrame, lost: pl.Data
     if trace.samples.height:
         return lost.clear()
     opened = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(OPEN)
-    long = host_activity.filter(outlasting(host_activity, opened & pl.col("waits_for").is_null()))
+    return _lost_in(outlasting(host_activity, opened & WORKS), host_activity, lost.filter(opened))
+
+
+def lost_in_long_work(trace: Trace, host_activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
+    """Return the lost GPU time that the collector may hide behind the name of scheduling or of host work.
+
+    As :func:`lost_in_long_slices`, of ranges that have siblings.
+    """
+    if trace.samples.height:
+        return lost.clear()
+    loads = (pl.col("sub_cause").cast(pl.String) == "input_pipeline").fill_null(value=False)
+    work = pl.col("cause").cast(pl.String).is_in(["host_work", "scheduling"]) & ~loads
+    return _lost_in(outlasting(host_activity, work & WORKS, alone=False), host_activity, lost.filter(work))
+
+
+def _lost_in(outlasts: pl.Series, host_activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
+    long = host_activity.filter(outlasts)
     begun = long.select("thread", "ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")).sort("ts_ns")
-    inside = (
-        lost.filter(opened)
-        .sort("ts_ns")
-        .join_asof(begun, on="ts_ns", by="thread", strategy="backward", check_sortedness=False)
+    inside = lost.sort("ts_ns").join_asof(
+        begun, on="ts_ns", by="thread", strategy="backward", check_sortedness=False
     )
     return inside.filter(pl.col("ts_ns") < pl.col("until")).drop("until")
 

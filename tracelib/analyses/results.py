@@ -18,6 +18,7 @@ import polars as pl
 
 from tracelib.analyses.collectives import collectives, whole_collectives
 from tracelib.analyses.cpu_time import cpu_time, gil_waits, sample_stretches, spinning
+from tracelib.analyses.drains import drains
 from tracelib.analyses.gpu_time import gpu_states, gpu_time, utilisation_steps
 from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.ipc import ipc, worker_steps
@@ -50,7 +51,7 @@ class Need(NamedTuple):
 _PERF = "perf script --header --ns -F +pid"
 _CALLS = Need(
     "gpu_ops",
-    "no launch call was recorded (CPU activities of the profiler, or nsys -t cuda)",
+    "no GPU operation was recorded whose launch call is known",
     "torch.profiler with CPU and CUDA activities, or nsys profile -t cuda,nvtx",
 )
 _RANKS = Need(
@@ -126,6 +127,7 @@ class Results:
     host_activity: pl.DataFrame = _analysis(host_activity, _SLICES)
     lost: pl.DataFrame = _analysis(lost)
     spinning: pl.DataFrame = _analysis(spinning)
+    drains: pl.DataFrame = _analysis(drains)
     cpu_contention: pl.DataFrame = _analysis(cpu_contention)
     host_time: pl.DataFrame = _analysis(host_time)
     cpu_time: pl.DataFrame = _analysis(cpu_time, _SAMPLES)

@@ -68,10 +68,8 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
         `spec` is empty or lies outside; `of` matches no annotation.
 
     """
-    if trace.gpu_ops.is_empty():
-        return _without_gpu(trace)
-    covers = gpu_covers(trace)
-    whole = _common(trace, covers)
+    none = trace.gpu_ops.is_empty()
+    whole = _without_gpu(trace) if none else _common(trace, gpu_covers(trace))
     if of is not None:
         return _of_annotation(trace, of)
     return whole if spec is None else _part(whole, spec)
@@ -128,7 +126,7 @@ def _part(whole: Window, spec: tuple[float, float]) -> Window:
     if start >= stop:
         raise BadParameter("window", f"{spec[0]}:{spec[1]}", [f"0:{whole.duration_ns / 1e9:.3f}"])
     return Window(
-        start, stop, f"given: {spec[0]:g} s to {spec[1]:g} s after the start of the common GPU recording"
+        start, stop, f"given: {spec[0]:g} s to {spec[1]:g} s after the start of what was recorded together"
     )
 
 

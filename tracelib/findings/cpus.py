@@ -13,6 +13,7 @@ from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS, PERIODS_NS
 from tracelib.findings import recording
 from tracelib.findings.finding import (
+    NOT_HOST,
     Abstained,
     Evidence,
     Finding,
@@ -24,8 +25,8 @@ from tracelib.findings.finding import (
     spent,
     thread_name,
 )
-from tracelib.findings.verdict import NOT_HOST, quota_words
-from tracelib.words import counted, duration, share
+from tracelib.findings.verdict import quota_words
+from tracelib.words import counted, cpus, duration, share
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
@@ -214,7 +215,7 @@ def _counted(results: Results) -> str:
         )
         parts += _other_span(results)
     if supply.quota_cpus is not None:
-        parts.append(f"cpu.max allows {supply.quota_cpus:g} CPUs")
+        parts.append(f"cpu.max allows {cpus(supply.quota_cpus)}")
     elif bounds is not None:
         parts.append(
             f"by its CPU time the quota is between {bounds[0]:.1f} and {bounds[1]:.1f} CPUs (for periods of "

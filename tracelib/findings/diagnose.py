@@ -15,8 +15,9 @@ from tracelib.analyses.launches import graph_coverage, launch_delays
 from tracelib.analyses.results import NEEDS
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.findings import document as doc
+from tracelib.findings.doubts import doubts, less_sure
 from tracelib.findings.finding import Abstained, Finding, Part, quantiles, rank_labels
-from tracelib.findings.order import in_order
+from tracelib.findings.order import in_order, not_yet, record_first, without_advice
 from tracelib.findings.requests import requests_part
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, verdict
@@ -51,6 +52,7 @@ def diagnose(
     recorded: whoever writes them anywhere escapes and redacts them (:mod:`tracelib.report`).
     """
     outcomes = [rule.judge(results) for rule in sorted(RULES, key=lambda rule: rule.id)]
+    answer, findings = _answer(results, [row for row in outcomes if isinstance(row, Finding)], thresholds)
     window = results.window
     document = doc.Document(
         schema=doc.SCHEMA,
@@ -63,7 +65,7 @@ def diagnose(
         window=doc.Window(
             start_ns=window.start_ns, end_ns=window.end_ns, duration_ns=window.duration_ns, why=window.why
         ),
-        verdict=verdict(results, thresholds),
+        verdict=answer,
         devices=_devices(results),
         host_time=_rows(results.host_time, doc.HostTime),
         launches=_launches(results),
@@ -74,11 +76,25 @@ def diagnose(
         cpu_time=_cpu_time(results),
         quota=_quota(results),
         capacity=_capacity(results),
-        findings=in_order((row for row in outcomes if isinstance(row, Finding)), results),
+        findings=findings,
         abstained=[row for row in outcomes if isinstance(row, Abstained)],
         health=_health(results),
     )
     return replace(document, abstained=_unknown_parts(document, results) + document.abstained)
+
+
+def _answer(
+    results: Results, found: list[Finding], thresholds: Thresholds | None
+) -> tuple[doc.Verdict, list[Finding]]:
+    """Return the verdict with what to record first, and the findings in order, as sure as the files allow."""
+    answer, open_questions = verdict(results, thresholds), doubts(results)
+    findings = in_order([less_sure(row, open_questions) for row in found], results)
+    if answer.state in ("no_load", "not_cpu_bound"):
+        return answer, findings
+    answer = replace(answer, record_first=record_first(results, findings, open_questions))
+    if answer.state == "insufficient":
+        return answer, without_advice(findings)
+    return answer, not_yet(findings) if answer.record_first else findings
 
 
 def _unknown_parts(document: doc.Document, results: Results) -> list[Abstained]:

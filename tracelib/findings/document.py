@@ -110,6 +110,13 @@ class Verdict(Part, frozen=True, kw_only=True):
     sentence: str
     confidence: Confidence
     why: list[str]
+    record_first: Annotated[
+        list[str],
+        Meta(
+            description="What to record before anything is changed: time that may come before the first "
+            "change."
+        ),
+    ] = msgspec.field(default_factory=list)
 
     def _repr_html_(self) -> str:
         return shown(self, 0)

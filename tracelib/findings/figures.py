@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.analyses.upstream import NOT_RECORDED
-from tracelib.findings.verdict import NOT_HOST
+from tracelib.findings.finding import NOT_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

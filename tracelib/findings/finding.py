@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import polars as pl
 from msgspec import Meta, Struct
 
+from tracelib.analyses.drains import behind
+from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.intervals import merge_equal
-from tracelib.words import cause_name, duration, share, sub_cause_name
+from tracelib.words import cause_name, duration, plain, share, sub_cause_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,12 @@ Change = Annotated[
 Natural = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 Share = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 
+#: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
+NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
+#: Kernels launched by graphs / kernels, from which most come from graphs.
+COVERED = 0.5
+#: A share of the window that is not worth a word beside a larger one.
+ASIDE = 0.005
 #: Rows of evidence that a finding shows: the worst ones.
 EVIDENCE_ROWS = 5
 #: What gives back less than this part of its time is a symptom of something else.
@@ -161,6 +169,44 @@ def shortage_note(lost: pl.DataFrame) -> str:
     ]
     note = ", ".join(parts)
     return f" {note[0].upper()}{note[1:]}." if note else ""
+
+
+# -------------------- launches
+def launched_singly(results: Results) -> bool:
+    """Return whether most kernels are known to come from launches of their own, not from graphs."""
+    coverage = graph_coverage(results.launches)
+    return coverage is not None and coverage < COVERED
+
+
+def wakes(results: Results) -> pl.DataFrame:
+    """Return the lost time in launches behind an emptied queue (:func:`tracelib.analyses.drains.behind`).
+
+    Only where a host cause emptied it: after a wait for requests the first launch is late whatever the host
+    does.
+    """
+    return behind(results.lost, results.drains).filter(~pl.col("of").is_in(NOT_HOST))
+
+
+def events_named(rows: pl.DataFrame, most: int = 2) -> str:
+    """Return the names of the events that `rows` of :func:`wakes` lie behind."""
+    by_event = rows.drop_nulls("event").group_by("event").agg(pl.col("dur_ns").sum())
+    longest = by_event.sort("dur_ns", "event", descending=[True, False])["event"]
+    return ", ".join(plain(event, 80) for event in longest.head(most))
+
+
+def wake_note(results: Results, cause: str | None, sub_cause: str | None) -> str:
+    """Return a sentence on late launches behind queues that a cause emptied; empty where it is little."""
+    if cause in (None, "sync") or (cause == "kernel_launch" and sub_cause is None):
+        return ""  # `host_synchronisation` says it itself, and launching is no event
+    rows = wakes(results).filter(pl.col("of") == cause)
+    if sub_cause is not None:
+        rows = rows.filter(pl.col("of_sub") == sub_cause)
+    part = exposed_share(results, rows)
+    return (
+        f" It emptied the launch queue: late launches behind it cost another {share(part)}."
+        if part >= ASIDE
+        else ""
+    )
 
 
 # -------------------- evidence

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.drains import LAUNCHING
 from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.long_slices import lost_in_long_slices
 from tracelib.findings import recording
+from tracelib.findings.doubts import recorder_cost
 from tracelib.findings.finding import (
+    COVERED,
+    SYMPTOM,
     Abstained,
     Finding,
+    events_named,
     evidence_of_lost,
     evidence_rows,
     exposed_share,
@@ -24,23 +29,20 @@ from tracelib.findings.finding import (
     spent,
     state_known,
     thread_name,
+    wakes,
     whole_ns,
 )
-from tracelib.words import counted, duration, share, sub_cause_name
+from tracelib.words import counted, duration, plain, share, sub_cause_name
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
     from tracelib.findings.rules import Rule
 
-#: Sub-causes of kernel_launch that are the price of launching itself; the others have rules of their own.
-LAUNCHING = ("api", "dispatch", "latency")
-#: Share of the launching time that, unexplained, makes the claim less sure.
-HIDDEN = 0.2
 #: Share of the launching time whose CPU states are known, from which on lack of CPUs is told apart from it.
 KNOWN = 0.9
 UNKNOWN_STATES = "; how much of that was lack of a CPU is not known"
-#: Kernels launched by graphs / kernels.
-COVERED = 0.5
+#: Share of the launching time behind emptied queues that is worth a word.
+DRAINED = 0.05
 #: Share of the window asleep inside framework code that calls for an answer.
 ASLEEP = 0.05
 
@@ -90,7 +92,7 @@ def low_graph_coverage(rule: Rule, results: Results) -> Finding | Abstained | No
     waits for.
     """
     lost = _launching(results)
-    own = own_ns(lost)
+    own = own_ns(lost) - own_ns(wakes(results))
     if own < rule.threshold * whole_ns(results):
         return None
     coverage = graph_coverage(results.launches)
@@ -139,38 +141,37 @@ def launch_bound(rule: Rule, results: Results) -> Finding | None:
     )
     coverage = graph_coverage(results.launches)
     by_graphs = "" if coverage is None else f", {share(coverage)} of the kernels were launched by graphs"
-    hidden = _hidden(results, spent(lost))
+    wake = wakes(results)
+    drained = spent(wake) / spent(lost)
+    emptied = (
+        f" {share(drained)} of it came right behind what had emptied the launch queue ({events_named(wake)})."
+        if drained >= DRAINED
+        else ""
+    )
+    own = own_ns(lost) - own_ns(wake)
     return rule.finding(
         results,
         lost,
         claim=f"The GPUs waited for the next launch {share(part)} of the time ({split}); "
         f"{share(mean(results.launches['late']))} of the launches came after the GPU had run dry{by_graphs}."
-        f"{shortage_note(lost)}",
-        confidence="medium" if hidden else "high",
-        why=f"each gap is joined to the call that ended it by correlation id{hidden}",
-    )
-
-
-def _hidden(results: Results, total: int) -> str:
-    """Say how much of it may be something else: ops that outlast their siblings and were not sampled."""
-    part = spent(lost_in_long_slices(results.trace, results.host_activity, results.lost)) / total
-    if part < HIDDEN:
-        return ""
-    return (
-        f", but {share(part)} of it is in ops over ten times as long as their siblings: without CPU samples "
-        "that may be compilation, loading, or a missing CPU"
+        f"{emptied}{shortage_note(lost)}",
+        gain_ns=own if own >= SYMPTOM * spent(lost) else None,
     )
 
 
 # -------------------- synchronisation
 def host_synchronisation(rule: Rule, results: Results) -> Finding | None:
-    """Report lost GPU time inside synchronisations.
+    """Report lost GPU time in synchronisations, and in late launches behind those that emptied the queue.
 
     A long synchronisation is mostly the victim: the host waits because the GPU works. Only the part counts in
-    which the GPU had nothing left to do and the host had not yet noticed; and where it could not notice
-    because it had no CPU, the lack of CPUs is to blame, not the synchronisation.
+    which the GPU had nothing left to do: the host had not yet noticed, or had not yet launched ahead again.
+    Where it could not, because it had no CPU, the lack of CPUs is to blame, not the synchronisation.
     """
-    lost = results.lost.filter(pl.col("cause") == "sync")
+    inside, wake = (
+        results.lost.filter(pl.col("cause") == "sync"),
+        wakes(results).filter(pl.col("of") == "sync"),
+    )
+    lost = pl.concat([inside, wake.select(inside.columns)])
     own = own_ns(lost)
     if not own or share_of(results, own) < rule.threshold:
         return None
@@ -183,10 +184,24 @@ def host_synchronisation(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {share(exposed_share(results, lost))} of the time a GPU had run dry while its host was "
-        f"still inside a synchronisation or a blocking copy.{shortage_note(lost)}{victim}",
+        claim=f"For {share(exposed_share(results, lost))} of the time a GPU had run dry at a synchronisation "
+        f"or a blocking copy{_emptied(results)}: for {share(exposed_share(results, inside))} its host was "
+        f"still inside, for {share(exposed_share(results, wake))} it had yet to launch ahead again."
+        f"{shortage_note(lost)}{victim}",
         gain_ns=own,
     )
+
+
+def _emptied(results: Results) -> str:
+    """Name the calls at which the device ran dry, and count the late launches behind them."""
+    calls = results.drains.filter(pl.col("cause") == "sync")
+    by_name = calls.drop_nulls("what").group_by("what").agg(pl.len(), pl.col("late").sum())
+    named = ", ".join(
+        f"{plain(what, 80)} {counted(times, 'time')}, "
+        f"{counted(late, 'late launch', 'late launches')} behind it"
+        for what, times, late in by_name.sort("late", "what", descending=[True, False]).head(2).iter_rows()
+    )
+    return f" ({named})" if named else ""
 
 
 # -------------------- interpreter lock
@@ -237,12 +252,7 @@ def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
     launches is the profiler's too.
     """
     recorded = results.lost.filter(pl.col("cause") == "profiler")
-    launching = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["dispatch", "api"])
-    worker = results.cpu_time.filter(pl.col("role") == "worker")
-    recorder = int(worker.filter(pl.col("cause") == "profiler")["cpu_ns"].sum())
-    path = recorder + int(worker.filter(launching)["cpu_ns"].sum())
-    sampled = recorder / path if recorder else 0.0
-    total = spent(recorded) + round(sampled * own_ns(results.lost.filter(launching)))
+    total, recorder, path = recorder_cost(results)
     part = share_of(results, total)
     if part < rule.threshold:
         return None
@@ -252,8 +262,8 @@ def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
         amount = f"{duration(recorder)} of {duration(path)}"
         evidence = [over_the_window(results, "workers", "CPU time in the profiler", amount), *evidence]
         estimate = (
-            f" Of the CPU time of the workers' launch path {share(sampled)} is the profiler's own, so kernel "
-            "launch is shown too long by about that part."
+            f" Of the CPU time of the workers' launch path {share(recorder / path)} is the profiler's own, "
+            "so kernel launch is shown too long by about that part."
         )
     return rule.finding(
         results,

@@ -5,18 +5,22 @@ A change that gives less than a quarter of the largest gain does not go before i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from msgspec.structs import replace
 
-from tracelib.findings.finding import share_of
+from tracelib.findings.doubts import Unexplained, unexplained
+from tracelib.findings.finding import share_of, spent, whole_ns
+from tracelib.findings.recording import CALLS, WORTH_SAYING
 from tracelib.findings.verdict import Thresholds, shares
 from tracelib.words import share
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from tracelib.analyses.results import Results
+    from tracelib.findings.doubts import Doubt
     from tracelib.findings.finding import Finding
 
 #: Cheap before dear.
@@ -38,6 +42,10 @@ PLACES = {
         "Takes a change to the server or its clients.",
     ),
 }
+#: What is said of the first change instead where something may come before it, and of any where no verdict is
+#: possible.
+NOT_YET = "The most that these files explain; what the verdict says to record first may come before it."
+NO_ADVICE = "No recommendation: these files are not enough for a verdict."
 SYMPTOM = "A symptom: it goes away when its cause is fixed."
 
 
@@ -54,6 +62,20 @@ def in_order(findings: Iterable[Finding], results: Results) -> list[Finding]:
         )
         for number, row in enumerate(rows, 1)
     ]
+
+
+def not_yet(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings where something must be recorded before the first change is made."""
+    return [
+        replace(row, place=row.place.replace(PLACES[row.change][0], NOT_YET)) if row.gain_ns else row
+        for row in findings
+    ]
+
+
+def without_advice(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of files that support no verdict: what was seen, and nothing to do or to gain."""
+    bare: dict[str, Any] = {"gain_ns": None, "gain_share": None, "advice": [], "place": NO_ADVICE}
+    return [replace(row, **bare) for row in findings]
 
 
 def ordered(findings: Iterable[Finding], leading: Collection[str] = ()) -> list[Finding]:
@@ -102,3 +124,39 @@ def reservation(findings: Iterable[Finding]) -> str:
     if cost is None:
         return ""
     return f" The recorders cost the GPUs about {share(cost)} of the time: part of this gain may be theirs."
+
+
+# -------------------- what to record before
+def record_first(results: Results, findings: Sequence[Finding], open_questions: Iterable[Doubt]) -> list[str]:
+    """Return what to record before anything is changed: what may come before the first change, by size.
+
+    Time that nothing explains counts where it is more than the first change would give; an abstained rule's
+    where it would change the order.
+    """
+    if results.gpu_time.is_empty():
+        return [
+            f"the GPUs' own operations: {CALLS}; if that gave none, see the recorder's log for CUPTI errors"
+        ]
+    first = next((row for row in findings if row.gain_ns is not None), None)
+    gain = first.gain_ns or 0 if first else 0
+    least = max(gain, WORTH_SAYING * whole_ns(results))
+    rows = [row for row in unexplained(results) if row.ns > least]
+    told = {row.id for row in findings}
+    rows += [
+        Unexplained(spent(doubt.rows), doubt.words, doubt.record_with)
+        for doubt in open_questions
+        if doubt.rule not in told and first and _goes_before(doubt, first, gain)
+    ]
+    return [
+        f"for {share(share_of(results, row.ns))} of the time {row.words}: {row.record_with}"
+        for row in sorted(rows, key=lambda row: -row.ns)
+    ]
+
+
+def _goes_before(doubt: Doubt, first: Finding, gain: int) -> bool:
+    """Return whether what an abstained rule may explain would precede the first change, or be most of it."""
+    own = spent(doubt.rows.filter(pl.col("cause") == first.cause)) if first.cause else 0
+    if doubt.rule != "cpu_shortage" and own > first.exposed_ns / 2:
+        return True
+    cheaper = CHANGES.index(doubt.change) < CHANGES.index(first.change)
+    return spent(doubt.rows) > (WORTH_FIRST * gain if cheaper else gain)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.findings.finding import (
+    NOT_HOST,
     Evidence,
     Finding,
     evidence_rows,
@@ -16,7 +17,6 @@ from tracelib.findings.finding import (
     share_of,
     shortage_note,
 )
-from tracelib.findings.verdict import NOT_HOST
 from tracelib.words import counted, duration, share
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from tracelib.analyses.launches import launch_calls
 from tracelib.analyses.results import NEEDS
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import Abstained, exposed_share
-from tracelib.words import share
+from tracelib.words import counted, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ SERVER = (
     "profile the engine and the API server too (vLLM's /start_profile covers workers only), "
     "or perf record -a -g"
 )
+RANKS = "the profiler on every rank at the same time, on tied clocks"
 GRAPH_NODES = "nsys profile --cuda-graph-trace=node, which records the kernels of graphs one by one"
 
 
@@ -46,13 +48,22 @@ class Check(NamedTuple):
 def unseen(rule: str, checks: tuple[str, ...], results: Results) -> Abstained | None:
     """Return why a rule that found nothing could not have found anything; None = it could have."""
     if results.gpu_time.is_empty():
-        reason = "no GPU operation was recorded, so nothing says what the GPUs waited for"
+        reason = (
+            f"{calls_only(results)}no GPU operation was recorded, so nothing says what the GPUs waited for"
+        )
         return Abstained(id=rule, reason=reason, record_with=CALLS)
     for name in checks:
         reason = CHECKS[name].missing(results)
         if reason:
             return Abstained(id=rule, reason=reason, record_with=CHECKS[name].record_with)
     return None
+
+
+def calls_only(results: Results) -> str:
+    """Say how many launch calls were recorded where no operation was; empty where there are none."""
+    calls = launch_calls(results.trace)
+    was = "was" if calls == 1 else "were"
+    return f"{counted(calls, 'launch call')} {was} recorded, but " if calls else ""
 
 
 def _share(results: Results, condition: pl.Expr) -> float:
@@ -133,5 +144,5 @@ CHECKS = {
     "samples_of_gc": Check(_no_samples_of("gc", "garbage collection"), SAMPLES),
     "samples_of_gil": Check(_no_samples_of("gil", "the interpreter lock"), LOCK),
     "samples_of_profiler": Check(_no_samples_of("profiler", "the recorder's own work"), SAMPLES),
-    "matched_collectives": Check(_unmatched, "the profiler on every rank at the same time, on tied clocks"),
+    "matched_collectives": Check(_unmatched, RANKS),
 }

@@ -32,8 +32,10 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed_share,
     gain_of,
+    launched_singly,
     shortage_note,
     spent,
+    wake_note,
 )
 from tracelib.findings.recording import unseen
 from tracelib.words import share
@@ -66,6 +68,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     why: str = ""  # of the confidence
     disproof: str  # what would show the claim to be wrong
     advice: list[str]  # best first
+    graph_advice: tuple[str, ...] = ()  # goes after it where few kernels come from graphs
     verify: list[str]  # how to see that it helped
     statement: str = ""  # of one on the whole run, for which nothing is to be changed: what it is good for
 
@@ -90,18 +93,18 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         that are not as the table has them.
         """
         rows = pl.DataFrame({"dur_ns": [lost]}) if isinstance(lost, int) else lost
-        return Finding(
+        made = Finding(
             **{
                 "id": self.id,
                 "cause": self.cause,
-                "claim": claim,
+                "claim": claim + wake_note(results, self.cause, self.sub_cause),
                 "exposed_ns": spent(rows),
                 "exposed_share": exposed_share(results, rows),
                 "confidence": self.confidence,
                 "why": self.why,
                 "evidence": evidence_of_lost(results, rows) if evidence is None else evidence,
                 "disproof": self.disproof,
-                "advice": self.advice,
+                "advice": [*self.advice, *(self.graph_advice if launched_singly(results) else ())],
                 "verify": self.verify,
                 "change": self.change,
                 "gain_ns": differing["gain_ns"] if "gain_ns" in differing else self._gain(rows),
@@ -110,6 +113,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 **differing,
             }
         )
+        if not isinstance(lost, int):
+            made.__dict__["lost"] = lost  # for `doubts.less_sure`
+        return made
 
     def abstained(self, reason: str, record_with: str) -> Abstained:
         """Return that the files cannot tell, why, and what to record."""

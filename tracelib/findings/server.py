@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.drains import OBJECT
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings import recording
 from tracelib.findings.cpus import taken_by_tokenizers
 from tracelib.findings.finding import (
+    ASIDE,
+    NOT_HOST,
     Abstained,
     Finding,
     evidence_rows,
@@ -22,7 +25,7 @@ from tracelib.findings.finding import (
     shortage_note,
     spent,
 )
-from tracelib.findings.verdict import NOT_HOST, shares
+from tracelib.findings.verdict import shares
 from tracelib.intervals import overlay
 from tracelib.words import cause_name, counted, duration, plain, role_name, share
 
@@ -32,10 +35,8 @@ if TYPE_CHECKING:
 
 #: Starved stretches between bursts, per GPU.
 FEWEST_STEPS = 3
-#: Frames that a claim names, and what makes each built-in method's name another.
-PLACES, OBJECT = 3, r" object at 0x[0-9a-f]+"
-#: Less is not worth a word beside a larger figure.
-ASIDE = 0.005
+#: Frames that a claim names.
+PLACES = 3
 CPUS_FIRST = [
     (
         "Fix the lack of CPUs first: most of this time the sender or reader was ready and had none, and no "
@@ -76,7 +77,8 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
 
 def host_work(rule: Rule, results: Results) -> Finding | None:
     """Report lost GPU time that ends up at work which no rule names, with the frames in which it was."""
-    lost = results.lost.filter(pl.col("cause") == "host_work")
+    loads = (pl.col("sub_cause") == "input_pipeline").fill_null(value=False)
+    lost = results.lost.filter((pl.col("cause") == "host_work") & ~loads)
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
@@ -124,9 +126,16 @@ def ipc_stretched(rule: Rule, results: Results) -> Finding | Abstained | None:
         results,
         lost,
         claim=f"The GPUs waited for messages between the server's processes {share(part)} of the "
-        f"time.{spread}{shortage_note(lost)}",
+        f"time{_mostly(lost)}.{spread}{shortage_note(lost)}",
         advice=CPUS_FIRST if own_ns(lost) < spent(lost) / 2 else rule.advice,
     )
+
+
+def _mostly(lost: pl.DataFrame) -> str:
+    """Name the range in which most of the time was lost, if one was."""
+    by_name = lost.group_by(pl.col("what").cast(pl.String)).agg(pl.col("dur_ns").sum()).sort("dur_ns")
+    name, ns = by_name.row(-1)
+    return f", most of it in {plain(name, 80)}" if name and ns > spent(lost) / 2 else ""
 
 
 # -------------------- the whole run

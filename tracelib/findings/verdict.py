@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.capacity import server_cpus
+from tracelib.analyses.capacity import quota_by_use, server_cpus
 from tracelib.analyses.collectives import missing_ranks
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
-from tracelib.findings.finding import mean, spent
-from tracelib.findings.shortfalls import shortfalls
-from tracelib.words import SERVER, cause_name, counted, duration, share, sub_cause_name
+from tracelib.findings.doubts import costly, doubtful, unexplained
+from tracelib.findings.finding import NOT_HOST, mean, spent
+from tracelib.findings.recording import RANKS, calls_only
+from tracelib.findings.shortfalls import half_covered, shortfalls
+from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name
 
 if TYPE_CHECKING:
     from tracelib.analyses.results import Results
     from tracelib.findings.finding import Confidence
 
-#: Causes of lost GPU time that are not the host's doing, or that nobody can tell.
-NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
 #: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of
 #: it.
 ASLEEP = 0.02
@@ -80,14 +80,14 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     if results.gpu_time.is_empty():
         return Verdict(
             state="insufficient",
-            sentence="These files cannot tell: no GPU operation was recorded, so nothing says when the GPUs "
-            f"were held up{_asleep(results)}.",
+            sentence=f"These files cannot tell: {calls_only(results)}no GPU operation was recorded, so "
+            f"nothing says when the GPUs were held up{_asleep(results)}.",
             confidence="high",
             why=[*_damage(results), "no source recorded the GPUs"],
         )
     limits = thresholds or Thresholds()
     part = shares(results)
-    small = _too_small(results, limits)
+    small = _too_small(results, part, limits)
     if small:
         why = [*_damage(results), *results.window.cut, "a verdict on so little would be a guess"]
         return Verdict(state="insufficient", sentence=small, confidence="high", why=why)
@@ -98,14 +98,16 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
 
 
 # -------------------- the state
-def _too_small(results: Results, limits: Thresholds) -> str:
+def _too_small(results: Results, part: Shares, limits: Thresholds) -> str:
     """Say that the recording is too small for a verdict, if it is."""
     length, operations = results.window.duration_ns, results.launches.height
     if length >= limits.shortest_ns and operations >= limits.fewest_operations:
         return ""
+    besides = f"; besides, {_why_unknown(results)}" if _blind(part, limits) else ""
     return (
-        f"These files cannot tell: {counted(operations, 'GPU operation')} in {duration(length)} "
-        f"are too few to say anything. Record {duration(limits.shortest_ns)} or more under load."
+        f"These files cannot tell: {counted(operations, 'GPU operation')} in {duration(length)} are too few "
+        f"to say anything{besides}. Record {duration(limits.shortest_ns)} and {limits.fewest_operations} "
+        "operations or more, under load."
     )
 
 
@@ -114,13 +116,18 @@ def _state(part: Shares, limits: Thresholds) -> str:
         return "insufficient"
     if part.host + part.unattributed + part.no_work < limits.not_cpu_bound:
         return "not_cpu_bound"
-    if part.unattributed > limits.insufficient * part.lost:
+    if _blind(part, limits):
         return "insufficient"
     if part.no_work > limits.no_load * part.lost:
         return "no_load"
     if part.host > limits.cpu_bound and part.unattributed < max(part.causes.values(), default=0.0):
         return "cpu_bound"
     return "not_cpu_bound" if part.host < limits.not_cpu_bound else "mixed"
+
+
+def _blind(part: Shares, limits: Thresholds) -> bool:
+    """Return whether no source explains too much of the lost time."""
+    return part.unattributed > limits.insufficient * part.lost
 
 
 def _untold(part: Shares, limits: Thresholds) -> bool:
@@ -207,8 +214,11 @@ def _sentence(state: str, part: Shares, results: Results, limits: Thresholds) ->
     if _untold(part, limits):
         unknown = f"the GPUs were busy, but for {collectives}"
     else:
-        idle = share(part.unattributed)
-        unknown = f"{idle} of the time the GPUs were idle for a reason that no source recorded"
+        unknown = (
+            f"{share(part.unattributed)} of the time the GPUs were idle for a reason that no source recorded"
+        )
+        if _blind(part, limits):
+            unknown += f" ({_why_unknown(results)})"
     return {
         "cpu_bound": f"The CPU side is the limit: {host}{_shortage(part, results)}.",
         "mixed": f"The CPU side is part of it, not all: {host}{_shortage(part, results)}; {useful}.",
@@ -217,6 +227,12 @@ def _sentence(state: str, part: Shares, results: Results, limits: Thresholds) ->
         f"{host}.",
         "insufficient": f"These files cannot tell: {unknown}; {host}.",
     }[state]
+
+
+def _why_unknown(results: Results) -> str:
+    """Return what is known of the largest part of the time that no source explains."""
+    rows = [row for row in unexplained(results) if row.record_with != RANKS]
+    return rows[0].words if rows else "nothing else is known of it"
 
 
 def _held_up(part: Shares, results: Results) -> str:
@@ -262,11 +278,10 @@ def _shortage(part: Shares, results: Results) -> str:
 def quota_words(results: Results) -> str:
     """Return the quota's size: as cpu.max says it, else from what was used before each stop (`quota_use`)."""
     if results.supply.quota_cpus is not None:
-        return f" of {results.supply.quota_cpus:g} CPUs"
-    used = results.quota_use["cpus"]
-    if used.len() < FEWEST_PERIODS:
+        return f" of {cpus(results.supply.quota_cpus)}"
+    if results.quota_use.height < FEWEST_PERIODS:
         return ""
-    return f" of about {float(used.median()):.1f} CPUs"  # type: ignore[arg-type]
+    return f" of about {quota_by_use(results):.1f} CPUs"
 
 
 def _cpus(results: Results) -> str:
@@ -319,10 +334,18 @@ def _confidence(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
         if tells_shortage(results.thread_states)
         else "no wake-up events, so nothing shows how much of it is CPU shortage"
     )
-    why += shortfalls(results)
+    why += [*shortfalls(results), *(less := [*costly(results), *doubtful(results)])]
     if untied:
         why.append(
             f"{untied} of {counted(results.trace.sources.height, 'source')} could not be tied to the timeline"
         )
-    sure = not weak and not damaged and unknown < 0.1 and part.cpu_known > 0.5 and not untied
+    sure = (
+        not weak
+        and not damaged
+        and unknown < 0.1
+        and part.cpu_known > 0.5
+        and not untied
+        and not less
+        and half_covered(results)
+    )
     return ("low" if weak else "high" if sure else "medium"), why

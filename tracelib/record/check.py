@@ -16,7 +16,7 @@ from tracelib.data import data
 from tracelib.record import gpu
 from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.processes import PROC, allowed_cpus, descendants, existing, text, threads
-from tracelib.words import counted, share
+from tracelib.words import counted, cpus, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -262,7 +262,7 @@ def _sentence(state: str, shown: Measured) -> str:
     busy = shown.busiest[0] if shown.busiest else ThreadUse(0, 0, "", 0, 0)
     return _SENTENCES[state].format(
         used=f"{shown.running or 0:.1f} of {_cpus_text(shown)} in use",
-        quota=f"{shown.quota_cpus or 0:g}",
+        quota=cpus(shown.quota_cpus or 0),
         throttled=share(shown.throttled_periods or 0),
         stopped=f"{shown.throttled_seconds or 0:.1f}",
         waiting=f"{shown.waiting or 0:.1f}",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tracelib.record.cgroups import cpu_group, pressure_us
 from tracelib.record.ftrace import tracefs
 from tracelib.record.processes import PROC, allowed_cpus, text
+from tracelib.words import cpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,7 +82,7 @@ def lines(here: Machine) -> Iterator[str]:
     quota = here.group and here.group.quota_cpus()
     user = "root" if here.root else f"user {os.geteuid()}"
     version = f"cgroup v{here.group.version}" if here.group else "no cgroup in sight"
-    limit = f"quota of {quota:g} CPUs" if quota else "no quota"
+    limit = f"quota of {cpus(quota)}" if quota else "no quota"
     yield _row("kernel", f"{here.kernel}, clock source {here.clock_source}, {user}")
     yield _row("CPUs", f"{here.cpus_allowed} may be used of {here.cpus_online}; {version}, {limit}")
     yield _row("perf", f"{here.tools['perf'] or MISSING}, perf_event_paranoid {here.paranoid}")

@@ -1,0 +1,199 @@
+"""What these files leave open: time that an abstained rule, or nothing, may explain, and what would tell.
+
+A finding that claims such time is less sure (docs/numbers.md, "Verdict"), and before anything is changed the
+verdict says what to record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+from msgspec.structs import replace
+
+from tracelib.analyses.long_slices import lost_in_long_slices, lost_in_long_work
+from tracelib.analyses.lost import NOT_STARTED
+from tracelib.analyses.scheduling import tells_shortage
+from tracelib.analyses.upstream import NOT_RECORDED
+from tracelib.findings import recording
+from tracelib.findings.finding import NOT_HOST, own_ns, share_of, spent, thread_name
+from tracelib.words import share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelib.analyses.results import Results
+    from tracelib.findings.finding import Change, Finding
+
+#: Share of a finding's time, or of the exposed host time, that makes it less sure if it is doubtful.
+DOUBTFUL = 0.2
+#: The recorders' cost as a share of the window, from which figures are less sure.
+COSTLY = 0.05
+
+
+class Doubt(NamedTuple):
+    """Time that something else may explain: which rule's question it is, in words, and what answers it."""
+
+    rule: str
+    rows: pl.DataFrame  # of results.lost
+    words: str
+    record_with: str
+    change: Change  # what that rule's advice would touch
+
+
+def doubts(results: Results) -> list[Doubt]:
+    """Return the time over which rules abstain for want of a recording, and that others may claim."""
+    host = results.lost.filter(~pl.col("cause").is_in(NOT_HOST))
+    state = pl.col("cpu_state").cast(pl.String)
+    known = state != "unknown" if tells_shortage(results.thread_states) else state == "running"
+    long = lost_in_long_slices(results.trace, results.host_activity, results.lost)
+    work = lost_in_long_work(results.trace, results.host_activity, results.lost)
+    found = [
+        Doubt(
+            "cpu_shortage",
+            host.filter(~known & (pl.col("sub_cause") != NOT_RECORDED).fill_null(value=True)),
+            "no scheduler event tells whether the thread in question had a CPU",
+            recording.SWITCHES,
+            "machine",
+        ),
+        Doubt(
+            "run_time_compilation",
+            long,
+            "the thread was in operators over ten times as long as their siblings, which may have compiled "
+            "or loaded "
+            "code",
+            recording.SAMPLES,
+            "setting",
+        ),
+        Doubt(
+            "gc_pauses",
+            work,
+            "the thread was in ranges over ten times as long as their siblings, in which the interpreter may "
+            "have "
+            "collected garbage",
+            recording.SAMPLES,
+            "code",
+        ),
+    ]
+    if results.cpu_time.is_empty():
+        asleep = results.lost.filter((state == "blocked") & (pl.col("sub_cause") == "dispatch"))
+        words = "the thread slept inside framework code, and no sample tells for what"
+        found.append(Doubt("gil_contention", asleep, words, recording.LOCK, "code"))
+    return [doubt for doubt in found if doubt.rows.height]
+
+
+def less_sure(finding: Finding, open_questions: Sequence[Doubt]) -> Finding:
+    """Return the finding, no longer of high confidence where a rule that abstained may explain its time."""
+    rows = finding.__dict__.get("lost")
+    if finding.confidence != "high" or rows is None or not spent(rows):
+        return finding
+    shares = [(spent(_common(rows, doubt.rows)) / spent(rows), doubt) for doubt in open_questions]
+    reasons = [f"; for {share(part)} of it {doubt.words}" for part, doubt in shares if part >= DOUBTFUL]
+    if not reasons:
+        return finding
+    return replace(finding, confidence="medium", why=finding.why + "".join(reasons))
+
+
+def _common(rows: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    return rows.join(others.select("gpu", "ts_ns").unique(), on=["gpu", "ts_ns"], how="semi")
+
+
+def doubtful(results: Results) -> list[str]:
+    """Return why the verdict is less sure: rules that abstained over much of the exposed host time.
+
+    Not the lack of CPU states, of which the verdict speaks anyway.
+    """
+    total = spent(results.lost.filter(~pl.col("cause").is_in(NOT_HOST)))
+    return [
+        f"for {share(spent(doubt.rows) / total)} of the exposed host time {doubt.words}"
+        for doubt in doubts(results)
+        if doubt.rule != "cpu_shortage" and total and spent(doubt.rows) >= DOUBTFUL * total
+    ]
+
+
+# -------------------- the recorders
+class Cost(NamedTuple):
+    """GPU time that the recorders cost, and their part of the workers' sampled CPU time of launching."""
+
+    ns: int
+    recorder_cpu_ns: int
+    path_cpu_ns: int
+
+
+def recorder_cost(results: Results) -> Cost:
+    """Return what the recorders cost: what they record of themselves, and their sampled part in launching."""
+    launching = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(["dispatch", "api"])
+    worker = results.cpu_time.filter(pl.col("role") == "worker")
+    recorder = int(worker.filter(pl.col("cause") == "profiler")["cpu_ns"].sum())
+    path = recorder + int(worker.filter(launching)["cpu_ns"].sum())
+    sampled = recorder / path if recorder else 0.0
+    recorded = results.lost.filter(pl.col("cause") == "profiler")
+    return Cost(spent(recorded) + round(sampled * own_ns(results.lost.filter(launching))), recorder, path)
+
+
+def costly(results: Results) -> list[str]:
+    """Return what to say of recorders that cost the GPUs much."""
+    part = share_of(results, recorder_cost(results).ns)
+    return (
+        [f"the recorders themselves cost the GPUs about {share(part)} of the time"] if part > COSTLY else []
+    )
+
+
+# -------------------- what no source explains
+class Unexplained(NamedTuple):
+    """GPU time that no source explains, why, and what would."""
+
+    ns: int
+    words: str
+    record_with: str
+
+
+def unexplained(results: Results) -> list[Unexplained]:
+    """Return the time that is not attributed, may be waiting, or ended at a process that was not recorded."""
+    sub, lost = pl.col("sub_cause").fill_null(""), results.lost
+    nothing = lost.filter(pl.col("cause") == "unattributed")
+    together = results.gpu_time.filter(pl.col("state") == "collective")["ns"].sum()
+    found = [
+        Unexplained(
+            spent(nothing.filter(~sub.is_in([NOT_STARTED, "no launch found"]))), _nothing_seen(results), _MORE
+        ),
+        Unexplained(
+            spent(nothing.filter(sub == NOT_STARTED)),
+            "work had been launched and did not start: what kept the device was not recorded",
+            "every process that uses the GPU (nvidia-smi names them), from before the first launch on",
+        ),
+        Unexplained(
+            spent(nothing.filter(sub == "no launch found")),
+            "no launch call was recorded of what the GPUs did next",
+            recording.CALLS,
+        ),
+        Unexplained(
+            int(together or 0),
+            "GPUs were in collectives in which waiting cannot be told from transfer",
+            recording.RANKS,
+        ),
+        Unexplained(
+            spent(lost.filter(sub == NOT_RECORDED)),
+            "GPUs waited for a process that no source recorded",
+            recording.SERVER,
+        ),
+    ]
+    return sorted((row for row in found if row.ns), key=lambda row: -row.ns)
+
+
+_MORE = f"with_stack=True and annotations on that thread, or {recording.SAMPLES}"
+
+
+def _nothing_seen(results: Results) -> str:
+    """Say what is known of the threads for whose lost time no slice and no sample tells anything."""
+    blind = results.lost.filter((pl.col("cause") == "unattributed") & pl.col("sub_cause").is_null())
+    most = blind.drop_nulls("thread").group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
+    usual = "no range and no sample covered the thread that the GPUs waited for"
+    if most.is_empty():
+        return usual
+    thread = most["thread"][-1]
+    own = results.trace.slices.filter(pl.col("thread") == thread)
+    calls = own.filter(pl.col("correlation").is_not_null())
+    if own.is_empty() or calls.height < own.height or (results.trace.samples["thread"] == thread).any():
+        return usual
+    return f"thread {thread_name(results, thread)} launched, and nothing else of it was recorded"

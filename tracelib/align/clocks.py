@@ -17,6 +17,7 @@ import polars as pl
 
 from tracelib.align import activity
 from tracelib.align.anchors import KINDS, fit, residuals
+from tracelib.align.collectives import TOGETHER_NS, fit_in_order
 from tracelib.errors import BadParameter
 from tracelib.sources import format_named
 from tracelib.sources.kernel.clocks import TRACE_CLOCKS
@@ -31,7 +32,8 @@ BILLION = 1_000_000_000
 #: Clocks that mean the same in every source of one host until it reboots; no others are compared by name.
 STEADY = frozenset({"monotonic", "monotonic_raw", "boottime", "tai", "tsc"})
 #: Moments that mean the same on every host; all others are told by thread ids, which one host gives out.
-ACROSS_HOSTS = ("ends of collectives",)
+COLLECTIVES = "ends of collectives"
+ACROSS_HOSTS = (COLLECTIVES,)
 #: An answer this good need not be compared with what the other kinds of moments would say.
 GOOD_NS = 10_000
 #: A declared clock is contradicted if more than this share of a thread's absences is.
@@ -214,7 +216,7 @@ class Evidence:
 
     def _fit_moments(self, tied: int, other: int, kind: str) -> Fit | None:
         first, second = self._frame(tied, kind), self._frame(other, kind)
-        return fit(first, second) if first.height and second.height else None
+        return _fit_of(first, second, kind) if first.height and second.height else None
 
     def _fit_activity(self, tied: int, other: int) -> Fit | None:
         """Return the fit of one source's slices to the other's scheduler events, whichever has which."""
@@ -265,6 +267,8 @@ class Evidence:
         first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))
         if first.is_empty() or second.is_empty():
             return None
+        if kind == COLLECTIVES and (ordered := fit_in_order(first, second)) is not None:
+            return _check_in_order(ordered, second["ts_ns"])
         missed = np.abs(residuals(first, second))
         times = [frame["ts_ns"].to_numpy() for frame in (first, second)]
         low, high = max(int(at[0]) for at in times), min(int(at[-1]) for at in times)
@@ -282,6 +286,20 @@ class Evidence:
         if abs(shift) <= self.max_error_ns:
             shift, error = 0, abs(shift) + error
         return Check(kind, better.anchors, error, better.p50_ns, better.p99_ns, shift)
+
+
+def _fit_of(first: pl.DataFrame, second: pl.DataFrame, kind: str) -> Fit | None:
+    ordered = fit_in_order(first, second) if kind == COLLECTIVES else None
+    return ordered or fit(first, second)
+
+
+def _check_in_order(found: Fit, times: pl.Series) -> Check:
+    """Return what the ends of collectives prove, however little: more than their own spread is a wrong clock."""
+    shift = max((found.at(int(at)) for at in (times[0], found.pivot_ns, times[-1])), key=abs)
+    wrong = abs(shift) > max(found.p50_ns, TOGETHER_NS)
+    return Check(
+        COLLECTIVES, found.anchors, found.error_ns, found.p50_ns, found.p99_ns, shift if wrong else 0
+    )
 
 
 def _meet(moments: pl.DataFrame, off: pl.DataFrame) -> bool:

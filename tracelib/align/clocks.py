@@ -17,7 +17,7 @@ import polars as pl
 
 from tracelib.align import activity
 from tracelib.align.anchors import KINDS, fit, residuals
-from tracelib.align.collectives import TOGETHER_NS, fit_in_order
+from tracelib.align.in_order import TOGETHER_NS, fit_ends, fit_messages, messages
 from tracelib.errors import BadParameter
 from tracelib.sources import format_named
 from tracelib.sources.kernel.clocks import TRACE_CLOCKS
@@ -34,6 +34,10 @@ STEADY = frozenset({"monotonic", "monotonic_raw", "boottime", "tai", "tsc"})
 #: Moments that mean the same on every host; all others are told by thread ids, which one host gives out.
 COLLECTIVES = "ends of collectives"
 ACROSS_HOSTS = (COLLECTIVES,)
+#: The calls that send and take broadcast messages, and what of them is compared.
+MESSAGE, MESSAGES = ("enqueue", "dequeue"), "messages"
+#: A clock that nothing measures better is accepted up to this estimated error; it is said with the tie.
+COARSE_NS = 3_000_000
 #: An answer this good need not be compared with what the other kinds of moments would say.
 GOOD_NS = 10_000
 #: A declared clock is contradicted if more than this share of a thread's absences is.
@@ -76,7 +80,7 @@ class Tie:
         return shifted + ((times - self.pivot_ns) // 1000 * self.drift_ppb) // (BILLION // 1000)
 
 
-UNTIED = Tie("untied")
+UNTIED, UNMOVED = Tie("untied"), Tie("reference")
 
 
 def source_row(trace: Trace) -> dict[str, Any]:
@@ -181,7 +185,10 @@ class Evidence:
     def _frame(self, index: int, what: str) -> pl.DataFrame:
         if (index, what) not in self._frames:
             makers = {**KINDS, "moments": activity.moments, "absences": activity.absences}
-            self._frames[index, what] = makers[what](self.traces[index])
+            if what in MESSAGE:
+                self._frames[index, what] = messages(self.traces[index], what)
+            else:
+                self._frames[index, what] = makers[what](self.traces[index])
         return self._frames[index, what]
 
     def span(self, index: int) -> tuple[int, int] | None:
@@ -212,7 +219,31 @@ class Evidence:
                 best = replace(way, kind=kind)
             if best is not None and best.error_ns <= GOOD_NS:
                 break
-        return best
+        return best or self._coarse(tied, other)
+
+    def _coarse(self, tied: int, other: int) -> Fit | None:
+        """Return a fit that is good for more than single calls, where there is no better one."""
+        way = (
+            None
+            if self._apart(tied, other)
+            else self._fit_messages(tied, other, [UNMOVED] * len(self.traces))
+        )
+        return None if way is None or way.error_ns > COARSE_NS else replace(way, kind=MESSAGES)
+
+    def _fit_messages(self, one: int, other: int, ties: Sequence[Tie]) -> Fit | None:
+        """Return how source `other`'s clock maps to source `one`'s by messages between an engine and a worker."""
+        works = [self.traces[index].gpu_ops.height > 0 for index in (one, other)]
+        if works[0] == works[1]:  # workers of one group do not write to each other
+            return None
+        for sender, reader in ((one, other), (other, one)):
+            sent, taken = (
+                _moved(self._frame(index, what), ties[index], "ts_ns")
+                for index, what in zip((sender, reader), MESSAGE, strict=True)
+            )
+            way = fit_messages(sent, taken) if sent.height and taken.height else None
+            if way is not None:
+                return way if sender == one else way.inverse()
+        return None
 
     def _fit_moments(self, tied: int, other: int, kind: str) -> Fit | None:
         first, second = self._frame(tied, kind), self._frame(other, kind)
@@ -246,6 +277,7 @@ class Evidence:
         pairs = () if apart else ((one, other), (other, one))
         checks = [self._check_activity(*pair, ties) for pair in pairs]
         checks += [self._check_moments(one, other, kind, ties) for kind in kinds]
+        checks += [] if apart else [self._check_messages(one, other, ties)]
         telling = [check for check in checks if check is not None]
         wrong = [check for check in telling if check.shift_ns]
         return min(wrong or telling, key=lambda check: check.error_ns, default=None)
@@ -263,11 +295,18 @@ class Evidence:
             return Check("activity", limits.absences, max(-low, high, low, -high))
         return self._check_of(activity.activity_fit(off, moments), "activity")
 
+    def _check_messages(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
+        way = self._fit_messages(one, other, ties)
+        if way is None:
+            return None
+        shift = way.offset_ns if abs(way.offset_ns) > way.error_ns else 0
+        return Check(MESSAGES, way.anchors, abs(way.offset_ns) + way.error_ns, shift_ns=shift)
+
     def _check_moments(self, one: int, other: int, kind: str, ties: Sequence[Tie]) -> Check | None:
         first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))
         if first.is_empty() or second.is_empty():
             return None
-        if kind == COLLECTIVES and (ordered := fit_in_order(first, second)) is not None:
+        if kind == COLLECTIVES and (ordered := fit_ends(first, second)) is not None:
             return _check_in_order(ordered, second["ts_ns"])
         missed = np.abs(residuals(first, second))
         times = [frame["ts_ns"].to_numpy() for frame in (first, second)]
@@ -289,7 +328,7 @@ class Evidence:
 
 
 def _fit_of(first: pl.DataFrame, second: pl.DataFrame, kind: str) -> Fit | None:
-    ordered = fit_in_order(first, second) if kind == COLLECTIVES else None
+    ordered = fit_ends(first, second) if kind == COLLECTIVES else None
     return ordered or fit(first, second)
 
 

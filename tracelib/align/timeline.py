@@ -131,7 +131,7 @@ class _Tying:
         while True:
             checks = self.checks()
             wrong = {pair: check for pair, check in checks.items() if check.shift_ns}
-            worst = self.worst([*wrong])
+            worst = self.worst(wrong, checks)
             if worst is None:
                 return [*remarks, *(_doubt(*pair, wrong[pair], self.files) for pair in wrong)], checks
             pair = next(pair for pair in wrong if worst in pair)
@@ -160,19 +160,21 @@ class _Tying:
                     checks[pair] = check
         return checks
 
-    def worst(self, wrong: Sequence[tuple[int, int]]) -> int | None:
+    def worst(self, wrong: Checks, checks: Checks) -> int | None:
         """Return which source of the pairs that disagree declares a wrong clock, None if none declares one.
 
-        More witnesses decide; then, who shares less time with the others; then, who has no GPU work, and
-        whose header is a mere pair of clock readings.
+        More witnesses decide; then, with whom fewer agree; then, who shares less time with the others; then,
+        who has no GPU work, and whose header is a mere pair of clock readings.
         """
         method = [tie.method for tie in self.settled()]
         # What was measured against an accused one repeats its word: only declared clocks bear witness.
         votes = [index for pair in wrong if all(method[at] != "anchors" for at in pair) for index in pair]
+        agree = [index for pair in checks if pair not in wrong for index in pair]
         return max(
             (index for pair in wrong for index in pair if method[index] == "declared"),
             key=lambda index: (
                 votes.count(index),
+                -agree.count(index),
                 -self.shared_time(index),
                 self.evidence.traces[index].gpu_ops.is_empty(),
                 index,

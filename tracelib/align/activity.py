@@ -43,6 +43,8 @@ VOTERS, CHUNK_NS, PENALTY, PAIRS = 1_500, 3_000_000_000, 20, 1_000_000
 SMEAR_NS = 100_000
 #: Clocks that something keeps in step drift less than this against each other.
 PLAUSIBLE_DRIFT = 100e-6
+#: Which parts of a rough fit's error to take it for unsure by, one after the other.
+UNSURE = (1, 4, 16)
 #: Another shift that does at least this well, relative to the best, makes the answer ambiguous.
 RIVAL = 0.8
 
@@ -98,6 +100,25 @@ def activity_fit(off: pl.DataFrame, moments: pl.DataFrame) -> Fit | None:
         if line is not None:
             return line
     return None
+
+
+def refined(off: pl.DataFrame, moments: pl.DataFrame, rough: Fit) -> Fit | None:
+    """Return the exact form of a rough fit of the moments' clock to that of the absences, None if none shows.
+
+    Absences shorter than what is unsure tell nothing, so it begins with the long ones, where there are any.
+    """
+    pairs = _pairs(off, moments)
+    for part in UNSURE:
+        line = _refined(pairs, rough.offset_ns, rough.error_ns // part, rough.pivot_ns)
+        if line is not None and line.error_ns <= rough.error_ns and _fits(pairs, line):
+            return line
+    return None
+
+
+def _fits(pairs: Pairs, line: Fit) -> bool:
+    """Say whether hardly an absence is contradicted, the short ones counted too."""
+    limits = _limits(pairs, line.offset_ns, line.drift_ppb / 1e9, line.pivot_ns, 2 * SLACK_NS)
+    return limits is not None and float(np.mean((limits[1] > SLACK_NS) | (limits[2] < -SLACK_NS))) <= TRIM
 
 
 def moments(trace: Trace) -> pl.DataFrame:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from tracelib.align import activity
+from tracelib.align import activity, rhythm
 from tracelib.align.anchors import KINDS, fit, residuals
 from tracelib.align.in_order import TOGETHER_NS, fit_ends, fit_messages, messages
 from tracelib.errors import BadParameter
@@ -23,7 +24,7 @@ from tracelib.sources import format_named
 from tracelib.sources.kernel.clocks import TRACE_CLOCKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tracelib.align.anchors import Fit
     from tracelib.trace import Trace
@@ -46,6 +47,16 @@ CONTRADICTED = 0.1
 MEET = 0.1
 #: The share of a source's moments that must have a partner near, for a tie to count as checked by them.
 CHECKED = 0.5
+
+#: What of a trace is compared.
+MAKERS: Mapping[str, Callable[[Trace], pl.DataFrame]] = {
+    **KINDS,
+    **{direction: partial(messages, direction=direction) for direction in MESSAGE},
+    "moments": activity.moments,
+    "absences": activity.absences,
+    "on_cpu": rhythm.on_cpu,
+    "sampled": rhythm.sampled,
+}
 
 #: A row of `health`: source, level, message, fix.
 Remark = tuple[int | None, str, str, str]
@@ -70,6 +81,10 @@ class Tie:
     p50_ns: int | None = None
     p99_ns: int | None = None
     kind: str = ""
+
+    def at(self, time: int) -> int:
+        """Return what is added to a time of the source."""
+        return self.offset_ns + (time - self.pivot_ns) * self.drift_ppb // BILLION
 
     def moved(self, times: pl.Expr) -> pl.Expr:
         """Return `times` on the timeline; monotone, so nesting and order survive."""
@@ -181,14 +196,11 @@ class Evidence:
     traces: Sequence[Trace]
     max_error_ns: int  # a fit that may be further off is not used
     _frames: dict[tuple[int, str], pl.DataFrame] = field(default_factory=dict)
+    _fits: dict[tuple[int, int], Fit | None] = field(default_factory=dict)
 
     def _frame(self, index: int, what: str) -> pl.DataFrame:
         if (index, what) not in self._frames:
-            makers = {**KINDS, "moments": activity.moments, "absences": activity.absences}
-            if what in MESSAGE:
-                self._frames[index, what] = messages(self.traces[index], what)
-            else:
-                self._frames[index, what] = makers[what](self.traces[index])
+            self._frames[index, what] = MAKERS[what](self.traces[index])
         return self._frames[index, what]
 
     def span(self, index: int) -> tuple[int, int] | None:
@@ -208,6 +220,11 @@ class Evidence:
 
     def fit(self, tied: int, other: int) -> Fit | None:
         """Return how source `other`'s clock maps to source `tied`'s, by the anchors that tell it best."""
+        if (tied, other) not in self._fits:
+            self._fits[tied, other] = self._best_fit(tied, other)
+        return self._fits[tied, other]
+
+    def _best_fit(self, tied: int, other: int) -> Fit | None:
         best: Fit | None = None
         for kind in ACROSS_HOSTS if self._apart(tied, other) else (*KINDS, "activity"):
             if kind == "activity":
@@ -260,6 +277,42 @@ class Evidence:
             return None if backward is None else backward.inverse()
         return None
 
+    def rhythm(self, index: int, ties: Sequence[Tie | None]) -> tuple[Fit, int] | None:
+        """Return how a source's clock maps to the timeline by when threads were busy, None if that is unclear.
+
+        All sources that are tied speak together, of which the second number names one. The fit is exact where
+        threads were off the CPU often enough, else good to a millisecond.
+        """
+        others = {
+            at: tie
+            for at, tie in enumerate(ties)
+            if tie is not None and at != index and not self._apart(at, index)
+        }
+        own = {index: UNMOVED}
+        for ran in ("on_cpu", "sampled"):
+            if self._frame(index, ran).height:
+                backward = self._in_rhythm(own, others, ran)
+                way = None if backward is None else backward.inverse()
+            else:
+                way = self._in_rhythm(others, own, ran)
+            if way is not None:
+                return way, max(others, key=lambda at: self._frame(at, "moments").height)
+        return None
+
+    def _in_rhythm(self, kernel: Mapping[int, Tie], slices: Mapping[int, Tie], ran: str) -> Fit | None:
+        """Return how the clock of `slices`, sources that saw threads do things, maps to that of `kernel`."""
+        times = self._pooled(kernel, ran, "begin", "end")
+        moments = self._pooled({at: slices[at] for at in slices if at not in kernel}, "moments", "at")
+        rough = rhythm.rhythm_fit(times, moments)
+        if rough is None or rough.error_ns > COARSE_NS:
+            return None
+        exact = activity.refined(self._pooled(kernel, "absences", "left", "came"), moments, rough)
+        agree = exact is not None and abs(exact.offset_ns - rough.offset_ns) <= rough.error_ns
+        return exact if agree else rough
+
+    def _pooled(self, ties: Mapping[int, Tie], what: str, *columns: str) -> pl.DataFrame:
+        return pl.concat([_moved(self._frame(at, what), tie, *columns) for at, tie in ties.items()])
+
     def off_share(self, slices: int, sched: int, ties: Sequence[Tie]) -> float | None:
         """Return the share of a source's slices that begin while their thread is off the CPU in another's."""
         if not self._have_activity(slices=slices, sched=sched):
@@ -301,6 +354,16 @@ class Evidence:
             return None
         shift = way.offset_ns if abs(way.offset_ns) > way.error_ns else 0
         return Check(MESSAGES, way.anchors, abs(way.offset_ns) + way.error_ns, shift_ns=shift)
+
+    def check_rhythm(self, index: int, ties: Sequence[Tie | None]) -> tuple[Check, int] | None:
+        """Return how a tied source agrees with all others, None if that is unclear, and one of those."""
+        tie, found = ties[index] or UNTIED, self.rhythm(index, ties)
+        if found is None:
+            return None
+        way, through = found
+        off = way.at(way.pivot_ns) - tie.at(way.pivot_ns)
+        shift = off if abs(off) > way.error_ns else 0
+        return Check("activity", way.anchors, abs(off) + way.error_ns, shift_ns=shift), through
 
     def _check_moments(self, one: int, other: int, kind: str, ties: Sequence[Tie]) -> Check | None:
         first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelib.align.clocks import (
     BILLION,
+    COARSE_NS,
+    UNMOVED,
     UNTIED,
     Evidence,
     Tie,
@@ -108,10 +110,21 @@ class _Tying:
                 for through, against in enumerate(self.ties)
                 if against is not None and (fit := self.evidence.fit(through, index)) is not None
             ]
-            if not fits:
+            if fits:
+                fit, index, through, against = min(fits, key=lambda item: item[0].error_ns)
+                self.ties[index] = _through(fit, against, self.files[through])
+            elif not self.tie_by_rhythm():
                 return
-            fit, index, through, against = min(fits, key=lambda item: item[0].error_ns)
-            self.ties[index] = _through(fit, against, self.files[through])
+
+    def tie_by_rhythm(self) -> bool:
+        """Tie one more source by when threads were busy, if one can be."""
+        for index in (index for index, tie in enumerate(self.ties) if tie is None):
+            found = self.evidence.rhythm(index, self.ties)
+            if found is not None:
+                fit, through = found
+                self.ties[index] = _through(replace(fit, kind="activity"), UNMOVED, self.files[through])
+                return True
+        return False
 
     def untie(self, index: int) -> None:
         """Take a source's tie away, and the ties of those that were tied through it."""
@@ -158,7 +171,20 @@ class _Tying:
                 check = self.evidence.check(*pair, ties)
                 if check is not None:
                     checks[pair] = check
-        return checks
+        return {**checks, **self.checks_by_rhythm(checks)}
+
+    def checks_by_rhythm(self, checks: Checks) -> Checks:
+        """Return what the sources' activity says of declared clocks that nothing else checks closely."""
+        found: Checks = {}
+        for index, tie in enumerate(self.ties):
+            close = [check.error_ns for pair, check in checks.items() if index in pair]
+            if tie is None or tie.method == "anchors" or min(close, default=COARSE_NS) < COARSE_NS:
+                continue
+            result = self.evidence.check_rhythm(index, self.ties)
+            if result is not None:
+                check, through = result
+                found[min(index, through), max(index, through)] = check
+        return found
 
     def worst(self, wrong: Checks, checks: Checks) -> int | None:
         """Return which source of the pairs that disagree declares a wrong clock, None if none declares one.

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     #: Of each thread that both know: when it left and came back, and the sorted moments when it was active.
     Pairs = list[tuple[Ints, Ints, Ints]]
 
-#: Fewer slices than this in the common time say nothing.
-ENOUGH = 50
+#: Fewer votes than this for a shift, and fewer slices in the common time, say nothing.
+ENOUGH, FEW = 50, 12
+#: So many slices may begin while their thread is off the CPU by a recorder's slip.
+CHANCE = 3
 #: Fewer absences than this bound nothing.
 MIN_OFF = 12
 #: A slice may seem to begin this long before its thread's switch-in: each recorder reads its clock elsewhere.
@@ -72,13 +74,14 @@ def off_share(begins: pl.DataFrame, off: pl.DataFrame) -> float | None:
     if common.is_empty():
         return None
     inside = common.filter(pl.col("at").is_between(off["left"].min(), off["came"].max()))
-    if inside.height < ENOUGH:
+    if inside.height < FEW:
         return None
     last = inside.join_asof(
         off.sort("left"), left_on="at", right_on="left", by="tid", check_sortedness=False, coalesce=False
     )
     away = (last["at"] > last["left"] + SLACK_NS) & (last["at"] < last["came"] - SLACK_NS)
-    return int(away.fill_null(value=False).sum()) / inside.height
+    contradicted = int(away.fill_null(value=False).sum())
+    return contradicted / inside.height if contradicted >= CHANCE else 0.0
 
 
 def bounds(moments: pl.DataFrame, off: pl.DataFrame) -> Bounds | None:

@@ -204,11 +204,15 @@ class Evidence:
         return self._frames[index, what]
 
     def span(self, index: int) -> tuple[int, int] | None:
-        """Return the first and last moment of a source's events, in its own clock."""
-        trace = self.traces[index]
+        """Return from when to when a source recorded, as far as it or its events tell, in its own clock."""
+        trace, row = self.traces[index], source_row(self.traces[index])
         frames = (trace.slices, trace.gpu_ops, trace.samples, trace.sched, trace.counters)
         times = [frame["ts_ns"].to_numpy() for frame in frames if frame.height]
-        return (min(int(at.min()) for at in times), max(int(at.max()) for at in times)) if times else None
+        ends = [int(end) for at in times for end in (at.min(), at.max())]
+        ends += [
+            row[name] for name in ("recorded_from_ns", "recorded_to_ns") if times and row[name] is not None
+        ]
+        return (min(ends), max(ends)) if ends else None
 
     def _apart(self, one: int, other: int) -> bool:
         """Say whether two sources name different hosts, on which thread ids mean nothing to each other."""
@@ -291,18 +295,19 @@ class Evidence:
         own = {index: UNMOVED}
         for ran in ("on_cpu", "sampled"):
             if self._frame(index, ran).height:
-                backward = self._in_rhythm(own, others, ran)
+                backward, compared = self._in_rhythm(own, others, ran), "moments"
                 way = None if backward is None else backward.inverse()
             else:
-                way = self._in_rhythm(others, own, ran)
+                way, compared = self._in_rhythm(others, own, ran), ran
             if way is not None:
-                return way, max(others, key=lambda at: self._frame(at, "moments").height)
+                return way, max(others, key=lambda at: self._frame(at, compared).height)
         return None
 
     def _in_rhythm(self, kernel: Mapping[int, Tie], slices: Mapping[int, Tie], ran: str) -> Fit | None:
         """Return how the clock of `slices`, sources that saw threads do things, maps to that of `kernel`."""
-        times = self._pooled(kernel, ran, "begin", "end")
-        moments = self._pooled({at: slices[at] for at in slices if at not in kernel}, "moments", "at")
+        if not kernel or not slices:
+            return None
+        times, moments = self._pooled(kernel, ran, "begin", "end"), self._pooled(slices, "moments", "at")
         rough = rhythm.rhythm_fit(times, moments)
         if rough is None or rough.error_ns > COARSE_NS:
             return None

@@ -49,6 +49,8 @@ UNTIED_FIX = (
 )
 REFERENCE_MESSAGE = "no file says where wall time is: this file's clock is the timeline"
 ALONE_MESSAGE = "it covers none of the time that the other files cover: another run, or a wrong clock"
+LEFT_OUT = "; nothing of it is joined"
+UNCHECKED_MESSAGE = "nothing that other files saw checks its clock: it is taken at its word"
 
 
 @dataclass
@@ -70,9 +72,11 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
     tying.tie_all(tying.rows)
     remarks, checks = tying.replace_wrong()
     ties = [_checked(index, tie, checks, tying.files) for index, tie in enumerate(tying.settled())]
-    remarks += _apart(tying.evidence, ties)
+    said, alone = _apart(tying.evidence, ties)
     for index, tie in enumerate(ties):
-        remarks += _remarks(index, tie, checks, tying.files)
+        remarks += [] if index in alone else _remarks(index, tie, checks, tying.files)
+    ties = [UNTIED if index in alone else tie for index, tie in enumerate(ties)]
+    remarks += said
     return Timeline(ties, tying.evidence, remarks)
 
 
@@ -300,6 +304,8 @@ def _remarks(index: int, tie: Tie, checks: Checks, files: Sequence[str]) -> list
             f"by {_anchors(check)}"
         )
         remarks.append((index, "info", message, ""))
+    elif tie.method == "declared" and tie.against is None and len(files) > 1:
+        remarks.append((index, "info", UNCHECKED_MESSAGE, ""))
     return remarks
 
 
@@ -317,13 +323,18 @@ def _by_anchors(tie: Tie) -> str:
     return f"tied through {tie.against} by {how}{drift}"
 
 
-def _apart(evidence: Evidence, ties: Sequence[Tie]) -> list[Remark]:
-    """Return remarks on files that share no time with the others, and on several runs read as one."""
+def _apart(evidence: Evidence, ties: Sequence[Tie]) -> tuple[list[Remark], set[int]]:
+    """Return remarks on files that share no time with the others, and on several runs read as one.
+
+    And the files that share none with the others, who do: upstream of these, such a file would seem idle.
+    """
     together = stretches(_spans(evidence, ties))
     if len(together) < 2:
-        return []
+        return [], set()
+    single = [files[0] for files in together if len(files) == 1]
+    alone = {index for index in single if len(single) < len(together) and ties[index].method != "user"}
     remarks: list[Remark] = [
-        (files[0], "warning", ALONE_MESSAGE, "") for files in together if len(files) == 1
+        (index, "warning", ALONE_MESSAGE + LEFT_OUT * (index in alone), "") for index in single
     ]
     runs = sum(len(files) > 1 for files in together)
     if runs > 1:
@@ -332,7 +343,7 @@ def _apart(evidence: Evidence, ties: Sequence[Tie]) -> list[Remark]:
             f"{runs} runs would"
         )
         remarks.append((None, "warning", message, "report each run by itself: tracelib batch 'FOLDER/*'"))
-    return remarks
+    return remarks, alone
 
 
 def stretches(spans: Mapping[int, Span]) -> list[list[int]]:

@@ -149,7 +149,7 @@ SOURCES = pl.Schema(
         "host": pl.String(),
         "rank": pl.Int32(),
         "cpus": pl.Int32(),  # CPUs of the host; null = not recorded
-        "clock": pl.String(),  # as sources/kernel/clocks.py names it, or session (of nsys); unknown
+        "clock": pl.String(),  # as clocks.py names it, or session (of nsys); unknown
         "wall_offset_ns": pl.Int64(),  # declared: wall time = ts_ns + this; null = not declared
         "tied_by": pl.String(),  # declared, anchors, user, untied; null before tracelib.align
         "offset_ns": pl.Int64(),  # added to the file's own times by tracelib.align; null before

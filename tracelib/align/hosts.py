@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.align.clocks import source_row
+from tracelib.align.ties import source_row
 from tracelib.sources import format_named
 from tracelib.words import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tracelib.align.clocks import Remark
+    from tracelib.align.ties import Remark
     from tracelib.trace import Trace
 
     #: pid, tid, name, process, number of events

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from tracelib.align.clocks import (
+from tracelib.align.evidence import COARSE_NS, Evidence
+from tracelib.align.ties import (
     BILLION,
-    COARSE_NS,
     UNMOVED,
     UNTIED,
-    Evidence,
     Tie,
     declared_tie,
     shared_clock_tie,
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tracelib.align.anchors import Fit
-    from tracelib.align.clocks import Check, Remark
+    from tracelib.align.evidence import Check
+    from tracelib.align.ties import Remark
     from tracelib.trace import Trace
 
     Rows = Sequence[Mapping[str, Any]]  # of `sources`, one per trace

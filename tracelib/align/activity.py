@@ -111,7 +111,7 @@ def refined(off: pl.DataFrame, moments: pl.DataFrame, rough: Fit) -> Fit | None:
     Absences shorter than what is unsure tell nothing, so it begins with the long ones, where there are any.
     """
     pairs = _pairs(off, moments)
-    for part in UNSURE:
+    for part in UNSURE if pairs else ():
         line = _refined(pairs, rough.offset_ns, rough.error_ns // part, rough.pivot_ns)
         if line is not None and line.error_ns <= rough.error_ns and _fits(pairs, line):
             return line

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from tracelib.align.evidence import COARSE_NS, Evidence
+from tracelib.align.evidence import COARSE_NS, COLLECTIVES, Evidence
 from tracelib.align.ties import (
     BILLION,
     UNMOVED,
@@ -175,7 +175,21 @@ class _Tying:
                 check = self.evidence.check(*pair, ties)
                 if check is not None:
                     checks[pair] = check
+        checks = {pair: check for pair, check in checks.items() if not self.strangers(pair, checks)}
         return {**checks, **self.checks_by_rhythm(checks)}
+
+    def strangers(self, pair: tuple[int, int], checks: Checks) -> bool:
+        """Say whether a pair's collectives disagree because all ranks of one's group were found, elsewhere.
+
+        Replicas do the same in one order, and their groups often bear one name.
+        """
+        ours = [each for each, check in checks.items() if check.kind == COLLECTIVES and not check.shift_ns]
+        sizes = [self.evidence.traces[index].gpu_ops["group_size"].max() for index in pair]
+        met = [sum(index in each for each in ours) for index in pair]
+        full = any(
+            isinstance(size, int) and others >= size - 1 for size, others in zip(sizes, met, strict=True)
+        )
+        return checks[pair].kind == COLLECTIVES and bool(checks[pair].shift_ns) and full
 
     def checks_by_rhythm(self, checks: Checks) -> Checks:
         """Return what the sources' activity says of declared clocks that nothing else checks closely."""

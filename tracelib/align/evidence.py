@@ -135,11 +135,15 @@ class Evidence:
         if works[0] == works[1]:  # workers of one group do not write to each other
             return None
         for sender, reader in ((one, other), (other, one)):
-            sent, taken = (
-                _moved(self._frame(index, what), ties[index], "ts_ns")
-                for index, what in zip((sender, reader), MESSAGE, strict=True)
+            frames = [self._frame(index, what) for index, what in zip((sender, reader), MESSAGE, strict=True)]
+            if any(frame.is_empty() for frame in frames):
+                continue
+            way = fit_messages(
+                *(
+                    _moved(frame, ties[at], "ts_ns")
+                    for frame, at in zip(frames, (sender, reader), strict=True)
+                )
             )
-            way = fit_messages(sent, taken) if sent.height and taken.height else None
             if way is not None:
                 return way if sender == one else way.inverse()
         return None
@@ -170,7 +174,9 @@ class Evidence:
             for at, tie in enumerate(ties)
             if tie is not None and at != index and not self._apart(at, index)
         }
-        own = {index: UNMOVED}
+        own, trace = {index: UNMOVED}, self.traces[index]
+        if max(trace.slices.height, trace.sched.height, trace.samples.height) < rhythm.ENOUGH:
+            return None
         for ran in ("on_cpu", "sampled"):
             if self._frame(index, ran).height:
                 backward, compared = self._in_rhythm(own, others, ran), "moments"

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LAGS = 8
 #: Ends of collectives that differ by no more than this are together whatever the rest of the run does.
 TOGETHER_NS = 2_000
+#: As many events on both sides that differ by no more are the same ones.
+CLOSE_NS = 20_000
 #: What the quickest messages take to their reader: shared memory takes tens of us, waking a reader as many.
 QUICK_NS = 100_000
 
@@ -86,10 +88,9 @@ def fit_messages(sent: pl.DataFrame, taken: pl.DataFrame) -> Fit | None:
 
 def messages(trace: Trace, direction: str) -> pl.DataFrame:
     """Return the ends of the outermost calls that send ("enqueue") or take ("dequeue") broadcast messages."""
-    name = pl.col("name").cast(pl.String)
-    names = trace.slices["name"].unique().cast(pl.String).to_frame("name")
-    asked = names.filter(pl.col("name").str.contains(_pattern(direction)))["name"]
-    calls = trace.slices.filter(name.is_in(asked.implode()), pl.col("dur_ns") > 0)
+    names = trace.slices["name"].unique()
+    asked = names.filter(names.cast(pl.String).str.contains(_pattern(direction)))
+    calls = trace.slices.filter(pl.col("name").is_in(asked.implode()), pl.col("dur_ns") > 0)
     ends = calls.sort("thread", "ts_ns", -pl.col("dur_ns")).with_columns(
         end=pl.col("ts_ns") + pl.col("dur_ns")
     )
@@ -124,6 +125,8 @@ def _pairings(ours: Ints, theirs: Ints, spread: Callable[[Ints, Ints], float | N
         if width is not None:
             natural = min(0, surplus) <= lag <= max(0, surplus)
             found.append(_Pairing(times, missed, width, natural))
+            if width <= CLOSE_NS and lag == surplus == 0:
+                return found[-1:]
     bound = max(TOGETHER_NS, 2 * min((each.spread_ns for each in found), default=0))
     alike = [each for each in found if each.spread_ns <= bound]
     return sorted(alike, key=lambda each: (not each.natural, abs(each.shift_ns)))
@@ -139,7 +142,7 @@ def _lags(ours: Ints, theirs: Ints) -> list[int]:
     alike = np.fft.irfft(spectra[0] * np.conj(spectra[1]), size)
     best = np.argpartition(alike, -LAGS)[-LAGS:]
     likely = {int(lag) if lag < len(ours) else int(lag) - size for lag in best}
-    return sorted({0, len(ours) - len(theirs), *likely})
+    return [0, *sorted({len(ours) - len(theirs), *likely} - {0})]
 
 
 def _spread(times: Ints, missed: Ints) -> float | None:

@@ -12,6 +12,7 @@ import pytest
 from tests.align.clocks import furthest, moved, shifted
 from tests.findings.sheet import frame
 from tracelib.align import align
+from tracelib.analyses.results import analyse
 from tracelib.trace import Trace
 
 US, MS = 1_000, 1_000_000
@@ -225,3 +226,20 @@ def test_what_shares_no_time_is_left_out_and_what_nothing_checks_is_said():
     run = align([*traces[:2], moved(traces[2], 3_000 * MS)])
     assert run.sources["tied_by"].to_list() == ["declared", "declared", "untied"]
     assert "nothing of it is joined" in " ".join(run.health.filter(pl.col("source") == 2)["message"])
+
+
+def test_states_within_the_error_of_a_rough_tie_are_unknown():
+    """The engine runs for 318 us a step: of that, a clock good to 100 us tells 118 for certain."""
+    run = align(
+        [engine(steps()), worker(0, steps()), worker(1, steps()), shifted(perf(steps(), sched=True), 2 * MS)]
+    )
+    error = pl.when(pl.col("source") == 3).then(100 * US).otherwise("error_ns")
+    rough = run.replace(sources=run.sources.with_columns(error_ns=error))
+    exact, sure = (
+        analyse(each)
+        .thread_states.filter(pl.col("state").cast(pl.String) == "running")["dur_ns"]
+        .to_list()[1:-1]
+        for each in (run, rough)
+    )
+    assert set(exact) == {318 * US}
+    assert set(sure) == {118 * US}

@@ -198,7 +198,9 @@ class _Tying:
             close = [check.error_ns for pair, check in checks.items() if index in pair]
             if tie is None or tie.method == "anchors" or min(close, default=COARSE_NS) < COARSE_NS:
                 continue
-            result = self.evidence.check_rhythm(index, self.ties)
+            # What was measured proves nothing: perhaps it was measured through this one.
+            witnesses = [other if other and other.method != "anchors" else None for other in self.ties]
+            result = self.evidence.check_rhythm(index, witnesses)
             if result is not None:
                 check, through = result
                 found[min(index, through), max(index, through)] = check
@@ -346,7 +348,8 @@ def _apart(evidence: Evidence, ties: Sequence[Tie]) -> tuple[list[Remark], set[i
     if len(together) < 2:
         return [], set()
     single = [files[0] for files in together if len(files) == 1]
-    alone = {index for index in single if len(single) < len(together) and ties[index].method != "user"}
+    shared = any(len(files) > 1 for files in together)
+    alone = {index for index in single if shared and ties[index].method == "declared"}
     remarks: list[Remark] = [
         (index, "warning", ALONE_MESSAGE + LEFT_OUT * (index in alone), "") for index in single
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelib.clocks import READABLE
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.options import KINDS, OPTIONS
 
@@ -19,14 +20,12 @@ if TYPE_CHECKING:
 FILE_NAME, SCHEMA = "run.toml", "tracelib.run/1"
 #: Files in the same folder that need no key: the cgroup's counters before and after the run, and its quota.
 BEFORE, AFTER, CPU_MAX = "cpu.stat.before", "cpu.stat.after", "cpu.max"
-#: Clocks whose readings `[clocks]` may give, all taken at one moment: `<name>_ns`.
-CLOCKS = ("realtime", "monotonic", "monotonic_raw", "boottime", "tai")
 
 ANY = "*"  # stands for any key of a table
 #: Keys that say what no option says.
 _OWN_KEYS: dict[str, dict[str, type]] = {
     "": {"schema": str},
-    "clocks": {f"{clock}_ns": int for clock in CLOCKS},
+    "clocks": {f"{clock}_ns": int for clock in READABLE},
     "pids": {ANY: dict},  # what `--pid-map` has in a file of its own; read by `_pids`
     "host": {"name": str, "cpus": int, "allowed_cpus": int},
     "quota": {"cpu_max": str, "seconds": float},
@@ -110,7 +109,7 @@ def manifest(path: Path) -> Manifest:
     return Manifest(
         title=data.get("title", ""),
         ticket=data.get("ticket", ""),
-        clocks={name: clocks[f"{name}_ns"] for name in CLOCKS if f"{name}_ns" in clocks},
+        clocks={name: clocks[f"{name}_ns"] for name in READABLE if f"{name}_ns" in clocks},
         ftrace_clock=clocks.get("ftrace"),
         offsets=data.get("offsets", {}),
         roles=data.get("roles", {}),

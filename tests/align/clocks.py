@@ -17,24 +17,31 @@ def read(path, name=None):
     return trace.replace(sources=trace.sources.with_columns(file=pl.lit(name or path.name)))
 
 
-def shifted(trace, shift_ns, ppm=0):
-    """Return `trace` as recorded by a clock off by `shift_ns`, `ppm` fast, that says nothing of itself."""
+def moved(trace, shift_ns, ppm=0):
+    """Return `trace` as recorded by a clock off by `shift_ns`, `ppm` fast, that declares what it declared."""
     frames = {name: getattr(trace, name) for name in TIMED if getattr(trace, name).height}
     start = min(frame["ts_ns"].min() for frame in frames.values())
 
-    def moved(at):
-        return at + shift_ns + (at - start) * ppm // 1_000_000
+    def at(time):
+        return time + shift_ns + (time - start) * ppm // 1_000_000
 
     for name, frame in frames.items():
-        begin = moved(pl.col("ts_ns"))
+        begin = at(pl.col("ts_ns"))
         columns = {"ts_ns": begin}
         if "dur_ns" in frame.columns:
-            columns["dur_ns"] = moved(pl.col("ts_ns") + pl.col("dur_ns")) - begin
+            columns["dur_ns"] = at(pl.col("ts_ns") + pl.col("dur_ns")) - begin
         frames[name] = frame.with_columns(**columns)
+    recorded = [at(pl.col(name)) for name in ("recorded_from_ns", "recorded_to_ns")]
+    return trace.replace(sources=trace.sources.with_columns(recorded), **frames)
+
+
+def shifted(trace, shift_ns, ppm=0):
+    """Return `trace` as recorded by a clock off by `shift_ns`, `ppm` fast, that says nothing of itself."""
+    trace = moved(trace, shift_ns, ppm)
     hidden = trace.sources.with_columns(
         clock=pl.lit("unknown"), wall_offset_ns=pl.lit(None, pl.Int64), first_ns=None, last_ns=None
     )
-    return trace.replace(sources=hidden.match_to_schema(trace.sources.schema), **frames)
+    return trace.replace(sources=hidden.match_to_schema(trace.sources.schema))
 
 
 def only(trace, name, format_, *frames):

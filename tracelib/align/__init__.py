@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.align.clocks import (
-    Evidence,
-    Remark,
-    source_row,
-    unmatched_offsets,
-    with_clock_pairs,
-    with_ftrace_clock,
-)
 from tracelib.align.containers import ids_on_hosts, mapped, user_map
+from tracelib.align.evidence import Evidence
 from tracelib.align.hosts import group_hosts
 from tracelib.align.merge import merge
 from tracelib.align.roles import assign_roles
+from tracelib.align.ties import Remark, source_row, unmatched_offsets, with_clock_pairs, with_ftrace_clock
 from tracelib.align.timeline import DEFAULT_MAX_ERROR_NS, timeline
 from tracelib.errors import BadParameter
 from tracelib.schema import HEALTH

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     #: Of each thread that both know: when it left and came back, and the sorted moments when it was active.
     Pairs = list[tuple[Ints, Ints, Ints]]
 
-#: Fewer slices than this in the common time say nothing.
-ENOUGH = 50
+#: Fewer votes than this for a shift, and fewer slices in the common time, say nothing.
+ENOUGH, FEW = 50, 12
+#: So many slices may begin while their thread is off the CPU by a recorder's slip.
+CHANCE = 3
 #: Fewer absences than this bound nothing.
 MIN_OFF = 12
 #: A slice may seem to begin this long before its thread's switch-in: each recorder reads its clock elsewhere.
@@ -43,6 +45,8 @@ VOTERS, CHUNK_NS, PENALTY, PAIRS = 1_500, 3_000_000_000, 20, 1_000_000
 SMEAR_NS = 100_000
 #: Clocks that something keeps in step drift less than this against each other.
 PLAUSIBLE_DRIFT = 100e-6
+#: Which parts of a rough fit's error to take it for unsure by, one after the other.
+UNSURE = (1, 4, 16)
 #: Another shift that does at least this well, relative to the best, makes the answer ambiguous.
 RIVAL = 0.8
 
@@ -70,13 +74,14 @@ def off_share(begins: pl.DataFrame, off: pl.DataFrame) -> float | None:
     if common.is_empty():
         return None
     inside = common.filter(pl.col("at").is_between(off["left"].min(), off["came"].max()))
-    if inside.height < ENOUGH:
+    if inside.height < FEW:
         return None
     last = inside.join_asof(
         off.sort("left"), left_on="at", right_on="left", by="tid", check_sortedness=False, coalesce=False
     )
     away = (last["at"] > last["left"] + SLACK_NS) & (last["at"] < last["came"] - SLACK_NS)
-    return int(away.fill_null(value=False).sum()) / inside.height
+    contradicted = int(away.fill_null(value=False).sum())
+    return contradicted / inside.height if contradicted >= CHANCE else 0.0
 
 
 def bounds(moments: pl.DataFrame, off: pl.DataFrame) -> Bounds | None:
@@ -98,6 +103,25 @@ def activity_fit(off: pl.DataFrame, moments: pl.DataFrame) -> Fit | None:
         if line is not None:
             return line
     return None
+
+
+def refined(off: pl.DataFrame, moments: pl.DataFrame, rough: Fit) -> Fit | None:
+    """Return the exact form of a rough fit of the moments' clock to that of the absences, None if none shows.
+
+    Absences shorter than what is unsure tell nothing, so it begins with the long ones, where there are any.
+    """
+    pairs = _pairs(off, moments)
+    for part in UNSURE if pairs else ():
+        line = _refined(pairs, rough.offset_ns, rough.error_ns // part, rough.pivot_ns)
+        if line is not None and line.error_ns <= rough.error_ns and _fits(pairs, line):
+            return line
+    return None
+
+
+def _fits(pairs: Pairs, line: Fit) -> bool:
+    """Say whether hardly an absence is contradicted, the short ones counted too."""
+    limits = _limits(pairs, line.offset_ns, line.drift_ppb / 1e9, line.pivot_ns, 2 * SLACK_NS)
+    return limits is not None and float(np.mean((limits[1] > SLACK_NS) | (limits[2] < -SLACK_NS))) <= TRIM
 
 
 def moments(trace: Trace) -> pl.DataFrame:

@@ -134,6 +134,10 @@ class Fit:
     error_ns: int
     kind: str = ""
 
+    def at(self, time: int) -> int:
+        """Return what must be added to a time of the second source."""
+        return self.offset_ns + (time - self.pivot_ns) * self.drift_ppb // 1_000_000_000
+
     def inverse(self) -> Fit:
         """Return the fit that maps the first source's clock to the second's."""
         drift = self.drift_ppb / 1e9
@@ -313,7 +317,9 @@ def _track(index: _Index, times: Ints, keys: Ints, shift: int, centre: int, widt
             close = np.abs(missed) <= tolerance
             if close.sum() < MIN_ANCHORS:
                 return None
-            add, turn = _line((times[inside][close] - centre).astype(float), missed[close].astype(float))
+            add, turn = straight_line(
+                (times[inside][close] - centre).astype(float), missed[close].astype(float)
+            )
             offset, rate = offset + add, rate + turn
             scale = float(np.median(np.abs(missed[close] - np.median(missed[close]))))
             tolerance = int(min(tolerance, max(2_000, 12 * scale)))
@@ -324,7 +330,7 @@ def _track(index: _Index, times: Ints, keys: Ints, shift: int, centre: int, widt
     return (offset, rate, centre) if (common <= FAR_NS).sum() >= MIN_ANCHORS else None
 
 
-def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+def straight_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
     """Return offset and slope through the bulk of the points: least squares near the median, repeated."""
     offset, slope = float(np.median(y)), 0.0
     for _ in range(3):

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from tracelib.align import activity
-from tracelib.align.clocks import source_row
 from tracelib.align.hosts import bare_name, compatible, is_generic, same_name
+from tracelib.align.ties import source_row
 from tracelib.sources import format_named
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tracelib.align.clocks import Remark, Tie
+    from tracelib.align.ties import Remark, Tie
     from tracelib.trace import Trace
 
     Ints = NDArray[np.int64]

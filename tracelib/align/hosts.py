@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.align.clocks import source_row
+from tracelib.align.ties import source_row
 from tracelib.sources import format_named
+from tracelib.words import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tracelib.align.clocks import Remark
+    from tracelib.align.ties import Remark
     from tracelib.trace import Trace
 
     #: pid, tid, name, process, number of events
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 ENOUGH = 0.8
 #: Short-lived processes change their name between two recorders' looks; more contradictions are not chance.
 CLASHES = 0.1
-#: Above this share of slices that begin while their thread is off the CPU, the ids are another machine's.
-IMPOSSIBLE = 0.2
+#: Above this share of slices that begin while their thread is off the CPU (in truth none does), the ids are
+#: another machine's, or the clock is wrong.
+IMPOSSIBLE = 0.02
 #: The kernel cuts a thread's name to so many bytes.
 COMM_BYTES = 15
 KINETO_THREAD = re.compile(r"^(?:thread|stream) -?\d+(?: \((.*)\))?$", re.DOTALL)
@@ -169,11 +171,21 @@ def _place(
         members = hosts.members(group)
         theirs = [row for other in members for row in identities[other]]
         met, clashes = _agreement(identities[index], theirs)
-        shares = [off_share(*pair) for other in members for pair in ((index, other), (other, index))]
-        off = [part for part in shares if part is not None]
+        parts = [off_share(*pair) for other in members for pair in ((index, other), (other, index))]
+        off = [part for part in parts if part is not None]
         proven = bool(off) or not rivals
-        if met >= ENOUGH and clashes <= CLASHES and max(off, default=0.0) <= IMPOSSIBLE and proven:
+        if met < ENOUGH or clashes > CLASHES or not proven:
+            continue
+        if max(off, default=0.0) <= IMPOSSIBLE:
             fitting.append(group)
+        else:
+            name = hosts.names[group] or "another source's host"
+            message = (
+                f"{share(max(off))} of its ranges begin while their thread is off the CPU on {name}: "
+                "its clock is wrong, "
+                "or its ids are another machine's; it is kept apart"
+            )
+            hosts.remark(index, "warning", message)
     if len(fitting) == 1:
         name = hosts.names[fitting[0]] or "another source's host"
         message = f"{file} names no host; its process and thread ids agree with {name}, so it is put there"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelib.align.clocks import source_row
 from tracelib.align.hosts import bare_name, best_name, compatible
+from tracelib.align.ties import source_row
 from tracelib.schema import FRAMES, IDLE
 from tracelib.sources import format_named
 from tracelib.trace import Trace
@@ -23,7 +23,7 @@ from tracelib.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelib.align.clocks import Tie
+    from tracelib.align.ties import Tie
 
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
 DURATIONS = ("slices", "gpu_ops")

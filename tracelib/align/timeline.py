@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from tracelib.align.clocks import (
+from tracelib.align.evidence import COARSE_NS, COLLECTIVES, Evidence
+from tracelib.align.ties import (
     BILLION,
+    UNMOVED,
     UNTIED,
-    Evidence,
     Tie,
     declared_tie,
     shared_clock_tie,
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tracelib.align.anchors import Fit
-    from tracelib.align.clocks import Check, Remark
+    from tracelib.align.evidence import Check
+    from tracelib.align.ties import Remark
     from tracelib.trace import Trace
 
     Rows = Sequence[Mapping[str, Any]]  # of `sources`, one per trace
@@ -47,6 +49,8 @@ UNTIED_FIX = (
 )
 REFERENCE_MESSAGE = "no file says where wall time is: this file's clock is the timeline"
 ALONE_MESSAGE = "it covers none of the time that the other files cover: another run, or a wrong clock"
+LEFT_OUT = "; nothing of it is joined"
+UNCHECKED_MESSAGE = "nothing that other files saw checks its clock: it is taken at its word"
 
 
 @dataclass
@@ -68,9 +72,11 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
     tying.tie_all(tying.rows)
     remarks, checks = tying.replace_wrong()
     ties = [_checked(index, tie, checks, tying.files) for index, tie in enumerate(tying.settled())]
-    remarks += _apart(tying.evidence, ties)
+    said, alone = _apart(tying.evidence, ties)
     for index, tie in enumerate(ties):
-        remarks += _remarks(index, tie, checks, tying.files)
+        remarks += [] if index in alone else _remarks(index, tie, checks, tying.files)
+    ties = [UNTIED if index in alone else tie for index, tie in enumerate(ties)]
+    remarks += said
     return Timeline(ties, tying.evidence, remarks)
 
 
@@ -108,10 +114,21 @@ class _Tying:
                 for through, against in enumerate(self.ties)
                 if against is not None and (fit := self.evidence.fit(through, index)) is not None
             ]
-            if not fits:
+            if fits:
+                fit, index, through, against = min(fits, key=lambda item: item[0].error_ns)
+                self.ties[index] = _through(fit, against, self.files[through])
+            elif not self.tie_by_rhythm():
                 return
-            fit, index, through, against = min(fits, key=lambda item: item[0].error_ns)
-            self.ties[index] = _through(fit, against, self.files[through])
+
+    def tie_by_rhythm(self) -> bool:
+        """Tie one more source by when threads were busy, if one can be."""
+        for index in (index for index, tie in enumerate(self.ties) if tie is None):
+            found = self.evidence.rhythm(index, self.ties)
+            if found is not None:
+                fit, through = found
+                self.ties[index] = _through(replace(fit, kind="activity"), UNMOVED, self.files[through])
+                return True
+        return False
 
     def untie(self, index: int) -> None:
         """Take a source's tie away, and the ties of those that were tied through it."""
@@ -131,7 +148,7 @@ class _Tying:
         while True:
             checks = self.checks()
             wrong = {pair: check for pair, check in checks.items() if check.shift_ns}
-            worst = self.worst([*wrong])
+            worst = self.worst(wrong, checks)
             if worst is None:
                 return [*remarks, *(_doubt(*pair, wrong[pair], self.files) for pair in wrong)], checks
             pair = next(pair for pair in wrong if worst in pair)
@@ -158,21 +175,52 @@ class _Tying:
                 check = self.evidence.check(*pair, ties)
                 if check is not None:
                     checks[pair] = check
-        return checks
+        checks = {pair: check for pair, check in checks.items() if not self.strangers(pair, checks)}
+        return {**checks, **self.checks_by_rhythm(checks)}
 
-    def worst(self, wrong: Sequence[tuple[int, int]]) -> int | None:
+    def strangers(self, pair: tuple[int, int], checks: Checks) -> bool:
+        """Say whether a pair's collectives disagree because all ranks of one's group were found, elsewhere.
+
+        Replicas do the same in one order, and their groups often bear one name.
+        """
+        ours = [each for each, check in checks.items() if check.kind == COLLECTIVES and not check.shift_ns]
+        sizes = [self.evidence.traces[index].gpu_ops["group_size"].max() for index in pair]
+        met = [sum(index in each for each in ours) for index in pair]
+        full = any(
+            isinstance(size, int) and others >= size - 1 for size, others in zip(sizes, met, strict=True)
+        )
+        return checks[pair].kind == COLLECTIVES and bool(checks[pair].shift_ns) and full
+
+    def checks_by_rhythm(self, checks: Checks) -> Checks:
+        """Return what the sources' activity says of declared clocks that nothing else checks closely."""
+        found: Checks = {}
+        for index, tie in enumerate(self.ties):
+            close = [check.error_ns for pair, check in checks.items() if index in pair]
+            if tie is None or tie.method == "anchors" or min(close, default=COARSE_NS) < COARSE_NS:
+                continue
+            # What was measured proves nothing: perhaps it was measured through this one.
+            witnesses = [other if other and other.method != "anchors" else None for other in self.ties]
+            result = self.evidence.check_rhythm(index, witnesses)
+            if result is not None:
+                check, through = result
+                found[min(index, through), max(index, through)] = check
+        return found
+
+    def worst(self, wrong: Checks, checks: Checks) -> int | None:
         """Return which source of the pairs that disagree declares a wrong clock, None if none declares one.
 
-        More witnesses decide; then, who shares less time with the others; then, who has no GPU work, and
-        whose header is a mere pair of clock readings.
+        More witnesses decide; then, with whom fewer agree; then, who shares less time with the others; then,
+        who has no GPU work, and whose header is a mere pair of clock readings.
         """
         method = [tie.method for tie in self.settled()]
         # What was measured against an accused one repeats its word: only declared clocks bear witness.
         votes = [index for pair in wrong if all(method[at] != "anchors" for at in pair) for index in pair]
+        agree = [index for pair in checks if pair not in wrong for index in pair]
         return max(
             (index for pair in wrong for index in pair if method[index] == "declared"),
             key=lambda index: (
                 votes.count(index),
+                -agree.count(index),
                 -self.shared_time(index),
                 self.evidence.traces[index].gpu_ops.is_empty(),
                 index,
@@ -272,6 +320,8 @@ def _remarks(index: int, tie: Tie, checks: Checks, files: Sequence[str]) -> list
             f"by {_anchors(check)}"
         )
         remarks.append((index, "info", message, ""))
+    elif tie.method == "declared" and tie.against is None and len(files) > 1:
+        remarks.append((index, "info", UNCHECKED_MESSAGE, ""))
     return remarks
 
 
@@ -289,13 +339,19 @@ def _by_anchors(tie: Tie) -> str:
     return f"tied through {tie.against} by {how}{drift}"
 
 
-def _apart(evidence: Evidence, ties: Sequence[Tie]) -> list[Remark]:
-    """Return remarks on files that share no time with the others, and on several runs read as one."""
+def _apart(evidence: Evidence, ties: Sequence[Tie]) -> tuple[list[Remark], set[int]]:
+    """Return remarks on files that share no time with the others, and on several runs read as one.
+
+    And the files that share none with the others, who do: upstream of these, such a file would seem idle.
+    """
     together = stretches(_spans(evidence, ties))
     if len(together) < 2:
-        return []
+        return [], set()
+    single = [files[0] for files in together if len(files) == 1]
+    shared = any(len(files) > 1 for files in together)
+    alone = {index for index in single if shared and ties[index].method == "declared"}
     remarks: list[Remark] = [
-        (files[0], "warning", ALONE_MESSAGE, "") for files in together if len(files) == 1
+        (index, "warning", ALONE_MESSAGE + LEFT_OUT * (index in alone), "") for index in single
     ]
     runs = sum(len(files) > 1 for files in together)
     if runs > 1:
@@ -304,7 +360,7 @@ def _apart(evidence: Evidence, ties: Sequence[Tie]) -> list[Remark]:
             f"{runs} runs would"
         )
         remarks.append((None, "warning", message, "report each run by itself: tracelib batch 'FOLDER/*'"))
-    return remarks
+    return remarks, alone
 
 
 def stretches(spans: Mapping[int, Span]) -> list[list[int]]:

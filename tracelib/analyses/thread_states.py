@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.align.timeline import DEFAULT_MAX_ERROR_NS
 from tracelib.analyses.scheduler_events import (
     END,
     IN,
@@ -71,7 +72,8 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     (Boolean: rebuilt, not recorded). Per thread the rows cover the window without gap or overlap. Sorted by
     `thread`, `ts_ns`. Empty if there are no scheduler events.
 
-    Without wake-ups, blocked and runnable cannot be told apart: such stretches are `unknown`.
+    Without wake-ups, blocked and runnable cannot be told apart: such stretches are `unknown`. Where the
+    events' clock is tied by less than single calls, so is what lies within that error of a change.
     """
     cover = covers(trace)
     sched = chosen_events(trace, cover)
@@ -86,7 +88,24 @@ def thread_states(trace: Trace, window: Window) -> pl.DataFrame:
     stopped = throttled(pl.concat([off_idle, _rebuilt(missing, sampling(trace))])).select(list(THREAD_STATES))
     others = clip(stopped, window.start_ns, window.end_ns)
     whole = pl.concat([recorded, others, _not_covered(edges, window)]).match_to_schema(THREAD_STATES)
-    return in_order(whole, "thread")
+    return in_order(_sure(whole, _error_ns(trace, sched), window), "thread")
+
+
+def _error_ns(trace: Trace, sched: pl.DataFrame) -> int:
+    """Return what the clock of the scheduler events is off by at most, 0 if single calls can be told."""
+    used = trace.sources.filter(pl.col("source").is_in(sched["source"].unique().implode()))
+    measured = used.filter(pl.col("tied_by") == "anchors", pl.col("error_ns") > DEFAULT_MAX_ERROR_NS)
+    return max(measured["error_ns"].to_list(), default=0)
+
+
+def _sure(states: pl.DataFrame, error_ns: int, window: Window) -> pl.DataFrame:
+    """Return the states without what lies within the error of a change, which is unknown."""
+    if not error_ns:
+        return states
+    inner = states.with_columns(pl.col("ts_ns") + error_ns, pl.col("dur_ns") - 2 * error_ns)
+    threads = states["thread"].unique().to_list()
+    kept = fill(inner.filter(pl.col("dur_ns") > 0), "thread", threads, window.start_ns, window.end_ns)
+    return kept.with_columns(pl.col("state").fill_null("unknown"), pl.col("inferred").fill_null(value=False))
 
 
 def _parts(

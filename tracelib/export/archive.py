@@ -11,6 +11,7 @@ import json
 import tarfile
 from typing import TYPE_CHECKING, Any
 
+from tracelib.clocks import PERFETTO
 from tracelib.errors import TraceError
 from tracelib.sources import format_named
 
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
     from tracelib.trace import Trace
 
 MANIFEST = "perfetto_manifest.json"
-CLOCKS = {
-    "realtime": "REALTIME",
-    "monotonic": "MONOTONIC",
-    "boottime": "BOOTTIME",
-    "monotonic_raw": "MONOTONIC_RAW",
-}
 #: Longer names do not open in Perfetto's page.
 NAME_CHARACTERS = 99
 
@@ -105,8 +100,8 @@ def _entry(row: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
 
 def _clock(row: Mapping[str, Any]) -> dict[str, str]:
     opened = format_named(row["format"]).in_perfetto
-    has_clock = opened and opened.has_clock and row["clock"] in CLOCKS
-    return {"clock": CLOCKS[row["clock"]]} if has_clock else {}
+    has_clock = opened and opened.has_clock and row["clock"] in PERFETTO
+    return {"clock": PERFETTO[row["clock"]]} if has_clock else {}
 
 
 def _base_ns(row: Mapping[str, Any], path: Path) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from tracelib.clocks import READABLE
 from tracelib.manifest import AFTER, BEFORE, FILE_NAME, SCHEMA
 from tracelib.record.cgroups import cpu_group
 from tracelib.record.processes import PROC, allowed_cpus, descendants, outside_ids, threads
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
     from tracelib.record.cgroups import CpuGroup
     from tracelib.record.processes import Thread
 
-CLOCKS = {
-    "realtime": time.CLOCK_REALTIME,
-    "boottime": time.CLOCK_BOOTTIME,
-    "monotonic_raw": time.CLOCK_MONOTONIC_RAW,
-    "tai": time.CLOCK_TAI,
-}
 TRIES = 50
 
 
@@ -51,9 +46,9 @@ def read_clocks() -> ClockReading:
 
 def _reading() -> ClockReading:
     first = time.monotonic_ns()
-    at = {name: time.clock_gettime_ns(clock) for name, clock in CLOCKS.items()}
+    at = {name: time.clock_gettime_ns(number) for name, number in READABLE.items()}
     last = time.monotonic_ns()
-    return ClockReading({"monotonic": (first + last) // 2, **at}, (last - first + 1) // 2)
+    return ClockReading({**at, "monotonic": (first + last) // 2}, (last - first + 1) // 2)
 
 
 @dataclass

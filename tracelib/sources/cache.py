@@ -57,7 +57,7 @@ VARIABLE = "TRACELIB_CACHE"
 OFF = ("off", "0", "no", "false")
 #: Where the readers are, and what of the package they use besides.
 PACKAGE = Path(__file__).parent.parent
-USED_BY_READERS = ("data.py", "errors.py", "schema.py", "trace.py", "words.py")
+USED_BY_READERS = ("clocks.py", "data.py", "errors.py", "schema.py", "trace.py", "words.py")
 SOURCE_TEXT = ("*.py", "*.toml", "*.[ch]")
 
 

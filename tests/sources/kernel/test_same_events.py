@@ -5,9 +5,9 @@ import random
 import polars as pl
 import pytest
 
-from tracelib.align.clocks import with_ftrace_clock
+from tracelib.align.ties import with_ftrace_clock
+from tracelib.clocks import TRACE_CLOCKS
 from tracelib.sources import ftrace, perf
-from tracelib.sources.kernel.clocks import TRACE_CLOCKS
 
 SEEDS = 60
 NAMES = [

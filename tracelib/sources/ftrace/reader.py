@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.clocks import clock_named
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head, sha256
 from tracelib.sources.ftrace.containers import in_page, is_trace_dat, open_text
@@ -16,7 +17,6 @@ from tracelib.sources.ftrace.events import UNPRINTED, Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
 from tracelib.sources.health import Remarks, source_frame
-from tracelib.sources.kernel.clocks import clock_named
 from tracelib.sources.kernel.lines import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
 from tracelib.words import counted, plain

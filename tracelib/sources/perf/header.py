@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelib.sources.kernel.clocks import clock_named, clock_numbered
+from tracelib.clocks import clock_named, clock_numbered
 from tracelib.sources.perf.heads import MODIFIERS, PROBE, TRACEPOINT
 
 if TYPE_CHECKING:

@@ -1,37 +1,37 @@
-"""The clocks of the sources: what each declares, what the user says, and how two of them compare.
+"""How two sources' clocks compare by what both saw: where they disagree, one of them is wrong.
 
-A :class:`Tie` maps a file's own times to the timeline. Declared clocks (docs/numbers.md, Alignment): Kineto's
-base + ts is wall time, an nsys session starts at a wall time, perf's `reference time` header pairs its clock
-with wall time. Two sources of one host that name the same steady clock (perf `-k mono` and ftrace's `mono`)
-share it, so one pair ties both. :class:`Evidence` compares two sources by what both saw.
+What is compared, the surest first: switches, wake-ups and named ranges that both recorded (:mod:`.anchors`);
+ends of collectives on two ranks and messages between two processes (:mod:`.in_order`); that a thread does
+nothing while it is off the CPU (:mod:`.activity`); when threads were busy (:mod:`.rhythm`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from tracelib.align import activity
+from tracelib.align import activity, rhythm
 from tracelib.align.anchors import KINDS, fit, residuals
-from tracelib.errors import BadParameter
-from tracelib.sources import format_named
-from tracelib.sources.kernel.clocks import TRACE_CLOCKS
+from tracelib.align.in_order import TOGETHER_NS, fit_ends, fit_messages, messages
+from tracelib.align.ties import UNMOVED, UNTIED, Tie, source_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tracelib.align.anchors import Fit
     from tracelib.trace import Trace
 
-BILLION = 1_000_000_000
-#: Clocks that mean the same in every source of one host until it reboots; no others are compared by name.
-STEADY = frozenset({"monotonic", "monotonic_raw", "boottime", "tai", "tsc"})
 #: Moments that mean the same on every host; all others are told by thread ids, which one host gives out.
-ACROSS_HOSTS = ("ends of collectives",)
+COLLECTIVES = "ends of collectives"
+ACROSS_HOSTS = (COLLECTIVES,)
+#: The calls that send and take broadcast messages, and what of them is compared.
+MESSAGE, MESSAGES = ("enqueue", "dequeue"), "messages"
+#: A clock that nothing measures better is accepted up to this estimated error; it is said with the tie.
+COARSE_NS = 3_000_000
 #: An answer this good need not be compared with what the other kinds of moments would say.
 GOOD_NS = 10_000
 #: A declared clock is contradicted if more than this share of a thread's absences is.
@@ -41,116 +41,15 @@ MEET = 0.1
 #: The share of a source's moments that must have a partner near, for a tie to count as checked by them.
 CHECKED = 0.5
 
-#: A row of `health`: source, level, message, fix.
-Remark = tuple[int | None, str, str, str]
-
-
-@dataclass(frozen=True)
-class Tie:
-    """How one source's times map to the timeline: ``t + offset_ns + drift_ppb * (t - pivot_ns) / 1e9``.
-
-    `method` is declared, user, anchors, reference (this source's clock is the timeline) or untied; `against`
-    names the source whose clock it was tied through; `anchors` counts what two sources both saw, `p50_ns` and
-    `p99_ns` are the residuals of those, `error_ns` is what the tie is good for.
-    """
-
-    method: str
-    offset_ns: int = 0
-    drift_ppb: int = 0
-    pivot_ns: int = 0
-    error_ns: int | None = None
-    against: str | None = None
-    anchors: int = 0
-    p50_ns: int | None = None
-    p99_ns: int | None = None
-    kind: str = ""
-
-    def moved(self, times: pl.Expr) -> pl.Expr:
-        """Return `times` on the timeline; monotone, so nesting and order survive."""
-        shifted = times + self.offset_ns
-        if not self.drift_ppb:
-            return shifted
-        # Whole microseconds times ppb stay far below 2^63 for any run; what is lost drifts less than 1 ns.
-        return shifted + ((times - self.pivot_ns) // 1000 * self.drift_ppb) // (BILLION // 1000)
-
-
-UNTIED = Tie("untied")
-
-
-def source_row(trace: Trace) -> dict[str, Any]:
-    """Return the row of `sources` of a trace of one file."""
-    return trace.sources.row(0, named=True)
-
-
-def with_ftrace_clock(traces: Sequence[Trace], clock: str | None) -> list[Trace]:
-    """Return the traces with the clock of ftrace files set to what the user says (`trace_clock`'s own names).
-
-    Raises BadParameter if the kernel has no trace clock of that name.
-    """
-    if clock is None:
-        return list(traces)
-    if clock not in TRACE_CLOCKS:
-        raise BadParameter("ftrace_clock", clock, TRACE_CLOCKS)
-    named = pl.lit(TRACE_CLOCKS[clock])
-    return [
-        trace.replace(sources=trace.sources.with_columns(clock=named))
-        if format_named(source_row(trace)["format"]).clock_from_user
-        else trace
-        for trace in traces
-    ]
-
-
-def with_clock_pairs(traces: Sequence[Trace], wall_offsets: Mapping[str, int]) -> list[Trace]:
-    """Return the traces, tied to wall time if they declare no tie and name a clock in `wall_offsets`.
-
-    `wall_offsets` maps a clock to what must be added to get wall time, read on the host of these traces.
-    """
-    paired = []
-    for trace in traces:
-        row = source_row(trace)
-        if row["wall_offset_ns"] is None and row["clock"] in wall_offsets:
-            offset = pl.lit(wall_offsets[row["clock"]], pl.Int64)
-            paired.append(trace.replace(sources=trace.sources.with_columns(wall_offset_ns=offset)))
-        else:
-            paired.append(trace)
-    return paired
-
-
-def declared_tie(row: Mapping[str, Any]) -> Tie | None:
-    """Return the tie to wall time that the file itself declares, None if it declares none."""
-    return None if row["wall_offset_ns"] is None else Tie("declared", int(row["wall_offset_ns"]))
-
-
-def user_offset(file: str, offsets: Mapping[str, int]) -> Tie | None:
-    """Return the user's tie for `file`: the entry with its name, else the first whose glob matches."""
-    if file in offsets:
-        return Tie("user", int(offsets[file]))
-    return next((Tie("user", int(ns)) for pattern, ns in offsets.items() if fnmatch(file, pattern)), None)
-
-
-def unmatched_offsets(files: Sequence[str], offsets: Mapping[str, int]) -> list[str]:
-    """Return the names and globs in `offsets` that match no file: most likely a slip of the pen."""
-    return [
-        pattern for pattern in offsets if not any(file == pattern or fnmatch(file, pattern) for file in files)
-    ]
-
-
-def shared_clock_tie(row: Mapping[str, Any], others: Sequence[tuple[Mapping[str, Any], Tie]]) -> Tie | None:
-    """Return the tie of a source that names the same steady clock on the same host, None if there is none.
-
-    An ftrace text does not name its host; a clock shared with sources of two hosts is not decided here.
-    """
-    if row["clock"] not in STEADY:
-        return None
-    same = [
-        (other, tie)
-        for other, tie in others
-        if other["clock"] == row["clock"] and (row["host"] is None or other["host"] in (None, row["host"]))
-    ]
-    if len({other["host"] for other, _ in same}) != 1:
-        return None
-    other, tie = same[0]
-    return Tie("declared", tie.offset_ns, tie.drift_ppb, tie.pivot_ns, tie.error_ns, against=other["file"])
+#: What of a trace is compared.
+MAKERS: Mapping[str, Callable[[Trace], pl.DataFrame]] = {
+    **KINDS,
+    **{direction: partial(messages, direction=direction) for direction in MESSAGE},
+    "moments": activity.moments,
+    "absences": activity.absences,
+    "on_cpu": rhythm.on_cpu,
+    "sampled": rhythm.sampled,
+}
 
 
 @dataclass(frozen=True)
@@ -175,19 +74,23 @@ class Evidence:
     traces: Sequence[Trace]
     max_error_ns: int  # a fit that may be further off is not used
     _frames: dict[tuple[int, str], pl.DataFrame] = field(default_factory=dict)
+    _fits: dict[tuple[int, int], Fit | None] = field(default_factory=dict)
 
     def _frame(self, index: int, what: str) -> pl.DataFrame:
         if (index, what) not in self._frames:
-            makers = {**KINDS, "moments": activity.moments, "absences": activity.absences}
-            self._frames[index, what] = makers[what](self.traces[index])
+            self._frames[index, what] = MAKERS[what](self.traces[index])
         return self._frames[index, what]
 
     def span(self, index: int) -> tuple[int, int] | None:
-        """Return the first and last moment of a source's events, in its own clock."""
-        trace = self.traces[index]
+        """Return from when to when a source recorded, as far as it or its events tell, in its own clock."""
+        trace, row = self.traces[index], source_row(self.traces[index])
         frames = (trace.slices, trace.gpu_ops, trace.samples, trace.sched, trace.counters)
         times = [frame["ts_ns"].to_numpy() for frame in frames if frame.height]
-        return (min(int(at.min()) for at in times), max(int(at.max()) for at in times)) if times else None
+        ends = [int(end) for at in times for end in (at.min(), at.max())]
+        ends += [
+            row[name] for name in ("recorded_from_ns", "recorded_to_ns") if times and row[name] is not None
+        ]
+        return (min(ends), max(ends)) if ends else None
 
     def _apart(self, one: int, other: int) -> bool:
         """Say whether two sources name different hosts, on which thread ids mean nothing to each other."""
@@ -199,6 +102,11 @@ class Evidence:
 
     def fit(self, tied: int, other: int) -> Fit | None:
         """Return how source `other`'s clock maps to source `tied`'s, by the anchors that tell it best."""
+        if (tied, other) not in self._fits:
+            self._fits[tied, other] = self._best_fit(tied, other)
+        return self._fits[tied, other]
+
+    def _best_fit(self, tied: int, other: int) -> Fit | None:
         best: Fit | None = None
         for kind in ACROSS_HOSTS if self._apart(tied, other) else (*KINDS, "activity"):
             if kind == "activity":
@@ -210,11 +118,39 @@ class Evidence:
                 best = replace(way, kind=kind)
             if best is not None and best.error_ns <= GOOD_NS:
                 break
-        return best
+        return best or self._coarse(tied, other)
+
+    def _coarse(self, tied: int, other: int) -> Fit | None:
+        """Return a fit that is good for more than single calls, where there is no better one."""
+        way = (
+            None
+            if self._apart(tied, other)
+            else self._fit_messages(tied, other, [UNMOVED] * len(self.traces))
+        )
+        return None if way is None or way.error_ns > COARSE_NS else replace(way, kind=MESSAGES)
+
+    def _fit_messages(self, one: int, other: int, ties: Sequence[Tie]) -> Fit | None:
+        """Return how source `other`'s clock maps to source `one`'s by messages of an engine and a worker."""
+        works = [self.traces[index].gpu_ops.height > 0 for index in (one, other)]
+        if works[0] == works[1]:  # workers of one group do not write to each other
+            return None
+        for sender, reader in ((one, other), (other, one)):
+            frames = [self._frame(index, what) for index, what in zip((sender, reader), MESSAGE, strict=True)]
+            if any(frame.is_empty() for frame in frames):
+                continue
+            way = fit_messages(
+                *(
+                    _moved(frame, ties[at], "ts_ns")
+                    for frame, at in zip(frames, (sender, reader), strict=True)
+                )
+            )
+            if way is not None:
+                return way if sender == one else way.inverse()
+        return None
 
     def _fit_moments(self, tied: int, other: int, kind: str) -> Fit | None:
         first, second = self._frame(tied, kind), self._frame(other, kind)
-        return fit(first, second) if first.height and second.height else None
+        return _fit_of(first, second, kind) if first.height and second.height else None
 
     def _fit_activity(self, tied: int, other: int) -> Fit | None:
         """Return the fit of one source's slices to the other's scheduler events, whichever has which."""
@@ -226,6 +162,45 @@ class Evidence:
             backward = activity.activity_fit(self._frame(other, "absences"), self._frame(tied, "moments"))
             return None if backward is None else backward.inverse()
         return None
+
+    def rhythm(self, index: int, ties: Sequence[Tie | None]) -> tuple[Fit, int] | None:
+        """Return how a source's clock maps to the timeline by when threads were busy, None if unclear.
+
+        All sources that are tied speak together, of which the second number names one. The fit is exact where
+        threads were off the CPU often enough, else good to a millisecond.
+        """
+        others = {
+            at: tie
+            for at, tie in enumerate(ties)
+            if tie is not None and at != index and not self._apart(at, index)
+        }
+        own, trace = {index: UNMOVED}, self.traces[index]
+        if max(trace.slices.height, trace.sched.height, trace.samples.height) < rhythm.ENOUGH:
+            return None
+        for ran in ("on_cpu", "sampled"):
+            if self._frame(index, ran).height:
+                backward, compared = self._in_rhythm(own, others, ran), "moments"
+                way = None if backward is None else backward.inverse()
+            else:
+                way, compared = self._in_rhythm(others, own, ran), ran
+            if way is not None:
+                return way, max(others, key=lambda at: self._frame(at, compared).height)
+        return None
+
+    def _in_rhythm(self, kernel: Mapping[int, Tie], slices: Mapping[int, Tie], ran: str) -> Fit | None:
+        """Return how the clock of `slices`, sources that saw threads do things, maps to that of `kernel`."""
+        if not kernel or not slices:
+            return None
+        times, moments = self._pooled(kernel, ran, "begin", "end"), self._pooled(slices, "moments", "at")
+        rough = rhythm.rhythm_fit(times, moments)
+        if rough is None or rough.error_ns > COARSE_NS:
+            return None
+        exact = activity.refined(self._pooled(kernel, "absences", "left", "came"), moments, rough)
+        agree = exact is not None and abs(exact.offset_ns - rough.offset_ns) <= rough.error_ns
+        return exact if agree else rough
+
+    def _pooled(self, ties: Mapping[int, Tie], what: str, *columns: str) -> pl.DataFrame:
+        return pl.concat([_moved(self._frame(at, what), tie, *columns) for at, tie in ties.items()])
 
     def off_share(self, slices: int, sched: int, ties: Sequence[Tie]) -> float | None:
         """Return the share of a source's slices that begin while their thread is off the CPU in another's."""
@@ -244,6 +219,7 @@ class Evidence:
         pairs = () if apart else ((one, other), (other, one))
         checks = [self._check_activity(*pair, ties) for pair in pairs]
         checks += [self._check_moments(one, other, kind, ties) for kind in kinds]
+        checks += [] if apart else [self._check_messages(one, other, ties)]
         telling = [check for check in checks if check is not None]
         wrong = [check for check in telling if check.shift_ns]
         return min(wrong or telling, key=lambda check: check.error_ns, default=None)
@@ -261,10 +237,29 @@ class Evidence:
             return Check("activity", limits.absences, max(-low, high, low, -high))
         return self._check_of(activity.activity_fit(off, moments), "activity")
 
+    def _check_messages(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
+        way = self._fit_messages(one, other, ties)
+        if way is None:
+            return None
+        shift = way.offset_ns if abs(way.offset_ns) > way.error_ns else 0
+        return Check(MESSAGES, way.anchors, abs(way.offset_ns) + way.error_ns, shift_ns=shift)
+
+    def check_rhythm(self, index: int, ties: Sequence[Tie | None]) -> tuple[Check, int] | None:
+        """Return how a tied source agrees with all others, None if that is unclear, and one of those."""
+        tie, found = ties[index] or UNTIED, self.rhythm(index, ties)
+        if found is None:
+            return None
+        way, through = found
+        off = way.at(way.pivot_ns) - tie.at(way.pivot_ns)
+        shift = off if abs(off) > way.error_ns else 0
+        return Check("activity", way.anchors, abs(off) + way.error_ns, shift_ns=shift), through
+
     def _check_moments(self, one: int, other: int, kind: str, ties: Sequence[Tie]) -> Check | None:
         first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))
         if first.is_empty() or second.is_empty():
             return None
+        if kind == COLLECTIVES and (ordered := fit_ends(first, second)) is not None:
+            return _check_in_order(ordered, second["ts_ns"])
         missed = np.abs(residuals(first, second))
         times = [frame["ts_ns"].to_numpy() for frame in (first, second)]
         low, high = max(int(at[0]) for at in times), min(int(at[-1]) for at in times)
@@ -282,6 +277,20 @@ class Evidence:
         if abs(shift) <= self.max_error_ns:
             shift, error = 0, abs(shift) + error
         return Check(kind, better.anchors, error, better.p50_ns, better.p99_ns, shift)
+
+
+def _fit_of(first: pl.DataFrame, second: pl.DataFrame, kind: str) -> Fit | None:
+    ordered = fit_ends(first, second) if kind == COLLECTIVES else None
+    return ordered or fit(first, second)
+
+
+def _check_in_order(found: Fit, times: pl.Series) -> Check:
+    """Return what ends of collectives prove, however little: more than their own spread is a wrong clock."""
+    shift = max((found.at(int(at)) for at in (times[0], found.pivot_ns, times[-1])), key=abs)
+    wrong = abs(shift) > max(found.p50_ns, TOGETHER_NS)
+    return Check(
+        COLLECTIVES, found.anchors, found.error_ns, found.p50_ns, found.p99_ns, shift if wrong else 0
+    )
 
 
 def _meet(moments: pl.DataFrame, off: pl.DataFrame) -> bool:

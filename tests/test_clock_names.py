@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracelib.sources.kernel.clocks import TRACE_CLOCKS, clock_named, clock_numbered
+from tracelib.clocks import TRACE_CLOCKS, clock_named, clock_numbered
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
-from tracelib.analyses.prompts import prompt_steps
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
+from tracelib.analyses.steps import prompt_steps
 from tracelib.intervals import overlay, union
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def requests(
 
     - `before_tokenize_ns` (arrival to tokenizer), `tokenize_ns`
     - `api_server_ns`: from there, or from the arrival, as long as the engine would have begun with the prompt
-      if it had had it (:mod:`tracelib.analyses.prompts`)
+      if it had had it (:mod:`tracelib.analyses.steps`)
     - `queue_ns`: until the engine takes the request: `scheduled`, where logged, else until it begins to send
       the next step, or the time in which earlier steps were in progress
     - `broadcast_ns`: from there, or from the enqueue of the step that gave the first token, until the last

@@ -1,22 +1,187 @@
-"""The model's steps as their names tell them: what each worked on, and whose prompts it held.
+"""The model's steps as their names tell them: what each worked on, and which request's prompt it held.
 
 vLLM and SGLang name each step's range after the prompts and tokens in it (`[[step]]` of the rules). Engines
-take prompts in the order in which they came and fill a step up to a limit, so that a log of requests and the
-steps' names tell which steps held which prompt, without a word from the engine.
+fill each step up to a limit of tokens, in the order in which prompts came to them, and a prompt that does not
+fit goes on in the next step. A log says how long each request's prompt is, when it came, and when its first
+token did. So the prompts of a step are those that had come, whose first token came after it, soonest first,
+and, among these, those whose lengths add up to its tokens.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from tracelib.rules import TOKENS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelib.analyses.window import Window
     from tracelib.rules import Rules, StepRule
     from tracelib.trace import Trace
+
+PROMPT_STEPS = pl.Schema(
+    {
+        "row": pl.UInt32(),
+        "begin_ns": pl.Int64(),
+        "received_ns": pl.Int64(),
+        "done_ns": pl.Int64(),
+        "queue_ns": pl.Int64(),
+    }
+)
+#: A step that holds this share of the largest one's tokens has no room for another prompt.
+FULL = 0.99
+#: The limit of an engine's steps shows if so many of them are full.
+OFTEN = 3
+#: Requests of which those of a step are chosen by their lengths, beyond as many as it holds; more prompts in
+#: one step than LARGE are taken in order.
+SPARE, LARGE = 3, 6
+#: A first token may come this much before its step's end, as far as the clocks are tied.
+CLOCK_NS = 2_000_000
+
+
+class Step(NamedTuple):
+    """One step of all workers together."""
+
+    begin_ns: int
+    received_ns: int
+    done_ns: int
+    prompts: int
+    prefill: int
+    decode: int
+
+
+class Asked(NamedTuple):
+    """One request, in order of arrival."""
+
+    row: int
+    since_ns: int
+    first_token_ns: int
+    tokens: int | None
+
+
+@dataclass
+class _Begun:
+    """A prompt that goes on in the next step: its request, its first step, its tokens left (or None)."""
+
+    request: Asked
+    first: int
+    left: int | None
+
+
+def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps that held each request's prompt.
+
+    Takes requests (`row`, `since`: when the prompt came to the engine at the earliest, `first_token`,
+    `prompt_tokens`) and the frame `model_steps`.
+
+    One row per request whose prompt is placed: `row` (UInt32), `begin_ns` (Int64: when the first of its steps
+    began), `received_ns` (Int64: the same on the last worker), `done_ns` (Int64: when its last step's last
+    operation ended), `queue_ns` (Int64: how long, up to `begin_ns`, earlier steps were in progress while it
+    may have been in the engine). It was not yet there when the last step began that had room and did not take
+    it. No rows where workers do different steps (replicas), where names tell no prompts, or where the log
+    lacks requests.
+    """
+    steps, waiting = _steps(model_steps), _requests(asked)
+    limit = FULL * max((step.prefill + step.decode for step in steps), default=0)
+    shows = sum(step.prefill + step.decode >= limit for step in steps) >= OFTEN
+    placed: dict[Asked, tuple[int, int]] = {}
+    doubtful: list[Asked] = []
+    begun: _Begun | None = None
+    for number, step in enumerate(steps):
+        come = [each for each in waiting if each.since_ns <= step.begin_ns]
+        missed = [each for each in come if each.first_token_ns < step.done_ns - CLOCK_NS]
+        waiting = [each for each in waiting if each not in missed]
+        if missed and number and any(each.since_ns > steps[0].begin_ns for each in missed):
+            for each in doubtful:
+                del placed[each]
+            doubtful = []
+        if not step.prompts:
+            continue
+        full = step.prefill + step.decode >= limit
+        done, begun, exact = _held(
+            [each for each in come if each not in missed], begun, step, number, full=full, shows=shows
+        )
+        placed |= {each.request: (each.first, number) for each in done}
+        doubtful = [] if exact else doubtful + [each.request for each in done]
+        taken = [each.request for each in done] + ([begun.request] if begun else [])
+        waiting = [each for each in waiting if each not in taken]
+    rows = [_row(each, steps, *where, limit) for each, where in placed.items()]
+    return pl.DataFrame(rows, schema=PROMPT_STEPS, orient="row")
+
+
+def _steps(model_steps: pl.DataFrame) -> list[Step]:
+    """Return the steps of all workers as one list; empty where they differ or do not tell their prompts."""
+    told = model_steps.drop_nulls(["prompts", "prefill", "decode"])
+    names = pl.struct("prompts", "prefill", "decode")
+    if told.is_empty() or told.height < model_steps.height:
+        return []
+    each = told.group_by("process").agg(pl.col("step").sort(), names.sort_by("step").alias("names"))
+    if each.select(pl.col("step", "names")).unique().height > 1:
+        return []
+    merged = told.group_by("step", maintain_order=True).agg(
+        pl.col("begin_ns").min(),
+        pl.col("begin_ns").max().alias("received_ns"),
+        pl.col("done_ns").max(),
+        pl.col("prompts", "prefill", "decode").first(),
+    )
+    return [Step(*row) for row in merged.sort("step").drop("step").iter_rows()]
+
+
+def _requests(asked: pl.DataFrame) -> list[Asked]:
+    return [Asked(*row) for row in asked.select("row", "since", "first_token", "prompt_tokens").iter_rows()]
+
+
+def _held(
+    come: Sequence[Asked], begun: _Begun | None, step: Step, number: int, *, full: bool, shows: bool
+) -> tuple[list[_Begun], _Begun | None, bool]:
+    """Return the prompts that `step` ends, the one that goes on after it, and whether lengths prove it."""
+    before = [begun] if begun else []
+    fresh = step.prompts - len(before)
+    inside = [
+        _Begun(each, number, each.tokens) for each in sorted(come, key=lambda each: each.first_token_ns)
+    ]
+    choices = [inside[:fresh]]
+    if fresh <= LARGE:
+        choices = (
+            [list(some) for some in permutations(inside[: fresh + SPARE], fresh)]
+            if full
+            else [list(some) for some in combinations(inside[: fresh + SPARE], fresh)]
+        )
+    for some in choices:
+        held = before + some
+        needs = [each.left for each in held]
+        if len(held) < step.prompts or None in needs:
+            continue
+        known = [need for need in needs if need is not None]
+        if sum(known) == step.prefill:
+            return held, None, True
+        rest = step.prefill - sum(known[:-1])
+        if full and 0 < rest < known[-1]:
+            last = held[-1]
+            return held[:-1], _Begun(last.request, last.first, known[-1] - rest), True
+    held = before + inside[:fresh]
+    if full and shows and held:
+        return held[:-1], _Begun(held[-1].request, held[-1].first, None), False
+    return held, None, False
+
+
+def _row(asked: Asked, steps: Sequence[Step], first: int, last: int, limit: float) -> tuple[int, ...]:
+    """Return one row of PROMPT_STEPS."""
+    begin = steps[first].begin_ns
+    roomy = [step.begin_ns for step in steps[:first] if step.prefill + step.decode < limit]
+    reached = max([asked.since_ns, *roomy[-1:]])
+    queue = 0
+    for step in steps[:first]:
+        until = min(step.done_ns, begin)
+        queue += max(0, until - max(step.begin_ns, reached))
+        reached = max(reached, until)
+    return asked.row, begin, steps[first].received_ns, steps[last].done_ns, queue
+
 
 STEP_TOKENS = pl.Schema(
     {

@@ -14,10 +14,9 @@ from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
-from tracelib.findings.doubts import costly, doubtful, unexplained
+from tracelib.findings.doubts import costly, doubtful, half_covered, shortfalls, unexplained
 from tracelib.findings.finding import NOT_HOST, mean, spent
 from tracelib.findings.recording import RANKS, calls_only
-from tracelib.findings.shortfalls import half_covered, shortfalls
 from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.results import analyse
-from tracelib.findings.shortfalls import shortfalls
+from tracelib.findings.doubts import shortfalls
 from tracelib.findings.verdict import verdict
 
 

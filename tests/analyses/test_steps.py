@@ -8,9 +8,8 @@ import polars as pl
 import pytest
 
 import tracelib
-from tracelib.analyses.prompts import PROMPT_STEPS, prompt_steps
 from tracelib.analyses.requests import PARTS
-from tracelib.analyses.steps import MODEL_STEPS
+from tracelib.analyses.steps import MODEL_STEPS, PROMPT_STEPS, prompt_steps
 from tracelib.sources.request_logs import read_request_log
 
 MS = 1_000_000

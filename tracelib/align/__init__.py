@@ -70,11 +70,7 @@ def align(
         other source has, and its times are still the file's: nothing of it meets another source, and no
         figure may mix them.
 
-    Raises
-    ------
-    BadParameter
-        An offset names no file, a role or a clock does not exist, or `traces` is empty.
-
+    Raises BadParameter if an offset names no file, a role or a clock does not exist, or `traces` is empty.
     """
     if not traces:
         raise BadParameter("traces", [], ["at least one trace"])

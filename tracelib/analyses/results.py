@@ -187,11 +187,8 @@ def analyse(
     of :mod:`tracelib.sources.request_logs`, on the trace's timeline; `supply` is what is known of
     the server's CPUs, quota and requests (:func:`tracelib.companions.companions`).
 
-    Raises
-    ------
-    MissingEvents
-        Nothing was recorded at all. Without GPU operations the other figures are still computed.
-
+    Raises MissingEvents if nothing was recorded at all. Without GPU operations the other figures are still
+    computed.
     """
     rules, supply = load_rules(rules_path), supply or Supply()
     recorded, trace = trace, without_short(on_one_clock(trace))

@@ -182,13 +182,8 @@ def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None
     to) in seconds after the start of that window; `of` = glob on annotation names: from the first such
     range's begin to the last one's end.
 
-    Raises
-    ------
-    MissingEvents
-        Nothing was recorded at all, or the devices' recordings do not overlap.
-    BadParameter
-        `spec` is empty or lies outside; `of` matches no annotation.
-
+    Raises MissingEvents if nothing was recorded at all, or the devices' recordings do not overlap;
+    BadParameter if `spec` is empty or lies outside, or `of` matches no annotation.
     """
     none = trace.gpu_ops.is_empty()
     whole = _without_gpu(trace) if none else _common(trace, gpu_covers(trace))

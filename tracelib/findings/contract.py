@@ -12,11 +12,7 @@ from tracelib.findings.document import SCHEMA, Device, Document, Window
 def read(text: bytes | str) -> Document:
     """Return the document that `findings.json` holds.
 
-    Raises
-    ------
-    msgspec.DecodeError
-        It is not JSON, or not what the schema says.
-
+    Raises msgspec.DecodeError if it is not JSON, or not what the schema says.
     """
     return msgspec.json.decode(text, type=Document)
 

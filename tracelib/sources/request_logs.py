@@ -74,12 +74,8 @@ def read_request_log(path: Path, *, epoch: bool = True) -> RequestLog:
     `scheduled` (when the engine took it into its first step), `first_token`, `finished` (Int64, ns of
     `clock`), `prompt_tokens` (Int64); all but id, arrived and first_token may be null = not logged.
 
-    Raises
-    ------
-    BadTrace
-        The file cannot be opened, or not one request in it can be used; the message says why the first could
-        not.
-
+    Raises BadTrace if the file cannot be opened, or not one request in it can be used; the message says why
+    the first could not.
     """
     data = _bytes(path)
     found: Iterable[tuple[str, Record]]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tests.simulator import kineto, perf
@@ -15,10 +17,11 @@ from tests.simulator.defects import DEFECTS, Defect, plan
 from tests.simulator.recording import Recording
 from tests.simulator.shapes import SHAPES
 from tests.simulator.truth import bounds, costs, lost_ns
+from tracelib.analyses.results import Results, analyse
+from tracelib.loading import load
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Mapping
 
     from tests.simulator.machine import Gpu
     from tests.simulator.server import Server
@@ -66,17 +69,18 @@ class Simulated:
         """The same run without any defect."""
         return self.with_only(frozenset())
 
-    def lost(self, phase: int) -> int:
-        """Return how long the GPUs together did nothing useful in a phase, in ns."""
-        return sum(lost_ns(gpu, phase) for gpu in self.gpus)
+    def lost(self, phase: int, ranks: Collection[int] | None = None) -> int:
+        """Return how long the GPUs together, or those of some ranks, did nothing useful in a phase, in ns."""
+        return sum(lost_ns(gpu, phase) for gpu in self.gpus if ranks is None or gpu.rank in ranks)
 
-    def length(self, phase: int) -> int:
-        """Return how long a phase was on all GPUs together, in ns."""
-        return sum(end - begin for begin, end in (bounds(gpu, phase) for gpu in self.gpus))
+    def length(self, phase: int, ranks: Collection[int] | None = None) -> int:
+        """Return how long a phase was on all GPUs together, or those of some ranks, in ns."""
+        spans = [bounds(gpu, phase) for gpu in self.gpus if ranks is None or gpu.rank in ranks]
+        return sum(end - begin for begin, end in spans)
 
-    def costs(self, phase: int) -> dict[str, float]:
-        """Return what each defect cost the GPUs in a phase, in ns."""
-        return costs(self.kinds, lambda kinds: self.with_only(kinds).lost(phase))
+    def costs(self, phase: int, ranks: Collection[int] | None = None) -> dict[str, float]:
+        """Return what each defect cost those GPUs in a phase, in ns."""
+        return costs(self.kinds, lambda kinds: self.with_only(kinds).lost(phase, ranks))
 
     def write(self, folder: Path, how: Recording | None = None) -> Path:
         """Write the run's trace files into `folder`: a Kineto file a process, and perf's text."""
@@ -85,6 +89,11 @@ class Simulated:
         if how.sched or how.samples:
             perf.write(self.server, folder / "perf.txt", how)
         return folder
+
+    def results(self, how: Recording | None = None) -> Results:
+        """Return what tracelib makes of the run's files."""
+        with TemporaryDirectory() as folder:
+            return analyse(load(self.write(Path(folder), how)))
 
 
 def simulate(

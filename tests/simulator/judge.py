@@ -7,29 +7,24 @@ of that cause is in both.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import tracelib
-from tests.simulator import DEFECTS, Recording, Simulated, simulate
+from tests.simulator import DEFECTS, Recording, Simulated
 from tests.simulator.recording import BASE_NS, BEGIN_NS
 from tests.simulator.truth import bounds
-from tracelib.analyses.results import Results, analyse
 from tracelib.findings import diagnose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.simulator.defects import Cause
+    from tests.simulator.cases import Case
+    from tracelib.analyses.results import Results
     from tracelib.findings.document import Document
 
-#: How much of a phase each defect takes in the runs of three phases, and in all others.
-SHARES, SHARE = (0.05, 0.2, 0.6), 0.2
 #: GPU time of which the product says itself that it does not know.
 UNKNOWN = ("collective", "unattributed")
 NOT_RECORDED = ("ipc", "upstream not recorded")
@@ -53,24 +48,28 @@ class Told:
 
 @dataclass(frozen=True)
 class Row:
-    """A defect in a phase, as shares of the phase, mean over the GPUs."""
+    """A defect in a phase, in shares of the phase, mean over the GPUs."""
 
-    shape: str
+    case: Case
     defect: str
-    recording: str
     asked: float
     true: float
     blamed: float
-    #: Of what the product says that it does not know, how much there is more than without the defect.
+    #: How much more there is of what the product says that it does not know.
     unknown: float
-    #: The other cause that grew most by the defect.
+    #: By cause, how much more is blamed on it than without the defect.
+    more: Counter[str]
+    #: The cause that grew most of those that no defect of the run accounts for.
     mistake: tuple[str, float]
     verdict: str
+    #: The words by which the page says that it does not know.
+    said: str
 
     @property
     def off(self) -> float:
-        """How far blamed is from true."""
-        return abs(self.blamed - self.true)
+        """How far blamed is from true, what is told to be unknown counted as blamed."""
+        missing = self.true - self.blamed
+        return abs(missing - min(max(self.unknown, 0), max(missing, 0)))
 
 
 def meant(key: Key, defect: str) -> bool:
@@ -88,8 +87,7 @@ def unknown(key: Key) -> bool:
 @cache
 def told(run: Simulated, how: Recording = EXACT) -> Told:
     """Return what the product says of a run so recorded, read from its files."""
-    with TemporaryDirectory() as folder:
-        results = analyse(tracelib.load(run.write(Path(folder), how)))
+    results = run.results(how)
     rank = dict(results.trace.gpus.select("gpu", "rank").iter_rows())
     spent = tuple(Counter[Key]() for _ in run.phases)
     for number, part in enumerate(spent):
@@ -113,39 +111,72 @@ def _pieces(results: Results) -> Iterator[tuple[int, int, int, Key]]:
             yield gpu, ts - zero, ts - zero + ns, ("collective", None, "unknown")
 
 
-def rows(run: Simulated, name: str = "", how: Recording = EXACT) -> list[Row]:
-    """Return a run's rows, one for each defect and phase."""
+def rows(case: Case) -> list[Row]:
+    """Return a case's rows, one for each defect and phase."""
+    run, how = case.run, case.how
     found, healthy = told(run, how), told(run.baseline, how)
     made = []
     for phase, shares in enumerate(run.phases):
-        length = run.length(phase)
-        more = Counter(found.spent[phase])
-        more.subtract(healthy.spent[phase])
-        costs = run.costs(phase)
+        length, costs = run.length(phase, case.ranks), run.costs(phase, case.ranks)
+        grown = Counter(found.spent[phase])
+        grown.subtract(healthy.spent[phase])
         for defect, share in shares:
             blamed = found.of(phase, defect) - healthy.of(phase, defect)
-            dark = sum(ns for key, ns in more.items() if unknown(key))
+            dark = sum(ns for key, ns in grown.items() if unknown(key))
             made.append(
                 Row(
-                    run.shape,
+                    case,
                     defect,
-                    name,
                     share,
                     costs[defect] / length,
                     blamed / length,
                     dark / length,
-                    _mistake(more, run, length),
+                    _by_cause(grown, length),
+                    _mistake(grown, run, length),
                     found.document.verdict.state,
+                    _said(case, found.document),
                 )
             )
     return made
 
 
-def _mistake(more: Counter[Key], run: Simulated, length: int) -> tuple[str, float]:
-    """Return the cause that grew most of those that no defect of the run accounts for."""
+def _by_cause(grown: Counter[Key], length: int) -> Counter[str]:
+    shares: Counter[str] = Counter()
+    for (cause, _, cpu), ns in grown.items():
+        shares[cause] += ns / length  # type: ignore[assignment]
+        if cpu in ("runnable", "throttled"):
+            shares["without a CPU"] += ns / length  # type: ignore[assignment]
+    return shares
+
+
+def _mistake(grown: Counter[Key], run: Simulated, length: int) -> tuple[str, float]:
     wrong: Counter[str] = Counter()
-    for key, ns in more.items():
+    for key, ns in grown.items():
         if not unknown(key) and not any(meant(key, defect) for defect in run.kinds):
             wrong["/".join(part for part in key[:2] if part)] += ns
     cause, ns = max(wrong.items(), key=lambda item: item[1], default=("", 0))
     return cause, ns / length
+
+
+def _said(case: Case, document: Document) -> str:
+    """Return the words on the page that the case wants; empty where there are none."""
+    texts = [document.verdict.sentence, *document.verdict.why]
+    texts += [remark.message for remark in document.health if remark.level != "info"]
+    texts += [f"{row.id}: {row.reason}" for row in document.abstained]
+    return next((text for text in texts if case.says and re.search(case.says, text)), "")
+
+
+def verdict_of(run: Simulated) -> str:
+    """Return the verdict that docs/numbers.md's thresholds give the truth; all that is lost without the defects is the host's."""
+    whole = sum(run.length(phase) for phase in range(len(run.phases)))
+    lost = sum(run.lost(phase) for phase in range(len(run.phases))) / whole
+    spent: Counter[str] = Counter()
+    for phase in range(len(run.phases)):
+        for kind, ns in run.costs(phase).items():
+            spent[DEFECTS[kind].verdict] += ns / whole  # type: ignore[assignment]
+    host = lost - spent["no_load"] - spent["not_cpu_bound"]
+    if host + spent["no_load"] < 0.10:
+        return "not_cpu_bound"
+    if spent["no_load"] > 0.5 * lost:
+        return "no_load"
+    return "cpu_bound" if host > 0.15 else "not_cpu_bound" if host < 0.10 else "mixed"

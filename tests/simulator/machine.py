@@ -67,11 +67,15 @@ class Thread:
         self._stopped(stack)
 
     def sleep(self, until: int) -> None:
-        """Go to sleep until `until`, and until the quota lets it run again."""
-        if until > self.now + 2 * US:
-            self.run(2 * US, "python")
+        """Sleep until `until`, and until the quota lets it run again."""
         self._live(until, "blocked", "asleep")
         self._stopped("asleep")
+
+    def block(self, until: int) -> None:
+        """Go to sleep until `until`."""
+        if until > self.now + 2 * US:
+            self.run(2 * US, "python")
+        self.sleep(until)
 
     def preempted(self, ns: int, by: Thread, stack: str) -> None:
         """Be ready for `ns` while `by` has the CPU, a scheduler's slice at a time."""

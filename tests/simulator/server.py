@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.simulator.machine import US, Gpu, Launch, Op, Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.simulator.defects import Plan
 
@@ -154,7 +154,7 @@ class Server:
         """Launch kernel by kernel."""
         thread = worker.thread
         for n, (layer, (kernel, op, call, ns)) in enumerate(self.layers()):
-            if n == 2:  # noqa: PLR2004  two kernels are queued
+            if n == 2:
                 self._copy_in(worker, step)
             with thread.slice(op, "cpu_op"):
                 thread.run(self.jitter(8 * US), "dispatch")
@@ -181,7 +181,7 @@ class Server:
         )
         worker.thread.run(collect, "gc")
         with worker.thread.slice("waiting for GIL", ANNOTATION) if wait else nullcontext():
-            worker.thread.sleep(worker.thread.now + wait)
+            worker.thread.block(worker.thread.now + wait)
         unnamed(worker.thread, other, "serving/drafts.py(88): propose_from_history")
 
     def _delays(self, worker: Worker, step: int) -> None:
@@ -201,7 +201,7 @@ class Server:
                 with thread.slice(call, _api(call), next(self.correlations)):
                     thread.run(extra(kind), "driver")
 
-    def _extra(self, worker: Worker, step: int):  # noqa: ANN202
+    def _extra(self, worker: Worker, step: int):
         return lambda kind: self.plan.extra(kind, step, worker.rank)
 
     def _hidden(self, worker: Worker) -> None:
@@ -217,7 +217,10 @@ class Server:
         if not after:
             return
         thread, blocks, correlation = worker.thread, self.plan.drains, next(self.correlations)
-        with inside(thread, ("aten::copy_", "cpu_op")), thread.slice("cudaMemcpyAsync", "cuda_runtime", correlation):
+        with (
+            inside(thread, ("aten::copy_", "cpu_op")),
+            thread.slice("cudaMemcpyAsync", "cuda_runtime", correlation),
+        ):
             begin = thread.now
             thread.run(4 * US, "driver")
             launch = Launch(begin, thread.now, correlation)

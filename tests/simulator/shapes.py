@@ -18,8 +18,8 @@ from tests.simulator.server import ANNOTATION, LAYER, LAYERS, PYTHON, SEND_RECV,
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tests.simulator.machine import Thread
     from tests.simulator.defects import Plan
+    from tests.simulator.machine import Thread
     from tests.simulator.server import Worker
 
 Range = tuple[str, str]
@@ -82,7 +82,7 @@ class Tensor(Server):
 
     def idle(self, thread: Thread, until: int) -> None:
         """Wait for a message from another process."""
-        thread.sleep(until)
+        thread.block(until)
 
     def _schedule(self, part: Part, step: int) -> None:
         """Schedule; where the next request is not there yet, wait for it inside."""
@@ -142,7 +142,7 @@ class Tensor(Server):
         self.draw(step, f"collect {part.number}")
         with part.engine.slice(*self.output):
             self.idle(part.engine, answered)
-            part.engine.sleep(part.engine.now + self.jitter(8 * US))  # the answer is on its way
+            part.engine.block(part.engine.now + self.jitter(8 * US))  # the answer is on its way
 
 
 class Polling(Tensor):
@@ -201,11 +201,13 @@ class SGLang(Server):
             poll(first, first.now + 10 * US, "zmq/sugar/socket.py(960): recv_pyobj")
             with inside(first, ("sglang/srt/utils/common.py(1200): broadcast_pyobj", PYTHON)):
                 first.run(self.jitter(15 * US), "pickle")
-        with other.slice("sglang/srt/managers/scheduler.py(1300): recv_requests", PYTHON):
-            with other.slice("sglang/srt/utils/common.py(1200): broadcast_pyobj", PYTHON):
-                with inside(other, ("c10d::broadcast_", "cpu_op"), ("gloo:broadcast", ANNOTATION)):
-                    other.sleep(first.now)
-                    other.run(self.jitter(5 * US), "pickle")
+        received = ("sglang/srt/managers/scheduler.py(1300): recv_requests", PYTHON)
+        handed_on = ("sglang/srt/utils/common.py(1200): broadcast_pyobj", PYTHON)
+        with inside(
+            other, received, handed_on, ("c10d::broadcast_", "cpu_op"), ("gloo:broadcast", ANNOTATION)
+        ):
+            other.block(first.now)
+            other.run(self.jitter(5 * US), "pickle")
         for worker in self.workers:
             self._run_batch(worker, step)
         self.compute(step, self.workers)
@@ -217,7 +219,7 @@ class SGLang(Server):
         api, extra = self.api, lambda kind: self.plan.extra(kind, step)
         with api.slice("asyncio/base_events.py(1900): _run_once", PYTHON):
             with api.slice("selectors.py(452): select", PYTHON):
-                api.sleep(since + extra("no_work") + extra("idle"))
+                api.block(since + extra("no_work") + extra("idle"))
             unnamed(api, extra("host_api"), API_FRAME)
             frame = "sglang/srt/managers/tokenizer_manager.py(560): _tokenize_one_request"
             with api.slice(frame, PYTHON):
@@ -255,7 +257,7 @@ class SGLang(Server):
         thread = self.detokenizer
         with thread.slice("sglang/srt/managers/detokenizer_manager.py(120): event_loop", PYTHON):
             with thread.slice("zmq/sugar/socket.py(960): recv_pyobj", PYTHON):
-                thread.sleep(since)
+                thread.block(since)
             frame = "sglang/srt/managers/detokenizer_manager.py(180): _decode_batch_token_id_output"
             with thread.slice(frame, PYTHON):
                 thread.run(self.jitter(900 * US), "tokenize")

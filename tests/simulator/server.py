@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.simulator.machine import US, Gpu, Launch, Op, Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.simulator.defects import Plan
 

@@ -156,5 +156,24 @@ def cases() -> list[Case]:
     return [*singles(), *shapes(), *pairs(), *recordings()]
 
 
+_BESIDE = "what another thread of the front end does meanwhile counts as what all wait for"
+_ONE_ROLE = "upstream is asked of a role over all replicas; " + _BESIDE
+_ROUNDS = (
+    "a scheduler without an engine asks nobody upstream, and its idle rounds count as scheduling; " + _BESIDE
+)
+_LOOP = "between two polls, samples in the kernel count as the front end's own work"
+_CLOCK = "perf's clock is off, and believed"
 #: Where tracelib is known to be wrong, and why: by shape or recording, and defect.
-WRONG: Mapping[tuple[str, str], str] = {}
+WRONG: Mapping[tuple[str, str], str] = {
+    ("polling", "no_work"): _LOOP,
+    ("polling", "idle"): _LOOP,
+    ("sglang", "tokenization"): _ROUNDS,
+    ("sglang", "host_api"): _ROUNDS,
+    ("sglang", "no_work"): _ROUNDS,
+    ("sglang", "idle"): _ROUNDS,
+    ("replicas", "tokenization"): _ONE_ROLE,
+    ("replicas", "host_api"): _ONE_ROLE,
+    ("replicas", "no_work"): _ONE_ROLE,
+    ("perf 2 ms off", "shortage"): _CLOCK,
+    ("perf 0.5 % fast", "shortage"): _CLOCK,
+}

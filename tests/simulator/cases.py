@@ -57,6 +57,11 @@ class Case:
         return RECORDINGS[self.recording]
 
     @property
+    def server(self) -> str:
+        """What kind of server it is."""
+        return "graphs" if self.run.graph else self.run.shape
+
+    @property
     def ranks(self) -> list[int]:
         """The ranks whose GPUs are recorded."""
         lost = [f"worker_TP{rank}" in self.how.without for rank in range(len(self.run.gpus))]
@@ -71,7 +76,7 @@ class Case:
     def name(self) -> str:
         """The case in a few words, for tests."""
         return " ".join(
-            part for part in (self.run.shape, "+".join(sorted(self.run.kinds)), self.recording) if part
+            part for part in (self.server, "+".join(sorted(self.run.kinds)), self.recording) if part
         )
 
 

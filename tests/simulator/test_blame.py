@@ -53,6 +53,12 @@ def test_a_defect_is_blamed_by_what_it_costs(case, request):
         assert row.mistake[1] <= case.tolerance or row.said, row.mistake
     if case.run.shape != "pipeline" and not case.recording:
         assert found[0].verdict == verdict_of(case.run)
+        _the_ledger_holds_all_lost_time(case.run)
+
+
+def _the_ledger_holds_all_lost_time(run):
+    for phase, spent in enumerate(told(run).spent):
+        assert spent.total() == run.lost(phase)
 
 
 def _the_document_says_so(row):

@@ -52,8 +52,11 @@ def test_a_defect_is_blamed_by_what_it_costs(case, request):
         assert row.off <= case.tolerance or row.said
         assert row.mistake[1] <= case.tolerance or row.said, row.mistake
     if case.run.shape != "pipeline" and not case.recording:
-        assert found[0].verdict == verdict_of(case.run)
         _the_ledger_holds_all_lost_time(case.run)
+        if (
+            case.run.shape != "replicas"
+        ):  # they are seldom in one phase at once, and the verdict is on the whole
+            assert found[0].verdict == verdict_of(case.run)
 
 
 def _the_ledger_holds_all_lost_time(run):

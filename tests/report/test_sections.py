@@ -40,7 +40,9 @@ PARTS = [name for name in sections.__all__ if name[0].islower()]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("part", sorted(set(PARTS) - {"frame_table", "picture", "sentences", "shown", "three_figures"}))
+@pytest.mark.parametrize(
+    "part", sorted(set(PARTS) - {"frame_table", "picture", "sentences", "shown", "three_figures"})
+)
 def test_hostile_names_in_every_field_of_every_section(part, text):
     section = getattr(sections, part)(everywhere(text))
     assert not re.search(r"<(?:script|img)", section.html)

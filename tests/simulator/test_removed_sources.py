@@ -63,7 +63,10 @@ def test_what_a_source_told_becomes_unknown_not_something_else(defect, how):
         known = 0
     assert sum(moved.values()) < NOISE * run.length(0) + known, moved
     assert after.total() == before.total()
-    assert rest.document.verdict.state in (whole.document.verdict.state, "insufficient")
+    weaker = {"cpu_bound": ("mixed",)}.get(
+        whole.document.verdict.state, ()
+    )  # what is not known counts for nobody
+    assert rest.document.verdict.state in (whole.document.verdict.state, *weaker, "insufficient")
 
 
 @pytest.mark.parametrize("defect", ["sync", "gc"])

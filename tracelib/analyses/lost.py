@@ -3,7 +3,7 @@
 An idle gap is put to the thread that launched the operation which ends it: what that thread did until its
 launch call began, the call itself, and the device's own latency after it. While that thread waits for another
 process, the question goes upstream, to what that process did at the same moment. A collective's waiting is
-put to the rank that arrived last (:mod:`tracelib.analyses.stragglers`).
+put to the rank that arrived last (:mod:`tracelib.analyses.collectives`).
 
 Beside the ledger: who had the CPU while a blamed thread was ready to run, and how much host time each cause
 took, of which only the exposed part cost the GPUs anything.
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.collectives import collective_wait
 from tracelib.analyses.ipc import untaken
-from tracelib.analyses.stragglers import collective_wait
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union

@@ -38,7 +38,8 @@ CAUSES = {
     "gc": Word("garbage collection", "the interpreter collected garbage"),
     "gil": Word("interpreter lock (likely)", "waiting for Python's global lock; inferred, never certain"),
     "imbalance": Word(
-        "imbalance between ranks", "this rank waited in a collective while the last rank's device computed"
+        "imbalance between ranks",
+        "this rank waited in a collective while the last rank's device had more to compute",
     ),
     "profiler": Word("the profiler itself", "the recorder's own overhead"),
     "spin": Word("busy waiting", "polling that burns CPU without work"),

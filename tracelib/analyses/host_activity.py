@@ -74,8 +74,9 @@ def host_activity(
     plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
     apart = _in_words(line.filter(~plain), strong, meanings, window)
     apart = _covered(_decided(apart, trace, thread_states), covering, meanings)
-    sampled = _awake(_sampled(sample_stretches), thread_states)
-    hidden = _decided(_in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states)
+    words = _in_words(innermost(weak, "thread"), weak, meanings, window)
+    sampled = _awake(_of_its_range(_sampled(sample_stretches), words), thread_states)
+    hidden = _decided(words, trace, thread_states)
     # A sample that names something knows more than a range that names nothing.
     unnamed, faint = (
         rows["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
@@ -291,6 +292,17 @@ def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
         seen_by=pl.lit("sample"),
     ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
     return named.select(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items())
+
+
+def _of_its_range(sampled: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the time of ranges that name nothing and had ended when the sample was taken: it saw what came after."""
+    unnamed = words.filter(pl.col("sub_cause").cast(pl.String) == BETWEEN_LAUNCHES)
+    ranges = unnamed.select("thread", "ts_ns", "dur_ns", _until=pl.col("whole_ts") + pl.col("whole_ns"))
+    taken = sampled.with_columns(_taken=pl.col("ts_ns") + pl.col("dur_ns"))
+    cut = overlay(taken, ranges, "thread").filter(
+        pl.col("_until").is_null() | (pl.col("_taken") <= pl.col("_until"))
+    )
+    return cut.select(sampled.columns).sort("thread", "ts_ns")
 
 
 def _unnamed() -> pl.Expr:

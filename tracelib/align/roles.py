@@ -43,8 +43,13 @@ class _Rule:
 
 
 @cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def _rules() -> tuple[tuple[_Rule, ...], tuple[dict[str, Any], ...], re.Pattern[str]]:
-    data = tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
+    data = _data()
     names = tuple(
         _Rule(re.compile(rule["match"]), rule["role"], rule["scope"], rule.get("fallback", False))
         for rule in data["name"]
@@ -172,6 +177,13 @@ def _thread_role(
     if own:
         return {"role": own[0], "rank": own[1] if own[1] is not None else (rank if own[0] == role else None)}
     return {"role": role, "rank": rank}
+
+
+def entrances(trace: Trace) -> pl.Series:
+    """Return the threads of a trace that run an HTTP server, by their Python frames: requests come in there."""
+    frames = trace.slices.filter(pl.col("category") == "python").select("thread", "name").unique()
+    serving = frames.filter(pl.col("name").cast(pl.String).str.contains(_data()["entrance"]["match"]))
+    return serving["thread"].unique()
 
 
 def _launchers(trace: Trace) -> pl.DataFrame:

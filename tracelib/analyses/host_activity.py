@@ -56,6 +56,7 @@ def host_activity(
     thread_states: pl.DataFrame,
     sample_stretches: pl.DataFrame,
     launches: pl.DataFrame,
+    replicas: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return what each thread did over time.
 
@@ -73,9 +74,11 @@ def host_activity(
     line = innermost(strong, "thread")
     plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
     apart = _in_words(line.filter(~plain), strong, meanings, window)
-    apart = _covered(_decided(apart, trace, thread_states), covering, meanings)
+    apart = _covered(_decided(apart, trace, thread_states, replicas), covering, meanings)
     sampled = _awake(_sampled(sample_stretches), thread_states)
-    hidden = _decided(_in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states)
+    hidden = _decided(
+        _in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states, replicas
+    )
     # A sample that names something knows more than a range that names nothing.
     unnamed, faint = (
         rows["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
@@ -176,14 +179,18 @@ def _together(
     return pl.concat([at, own, spelled], how="horizontal").select(list(HOST_ACTIVITY))
 
 
-def _decided(rows: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+def _decided(
+    rows: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame, replicas: pl.DataFrame
+) -> pl.DataFrame:
     """Return the columns of `HOST_ACTIVITY`, with rows that may have waited cut into waiting and not."""
     sure = pl.col("may_wait_for").is_null()
-    maybe = _waits(rows.filter(~sure), trace, thread_states)
+    maybe = _waits(rows.filter(~sure), trace, thread_states, replicas)
     return pl.concat([frame.select(list(HOST_ACTIVITY)) for frame in (rows.filter(sure), maybe)])
 
 
-def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+def _waits(
+    maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame, replicas: pl.DataFrame
+) -> pl.DataFrame:
     """Decide about slices that may wait inside, as an engine's scheduler does: asleep = it waits.
 
     Where no scheduler event tells, a slice that lasts many times the median of its name, or whose median is
@@ -199,13 +206,15 @@ def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl
     asleep = cut.with_columns(
         waits_for=pl.when(state == "blocked").then("may_wait_for").otherwise("waits_for")
     )
-    return pl.concat([asleep.filter(~doubt), *_cut_at_arrival(cut.filter(doubt), trace)])
+    return pl.concat([asleep.filter(~doubt), *_cut_at_arrival(cut.filter(doubt), trace, replicas)])
 
 
-def _cut_at_arrival(doubtful: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _cut_at_arrival(
+    doubtful: pl.DataFrame, trace: Trace, replicas: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the stretches of slices that may have waited, up to what came for them, and after it."""
     end = pl.col("ts_ns") + pl.col("dur_ns")
-    came = waits_until(doubtful, trace).alias("_came")
+    came = waits_until(doubtful, trace, replicas).alias("_came")
     middle = pl.max_horizontal("ts_ns", pl.min_horizontal("_came", end))
     before = doubtful.with_columns(came).with_columns(
         dur_ns=middle - pl.col("ts_ns"), waits_for="may_wait_for"

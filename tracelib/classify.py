@@ -99,7 +99,7 @@ def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.Da
     usual = causes.drop("name", "category", "long_ns", "long_cause", "long_sub_cause")
     long = causes.select(
         pl.col("long_cause").alias("cause"), pl.col("long_sub_cause").alias("sub_cause"), *usual.columns[2:]
-    )
+    ).with_columns(waits_for=pl.when(pl.col("cause") == "ipc").then("waits_for"))
     number = pl.Series(name_numbers(slices, causes))
     varies = causes["long_ns"].is_not_null().gather(number)
     lasts = slices["dur_ns"].filter(varies) >= causes["long_ns"].gather(number.filter(varies))

@@ -55,7 +55,8 @@ def earned(
     sub_cause = pl.col("sub_cause").cast(pl.String)
     dispatch = (sub_cause == "dispatch") & (pl.col("cause").cast(pl.String) == "kernel_launch")
     elsewhere = dispatch & ~pl.col("thread").is_in(launchers.implode())
-    doubtful = ((sub_cause == BETWEEN_LAUNCHES) | elsewhere).fill_null(value=False)
+    unowned = (pl.col("cause").cast(pl.String) == "host_work") & sub_cause.is_null()  # but for the role
+    doubtful = ((sub_cause == BETWEEN_LAUNCHES) | elsewhere | unowned).fill_null(value=False)
     if not activity.select(doubtful.any()).item():
         return activity
     roles = threads.select("thread", _role=pl.col("role").fill_null("other"))
@@ -63,7 +64,7 @@ def earned(
     cut = overlay(activity.filter(doubtful), inside, "thread").join(
         roles, on="thread", how="left", maintain_order="left"
     )
-    burst = pl.col("_burst").fill_null(value=False)
+    burst = pl.col("_burst").fill_null(value=False) & ~unowned
     work = pl.coalesce(pl.when(sub_cause == "input_pipeline").then(sub_cause), "_role")
     decided = cut.with_columns(
         cause=pl.when(burst)

@@ -18,6 +18,7 @@ import polars as pl
 from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
 from tracelib.analyses.scheduling import server_threads
+from tracelib.analyses.spans import with_spans
 from tracelib.analyses.upstream import waits_until
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
@@ -69,7 +70,7 @@ def host_activity(
 
     docs/numbers.md, "Ledger 2", defines them; the rules are data (`tracelib/rules.toml`).
     """
-    slices, meanings = _with_meanings(trace, window, rules)
+    slices, meanings = with_spans(*_with_meanings(trace, window, rules), launches, rules)
     strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _FLAGS)
     line = innermost(strong, "thread")
     plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
@@ -231,14 +232,14 @@ def _covered(timeline: pl.DataFrame, covering: pl.DataFrame, meanings: pl.DataFr
     at = innermost(covering, "thread")
     number = covering["meaning"].gather(at["row"])
     line = at.drop("row").with_columns(
-        meanings[c].gather(number).alias(f"_{c}") for c in ("cause", "sub_cause")
+        meanings[c].gather(number).alias(f"_{c}") for c in ("cause", "sub_cause", "waits_for")
     )
     touched = pl.col("thread").is_in(line["thread"].unique().implode())
     inside = pl.col("_cause").is_not_null() & (pl.col("cause") != "profiler")
     cut = overlay(timeline.filter(touched), line, "thread").with_columns(
         cause=pl.when(inside).then("_cause").otherwise("cause"),
         sub_cause=pl.when(inside).then("_sub_cause").otherwise("sub_cause"),
-        waits_for=pl.when(~inside).then("waits_for"),
+        waits_for=pl.when(inside).then("_waits_for").otherwise("waits_for"),
     )
     return pl.concat([timeline.filter(~touched), cut.select(timeline.columns)])
 

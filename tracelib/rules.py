@@ -68,6 +68,7 @@ class ThreadRule:
     name: str
     cause: str
     sub_cause: str | None = None
+    refines: bool = False
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,9 @@ def _earned(
             out.append((a, b, what))
             continue
         for x, y, burst in cut(close, a, b):
-            cause, sub = ("kernel_launch", "dispatch") if burst and not unowned else ("host_work", role or "other")
+            cause, sub = (
+                ("kernel_launch", "dispatch") if burst and not unowned else ("host_work", role or "other")
+            )
             out.append((x, y, replace(what, cause=cause, sub=sub)))
     return out
 

@@ -124,3 +124,15 @@ def test_images_that_a_tokenizing_function_prepares_are_host_work():
     spent = told(served("sglang/srt/managers/tokenizer_manager.py(1096): _tokenize_one_request", api=inside))
     assert spent["host_work", "api_server"] == 50
     assert spent["tokenization", "encode"] == 50
+
+
+def test_a_sample_that_names_something_knows_more_than_a_span():
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 10, 60, STEP)
+    sheet.doing(0, 40, 41, "Pregraph bytecode")
+    sheet.sampled(0, 20, 30, ("gc_collect_main", "/usr/bin/python3.12"))
+    sheet.kernel(50, 60)
+    spent = told(sheet)
+    assert spent["gc", None] == 10
+    assert spent["scheduling", None] == 20

@@ -70,27 +70,37 @@ def host_activity(
 
     docs/numbers.md, "Ledger 2", defines them; the rules are data (`tracelib/rules.toml`).
     """
-    slices, meanings = with_spans(*_with_meanings(trace, window, rules), launches, rules)
+    own, said = _with_meanings(trace, window, rules)
+    slices, meanings = with_spans(own, said, launches, rules)
     strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _FLAGS)
     line = innermost(strong, "thread")
     plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
     apart = _in_words(line.filter(~plain), strong, meanings, window)
     apart = _covered(_decided(apart, trace, thread_states, replicas), covering, meanings)
     sampled = _awake(_sampled(sample_stretches), thread_states)
-    hidden = _decided(
-        _in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states, replicas
+    faint_line = innermost(weak, "thread")
+    inferred = weak["meaning"].gather(faint_line["row"]) >= said.height
+    hidden, spans = (
+        _decided(_in_words(faint_line.filter(kind), weak, meanings, window), trace, thread_states, replicas)
+        for kind in (~inferred, inferred)
     )
-    # A sample that names something knows more than a range that names nothing.
+    # A sample that names something knows more than a range that names nothing, and than a span.
     unnamed, faint = (
         rows["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
         for rows in (hidden, sampled)
     )
-    layers = [hidden.filter(~unnamed), sampled.filter(~faint), hidden.filter(unnamed), sampled.filter(faint)]
+    layers = [
+        hidden.filter(~unnamed),
+        sampled.filter(~faint),
+        spans,
+        hidden.filter(unnamed),
+        sampled.filter(faint),
+    ]
     quiet = functools.reduce(lambda first, second: beneath(first, second, "thread"), layers)
     others = pl.concat([apart, under(line, quiet, "thread")])
     whole = _together(line, plain, strong, meanings, others)
     whole = earned(whole, bursts(launches, thread_states), launches, trace.threads)
-    del slices, line, strong  # the largest frames of all
+    del own, slices, line, strong  # the largest frames of all
     compilers = _compilers(trace, sampled)
     refined = refined_by_samples(whole, sampled, sample_stretches, compilers, thread_states)
     return refined.match_to_schema(HOST_ACTIVITY)

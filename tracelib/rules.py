@@ -90,6 +90,7 @@ class SpanRule:
     weak: bool = False
     covers: bool = False
     inside: bool = False
+    bare: bool = False
     launches: bool = False
 
 

@@ -36,6 +36,33 @@ def test_a_step_that_never_names_its_model_says_nothing_of_its_parts():
     assert ("scheduling", None) not in step(model=None)
 
 
+def test_a_pause_among_short_preparations_is_none():
+    """Four steps prepare for 1 ms each, then one for 100 ms: something else happened there."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    for at in range(10, 50, 10):
+        sheet.doing(0, at, at + 2, STEP)
+        sheet.doing(0, at + 1, at + 1.1, "Pregraph bytecode")
+    sheet.doing(0, 50, 160, STEP)
+    sheet.doing(0, 150, 150.1, "Pregraph bytecode")
+    sheet.kernel(170, 171)
+    spent = told(sheet)
+    assert spent["scheduling", None] == 4
+    assert spent["host_work", "worker"] > 100
+
+
+def test_where_frames_were_recorded_they_tell():
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 10, 60, STEP)
+    sheet.doing(0, 12, 14, "vllm/v1/worker/gpu_model_runner.py(3000): _prepare_inputs", "python")
+    sheet.doing(0, 40, 41, "Pregraph bytecode")
+    sheet.kernel(50, 60)
+    spent = told(sheet)
+    assert spent["scheduling", None] == 2
+    assert spent["host_work", "worker"] == 36.99
+
+
 def test_a_first_range_behind_the_step_is_another_steps():
     sheet = Sheet()
     sheet.kernel(0, 1)
@@ -111,6 +138,16 @@ def test_an_event_loop_that_has_a_cpu_works():
     spent = told(sheet)
     assert spent["host_work", "api_server"] == 20
     assert spent["no_work", None] == 80
+
+
+def test_a_pause_in_an_engines_loop_is_no_wait():
+    """A collector stops it between two frames; only the loop's own frame is there to name."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 101, "shm_broadcast.dequeue")
+    sheet.doing(sheet.engine, 0, 103, "vllm/v1/engine/core.py(1164): run_busy_loop", "python")
+    sheet.kernel(103, 104)
+    assert told(sheet)["host_work", "engine"] == 100
 
 
 def test_short_sleeps_poll_and_a_long_one_is_the_threads_own():

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.long_slices import OUTLIER
+
 if TYPE_CHECKING:
     from tracelib.rules import Rules, SpanRule
 
@@ -40,6 +42,9 @@ def with_spans(
 
 def _spans(slices: pl.DataFrame, calls: pl.DataFrame, rule: SpanRule) -> pl.DataFrame:
     begins = _named(slices, rule.begin)
+    if rule.bare:
+        framed = slices.filter(pl.col("category") == "python")["thread"].unique()
+        begins = begins.filter(~pl.col("thread").is_in(framed.implode()))
     if begins.is_empty():
         return begins
     ends = _named(slices, rule.end).select("thread", end="ts_ns").sort("end")
@@ -56,7 +61,11 @@ def _spans(slices: pl.DataFrame, calls: pl.DataFrame, rule: SpanRule) -> pl.Data
         check_sortedness=False,
     )  # fmt: skip
     kept = first if rule.launches else first.filter((pl.col("first") >= pl.col("end")).fill_null(value=True))
-    return kept.with_columns(dur_ns=pl.col("end") - pl.col("ts_ns"))
+    lasts = kept.with_columns(dur_ns=pl.col("end") - pl.col("ts_ns"))
+    if not rule.bare:
+        return lasts
+    # Without frames, nobody knows what made a span outlast its siblings by far.
+    return lasts.filter(pl.col("dur_ns") <= OUTLIER * pl.col("dur_ns").median().over("thread"))
 
 
 def _named(slices: pl.DataFrame, pattern: str) -> pl.DataFrame:

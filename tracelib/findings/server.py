@@ -49,6 +49,27 @@ CPUS_FIRST = [
 ]
 
 
+def engine_scheduling(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time in which a step was scheduled or its input prepared, by whose threads did it."""
+    lost = results.lost.filter(pl.col("cause") == "scheduling")
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    roles = results.trace.threads.select("thread", "role")
+    whose = lost.join(roles, on="thread", how="left").group_by("role").agg(pl.col("dur_ns").sum())
+    largest = whose.sort("dur_ns", "role", descending=[True, False])
+    by = ", ".join(
+        f"{role_name(role)} {share(exposed_share(results, pl.DataFrame({'dur_ns': [ns]})))}"
+        for role, ns in largest.iter_rows()
+    )
+    return rule.finding(
+        results,
+        lost,
+        claim=f"The GPUs waited {share(part)} of the time for the next step to be scheduled and its input "
+        f"prepared ({by}).{shortage_note(lost)}",
+    )
+
+
 def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
     """Report lost GPU time that ends up at tokenization after following waits upstream."""
     lost = results.lost.filter(pl.col("cause") == "tokenization")
@@ -68,11 +89,18 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited for tokenization {share(part)} of the time: the workers waited for the "
-        f"engine, the engine for a request, and the API server was tokenizing. ({duration(total)} of "
+        claim=f"The GPUs waited for tokenization {share(part)} of the time: {_chain(results, lost)}. ({duration(total)} of "
         f"tokenization on all threads; no GPU waited for {share(hidden)} of "
         f"it{in_the_way}.){shortage_note(lost)}",
     )
+
+
+def _chain(results: Results, lost: pl.DataFrame) -> str:
+    """Say who waited for whom, and what the thread at the end of it did."""
+    engine = "the engine, the engine for " if "engine" in set(results.trace.threads["role"]) else ""
+    decoded = spent(lost.filter(pl.col("sub_cause") == "decode"))
+    doing = "decoding tokens" if 2 * decoded > spent(lost) else "tokenizing"
+    return f"the workers waited for {engine}a request, and the API server was {doing}"
 
 
 def host_work(rule: Rule, results: Results) -> Finding | None:

@@ -214,6 +214,8 @@ def _evidence(trace: Trace) -> dict[Process, Counter[tuple[str, int | None]]]:
         matching = distinct.filter(pl.col("name").str.contains(rule["match"]))
         for host, pid in matching.select("host", "pid").unique().iter_rows():
             process = (host, pid, None)
+            if process in gpu and rule["role"] == "api_server":
+                continue  # a script that tokenizes and launches is a worker that has no front end
             if process in gpu or not rule.get("needs_gpu"):
                 evidence[process][rule["role"], None] += rule["weight"]
     for process in gpu:  # whoever launches kernels does a worker's part, if nothing says otherwise

@@ -142,6 +142,27 @@ def test_a_scripts_wait_is_of_its_own_process():
     assert waits["ipc", "upstream not recorded"] == 70
 
 
+def front_end(name):
+    """A worker of this name polls its socket while the front end's detokenizer works from 21 to 61 ms; no engine."""
+    sheet = Sheet()
+    sheet.threads[sheet.engine] |= {"role": "api_server", "name": "sglang::detoken"}
+    sheet.threads[0] |= {"name": name, "process": name}
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 101, "zmq/sugar/socket.py(960): recv_pyobj", "python")
+    sheet.sampled(sheet.engine, 21, 61, ("[unknown]", "/x/tokenizers/tokenizers.abi3.so"))
+    sheet.kernel(103, 104)
+    lost = analyse(sheet.trace()).lost.group_by("cause", "sub_cause").agg(pl.col("dur_ns").sum() / MS)
+    return {row[:2]: row[2] for row in lost.rows()}
+
+
+def test_a_scheduler_that_launches_waits_for_the_front_end():
+    assert front_end("sglang::scheduler_TP0")["tokenization", "decode"] == 40
+
+
+def test_a_worker_whose_engine_nobody_saw_waits_for_that():
+    assert front_end("VLLM::Worker_TP0")["ipc", "upstream not recorded"] == 100
+
+
 def test_a_pipeline_stage_waits_for_the_one_before_it():
     """Stage 1 waits for stage 0, which loads an adapter from 21 to 61 ms and is not recorded to do anything else."""
     sheet = Sheet(ranks=2)

@@ -179,11 +179,21 @@ def _thread_role(
     return {"role": role, "rank": rank}
 
 
-def entrances(trace: Trace) -> pl.Series:
-    """Return the threads of a trace that run an HTTP server, by their Python frames: requests come in there."""
-    frames = trace.slices.filter(pl.col("category") == "python").select("thread", "name").unique()
-    serving = frames.filter(pl.col("name").cast(pl.String).str.contains(_data()["entrance"]["match"]))
-    return serving["thread"].unique()
+def parts_beside(trace: Trace, part: str) -> pl.Series:
+    """Return the threads whose names, ranges or frames show that their process plays `part` beside its role.
+
+    The part is "entrance" (an HTTP server: requests come in there) or "scheduler" (it needs no engine).
+    """
+    pattern = _data()[part]["match"]
+    names = pl.col("name").cast(pl.String)
+    ranges = (
+        trace.slices.filter(pl.col("category").is_in(["python", "annotation"]))
+        .select("thread", "name")
+        .unique()
+    )
+    named = pl.concat_list("name", "process").list.eval(pl.element().str.contains(pattern)).list.any()
+    threads = trace.threads.filter(named.fill_null(value=False))["thread"]
+    return pl.concat([ranges.filter(names.str.contains(pattern))["thread"], threads]).unique()
 
 
 def _launchers(trace: Trace) -> pl.DataFrame:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.align.roles import entrances
+from tracelib.align.roles import parts_beside
 from tracelib.intervals import begin, end, innermost, overlay, union
 
 if TYPE_CHECKING:
@@ -99,9 +99,17 @@ class Upstream:
         """Add `asked`: the role that the thread waits for, upstream of its own where it waits for that."""
         joined = waiting.join(self._parts, on="thread", how="left", maintain_order="left")
         asked = _asked(pl.col("waits_for"))
-        if not {"engine", ENTRANCE} & self._roles:
-            own = pl.when(pl.col("role") == "worker").then(OWN_PROCESS + pl.col("process").cast(pl.String))
-            asked = pl.when(pl.col("waits_for") == "upstream").then(own).otherwise(asked)
+        if "engine" not in self._roles:
+            own = OWN_PROCESS + pl.col("process").cast(pl.String)
+            upstream = (
+                pl.when(pl.col("process").is_in(self._schedulers))
+                .then(pl.lit(ENTRANCE))
+                .otherwise(pl.lit("engine"))
+                if ENTRANCE in self._roles
+                else own
+            )
+            of_worker = (pl.col("role") == "worker") & (pl.col("waits_for") == "upstream")
+            asked = pl.when(of_worker).then(upstream).otherwise(asked)
         return joined.with_columns(asked=asked).drop("role", "process")
 
     @cached_property
@@ -109,6 +117,12 @@ class Upstream:
         """Each thread's role and the number of its process."""
         process = pl.struct("host", "pid", pl.when(pl.col("pid").is_null()).then("thread")).rank("dense")
         return self.trace.threads.select("thread", "role", process=process)
+
+    @cached_property
+    def _schedulers(self) -> list[int]:
+        """The processes that schedule what they launch."""
+        threads = parts_beside(self.trace, "scheduler")
+        return self._parts.filter(pl.col("thread").is_in(threads.implode()))["process"].unique().to_list()
 
     @cached_property
     def _roles(self) -> set[str]:
@@ -139,7 +153,7 @@ class Upstream:
         """Ask the other threads of a process that has nobody upstream; a front end of its own waits for its clients."""
         answer = self._answer(process, pieces).with_columns(pl.col("cause").fill_null("ipc"))
         waits = pl.col("waits_for").is_not_null() | (pl.col("cause") == "ipc")
-        serves = pl.lit(self._threads(process).is_in(entrances(self.trace).implode()).any())
+        serves = pl.lit(self._threads(process).is_in(parts_beside(self.trace, "entrance").implode()).any())
         return answer.with_columns(
             cause=pl.when(~waits).then("cause").when(serves).then(pl.lit("no_work")).otherwise(pl.lit("ipc")),
             sub_cause=pl.when(~waits).then("sub_cause").when(~serves).then(pl.lit(NOT_RECORDED)),

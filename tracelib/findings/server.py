@@ -72,11 +72,13 @@ def engine_scheduling(rule: Rule, results: Results) -> Finding | None:
 
 def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
     """Report lost GPU time that ends up at tokenization after following waits upstream."""
-    lost = results.lost.filter(pl.col("cause") == "tokenization")
+    decodes = (pl.col("sub_cause") == "decode").fill_null(value=False)
+    lost = results.lost.filter((pl.col("cause") == "tokenization") & ~decodes)
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    whole = results.host_time.filter(pl.col("cause") == "tokenization")
+    whole = results.host_time.filter((pl.col("cause") == "tokenization") & ~decodes)
+    engine = "the engine, the engine for " if "engine" in set(results.trace.threads["role"]) else ""
     total, together = int(whole["total_ns"].sum()), int(whole["union_ns"].sum())
     waited = spent(lost) / results.gpu_time["gpu"].n_unique()
     hidden = max(0.0, 1 - waited / together) if together else 0.0
@@ -89,18 +91,10 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited for tokenization {share(part)} of the time: {_chain(results, lost)}. ({duration(total)} of "
+        claim=f"The GPUs waited for tokenization {share(part)} of the time: the workers waited for {engine}a request, and the API server was tokenizing. ({duration(total)} of "
         f"tokenization on all threads; no GPU waited for {share(hidden)} of "
         f"it{in_the_way}.){shortage_note(lost)}",
     )
-
-
-def _chain(results: Results, lost: pl.DataFrame) -> str:
-    """Say who waited for whom, and what the thread at the end of it did."""
-    engine = "the engine, the engine for " if "engine" in set(results.trace.threads["role"]) else ""
-    decoded = spent(lost.filter(pl.col("sub_cause") == "decode"))
-    doing = "decoding tokens" if 2 * decoded > spent(lost) else "tokenizing"
-    return f"the workers waited for {engine}a request, and the API server was {doing}"
 
 
 def host_work(rule: Rule, results: Results) -> Finding | None:

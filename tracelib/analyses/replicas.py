@@ -2,7 +2,7 @@
 
 Workers whose collectives meet are of one replica, whatever host they are on. Its engine is the one whose number in the
 processes' names is theirs (`EngineCore_DP1`, `Worker_DP1_TP0`), else the one on their hosts, else the one whose
-messages they take. A front end serves all replicas for which nothing tells it apart.
+messages they take. A front end serves all replicas for which nothing tells it apart: of several servers on one host each has its own.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ def replicas(trace: Trace, ipc: pl.DataFrame, whole_collectives: pl.DataFrame) -
         front = _narrowed(
             _of(processes, "api_server"), (_same_number(near, processes), _same_host(near, processes))
         )
+        if (
+            1 < len(_of(processes, "engine")) <= len(front)
+        ):  # several servers, each with a front end of its own
+            front = _narrowed(front, (_sent(front, of_team, processes, ipc, ("send", "recv")),))
         own = processes.filter(pl.col("process").is_in([*team, *of_team, *front]))
         rows |= {(thread, number) for thread in own["thread"]}
     return pl.DataFrame(sorted(rows), schema=REPLICAS, orient="row")
@@ -118,16 +122,20 @@ def _same_host(team: Iterable[int], processes: pl.DataFrame) -> Callable[[int], 
 
 
 def _sent(
-    engines: list[int], team: Iterable[int], processes: pl.DataFrame, ipc: pl.DataFrame
+    engines: list[int],
+    team: Iterable[int],
+    processes: pl.DataFrame,
+    ipc: pl.DataFrame,
+    kinds: tuple[str, str] = ("enqueue", "dequeue"),
 ) -> Callable[[int], bool]:
-    """Return a test of which engine's enqueues came shortest before the ends of the team's dequeues."""
+    """Return a test of which process's messages came shortest before the ends of those that the team took."""
     ranges = ipc.join(processes.select("thread", "process"), on="thread")
-    taken = ranges.filter((pl.col("kind") == "dequeue") & pl.col("process").is_in(list(team)))
+    taken = ranges.filter((pl.col("kind") == kinds[1]) & pl.col("process").is_in(list(team)))
     ends = taken.select(end=pl.col("ts_ns") + pl.col("dur_ns")).sort("end")
     far = float("inf")
     lags: dict[int, float] = {}
     for engine in engines:
-        sent = ranges.filter((pl.col("kind") == "enqueue") & (pl.col("process") == engine)).sort("ts_ns")
+        sent = ranges.filter((pl.col("kind") == kinds[0]) & (pl.col("process") == engine)).sort("ts_ns")
         before = ends.join_asof(sent.select("ts_ns"), left_on="end", right_on="ts_ns", coalesce=False)
         lag = before.select((pl.col("end") - pl.col("ts_ns")).median()).item()
         lags[engine] = far if lag is None else float(lag)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned
+from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned, with_spans
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
 from tracelib.analyses.scheduling import server_threads
-from tracelib.analyses.spans import with_spans
 from tracelib.analyses.upstream import waits_until
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under

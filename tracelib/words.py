@@ -28,7 +28,9 @@ CAUSES = {
         "messages between processes", "a queue, pipe, socket or ring buffer between the server's processes"
     ),
     "ipc_wait": Word("waits for others", "waiting for a message from another of the server's processes"),
-    "scheduling": Word("engine scheduling", "the engine's own scheduler or input preparation"),
+    "scheduling": Word(
+        "scheduling and input preparation", "the scheduler of requests, or the preparation of a step's input"
+    ),
     "host_work": Word(
         "host work", "work of the host that no rule names; the deepest frame or range stands with it"
     ),

@@ -249,11 +249,14 @@ def _earned(
     out: list[Span] = []
     for a, b, what in line:
         dispatch = (what.cause, what.sub) == ("kernel_launch", "dispatch")
-        if what.sub != BETWEEN and not (dispatch and thread not in launched):
+        unowned = (what.cause, what.sub) == ("host_work", None)
+        if what.sub != BETWEEN and not (dispatch and thread not in launched) and not unowned:
             out.append((a, b, what))
             continue
         for x, y, burst in cut(close, a, b):
-            cause, sub = ("kernel_launch", "dispatch") if burst else ("host_work", role or "other")
+            cause, sub = (
+                ("kernel_launch", "dispatch") if burst and not unowned else ("host_work", role or "other")
+            )
             out.append((x, y, replace(what, cause=cause, sub=sub)))
     return out
 

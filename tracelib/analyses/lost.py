@@ -22,6 +22,8 @@ from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from tracelib.trace import Trace
 
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
@@ -86,6 +88,7 @@ def lost(
     host_activity: pl.DataFrame,
     thread_states: pl.DataFrame,
     ipc: pl.DataFrame,
+    replicas: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return every piece of lost GPU time with its cause.
 
@@ -97,7 +100,10 @@ def lost(
     innermost slice). Per GPU the pieces add up to `idle` + `collective_wait` exactly. Sorted by `gpu`,
     `ts_ns`.
     """
-    upstream = Upstream(trace, host_activity, thread_states, untaken(trace, ipc))
+    upstream = {
+        number: Upstream(own, host_activity, thread_states, untaken(own, ipc))
+        for number, own in _each_replica(trace, replicas)
+    }
     cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state="state")
     idle = overlay(_idle(gpu_states, launches, upstream), cpu, "thread").with_columns(
         pl.col("cpu_state").fill_null("unknown")
@@ -112,7 +118,28 @@ def lost(
     return in_order(pieces.select(list(LOST)).match_to_schema(LOST), "gpu")
 
 
-def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> pl.DataFrame:
+def _each_replica(trace: Trace, replicas: pl.DataFrame) -> Iterator[tuple[int, Trace]]:
+    """Yield the number of each replica and the trace with its threads alone."""
+    if replicas.is_empty():
+        yield 0, trace
+    for (number,), own in replicas.group_by("replica", maintain_order=True):
+        yield (
+            number,
+            trace.replace(threads=trace.threads.join(own, on="thread", how="semi", maintain_order="left")),
+        )
+
+
+def _blamed(pieces: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFrame:
+    """Put each piece to the replica of its thread; one of a thread that is of none to the first."""
+    parts: list[pl.DataFrame] = []
+    for asked in reversed(list(upstream.values())[1:]):
+        own = pl.col("thread").is_in(asked.trace.threads["thread"].implode()).fill_null(value=False)
+        parts.append(asked.blame(pieces.filter(own)))
+        pieces = pieces.filter(~own)
+    return pl.concat([upstream[0].blame(pieces), *parts])
+
+
+def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFrame:
     gaps = gpu_states.filter(pl.col("state") == "idle").select(
         "gpu", "ts_ns", "dur_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
     )
@@ -136,11 +163,11 @@ def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) 
     launched, within = _within_graphs(launched, launches)
     before, call, after = _parts(launched)
     latency, beyond = _latency(after, launches)
-    blamed = upstream.blame(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]))
+    blamed = _blamed(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]), upstream)
     return pl.concat(
         [
             blamed.select("gpu", "ts_ns", "dur_ns", *_BLAME),
-            upstream.within_call(call).select("gpu", "ts_ns", "dur_ns", *_BLAME),
+            upstream[0].within_call(call).select("gpu", "ts_ns", "dur_ns", *_BLAME),
             _named(latency, "kernel_launch", "latency"),
             _named(_of_no_thread(beyond), "unattributed", NOT_STARTED),
             _named(_of_no_thread(within), "device", INSIDE_A_GRAPH),

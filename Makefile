@@ -54,7 +54,7 @@ gallery: $(READY)  ## every notebook on a sample, rendered to reports/gallery/ (
 bench: $(READY)  ## measure the readers and the interval algebra beside others (HTA_PYTHON), into benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
 
-confusion: $(READY)  ## blame simulated runs with one known defect each; prints the tables of docs/confusion.md
+confusion: $(READY)  ## blame simulated runs with known defects; prints the tables of docs/confusion.md
 	$(BIN)/python -m tests.simulator.confusion
 
 fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS, FUZZ_READER, FUZZ_SEED); keeps what fails in .fuzz

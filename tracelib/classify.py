@@ -81,7 +81,7 @@ def slice_meanings(slices: pl.DataFrame, rules: Rules) -> tuple[pl.Series, pl.Da
     usual = causes.drop("name", "category", "long_ns", "long_cause", "long_sub_cause")
     long = causes.select(
         pl.col("long_cause").alias("cause"), pl.col("long_sub_cause").alias("sub_cause"), *usual.columns[2:]
-    )
+    ).with_columns(waits_for=pl.when(pl.col("cause") == "ipc").then("waits_for"))
     number = pl.Series(name_numbers(slices, causes))
     varies = causes["long_ns"].is_not_null().gather(number)
     lasts = slices["dur_ns"].filter(varies) >= causes["long_ns"].gather(number.filter(varies))
@@ -128,8 +128,8 @@ def sample_causes(
     much its chain says).
     """
     own = pl.DataFrame(
-        [(n, r.cause, r.sub_cause) for n, r in enumerate(rules.threads)],
-        schema={"rule": pl.Int32, "own_cause": pl.String, "own_sub_cause": pl.String},
+        [(n, r.cause, r.sub_cause, r.refines) for n, r in enumerate(rules.threads)],
+        schema={"rule": pl.Int32, "own_cause": pl.String, "own_sub_cause": pl.String, "refines": pl.Boolean},
         orient="row",
     )
     by_thread = _thread_rules(threads, rules).join(own, on="rule", how="left").drop("rule")
@@ -137,7 +137,9 @@ def sample_causes(
         stack_causes(stacks, rules), on="stack", how="left", maintain_order="left"
     )
     on_worker = (pl.col("role") == "worker").fill_null(value=False)
-    thread_says = pl.col("own_cause").is_not_null() & (pl.col("tier") != "named").fill_null(value=True)
+    unnamed = (pl.col("tier") != "named").fill_null(value=True)
+    same = pl.col("cause") == pl.col("own_cause")
+    thread_says = pl.col("own_cause").is_not_null() & pl.when("refines").then(same).otherwise(unnamed)
 
     def meaning(name: str) -> pl.Expr:
         chain = pl.when(on_worker).then(f"worker_{name}").otherwise(name)

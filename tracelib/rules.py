@@ -68,6 +68,7 @@ class ThreadRule:
     name: str
     cause: str
     sub_cause: str | None = None
+    refines: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,22 @@ class StepRule:
 
 
 @dataclass(frozen=True)
+class SpanRule:
+    """One ``[[span]]`` of the rules: what a thread does from one slice's begin to another's."""
+
+    begin: str
+    end: str
+    cause: str
+    sub_cause: str | None = None
+    waits_for: str | None = None
+    weak: bool = False
+    covers: bool = False
+    inside: bool = False
+    bare: bool = False
+    launches: bool = False
+
+
+@dataclass(frozen=True)
 class Rules:
     """All rules, in the order in which they are tried."""
 
@@ -85,9 +102,10 @@ class Rules:
     stacks: tuple[StackRule, ...] = ()
     threads: tuple[ThreadRule, ...] = ()
     steps: tuple[StepRule, ...] = ()
+    spans: tuple[SpanRule, ...] = ()
 
 
-Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule, StepRule)
+Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule, StepRule, SpanRule)
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "cause": CAUSES,
@@ -97,7 +115,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "direction": DIRECTIONS,
     "tier": TIERS,
 }
-_PATTERNS = ("name", "symbol", "library", "inside")
+_PATTERNS = ("name", "symbol", "library", "inside", "begin", "end")
 #: What a step's name can tell, by named groups of its pattern.
 TOKENS = ("prompts", "prefill", "decode")
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -112,8 +130,9 @@ _NEEDED: dict[type, tuple[tuple[str, ...], ...]] = {
     StackRule: (("cause",), ("symbol", "library")),
     ThreadRule: (("name",), ("cause",)),
     StepRule: (("name",),),
+    SpanRule: (("begin",), ("end",), ("cause",)),
 }
-_TABLES = ("slice", "stack", "thread", "step")
+_TABLES = ("slice", "stack", "thread", "step", "span")
 
 
 def load_rules(extra_path: Path | str | None = None) -> Rules:
@@ -136,6 +155,7 @@ def load_rules(extra_path: Path | str | None = None) -> Rules:
         extra.stacks + own.stacks,
         extra.threads + own.threads,
         extra.steps + own.steps,
+        extra.spans + own.spans,
     )
 
 
@@ -159,6 +179,7 @@ def _parsed(text: str, path: Path) -> Rules:
         _rules(StackRule, "stack", tables, path),
         _rules(ThreadRule, "thread", tables, path),
         _rules(StepRule, "step", tables, path),
+        _rules(SpanRule, "span", tables, path),
     )
 
 
@@ -178,7 +199,7 @@ def _rule(kind: type[Rule], table: dict[str, Any], where: str) -> Rule:
             raise BadParameter(f"{where}: {key}", value, [types[key]])
         if key in _ALLOWED and value not in _ALLOWED[key]:
             raise BadParameter(f"{where}: {key}", value, _ALLOWED[key])
-        if key in _PATTERNS:
+        if key in _PATTERNS and isinstance(value, str):
             _check_pattern(value, where)
     for category in table.get("category", ()):
         if category not in SLICE_CATEGORY.categories:

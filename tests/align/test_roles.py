@@ -23,6 +23,7 @@ REAL = [
     ("sglang::scheduler_DP1_TP0", ("worker", None)),
     ("sglang::scheduler_TP0_PP1", ("worker", None)),
     ("sglang::schedul", ("worker", None)),
+    ("sgl_diffusion::scheduler_1", ("worker", None)),
     ("sglang::detokenizer", ("api_server", None)),
     ("sglang::detoken", ("api_server", None)),
     ("sglang::tokenizer_worker:4711", ("api_server", None)),
@@ -63,4 +64,15 @@ def test_an_http_server_is_the_front_end_where_no_other_is_known():
     sheet = Sheet()
     front = sheet.thread(None, "uvicorn", pid=700)
     sheet.threads[sheet.api].update(name="python3", process="python3")
+    assert role_of(sheet, front) == "api_server"
+
+
+def test_a_script_that_tokenizes_and_launches_is_a_worker():
+    sheet = Sheet()
+    script = sheet.thread(None, "python3", pid=700)
+    sheet.doing(script, 0, 1, "tokenize")
+    sheet.kernel(2, 3, pid=700)
+    assert role_of(sheet, script) == "worker"
+    front = sheet.thread(None, "python3", pid=701)
+    sheet.doing(front, 0, 1, "tokenize")
     assert role_of(sheet, front) == "api_server"

@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
 MANY_TIMES, LONG_NS = 10, 1_000_000
 LONGEST_CHAIN = 4
 AWAKE = ("running", "runnable", "throttled")
+WORKING = ("compute", "copy", "collective_transfer", "collective")
 
 Row = dict[str, Any]
 Span = tuple[int, int, Any]
@@ -80,6 +81,7 @@ class Meeting:
     stop: int
     last: int | None  # None: the ranks could not be matched
     straggler: int | None
+    event: int
 
 
 def meetings(ops: list[Row]) -> list[Meeting]:
@@ -89,6 +91,7 @@ def meetings(ops: list[Row]) -> list[Meeting]:
         if op["collective"]:
             groups[op["group"]][op["gpu"]].append(op)
     out: list[Meeting] = []
+    events = count()
     for ranks in groups.values():
         heads = dict.fromkeys(ranks, 0)
         while True:
@@ -102,11 +105,14 @@ def meetings(ops: list[Row]) -> list[Meeting]:
                 and len(open_) == len(ranks)
                 and last <= open_[first_end]["ts_ns"] + open_[first_end]["dur_ns"]
             )
+            event = next(events)
             for gpu in list(open_) if met else [first_end]:
                 op = open_[gpu]
                 late = max(open_, key=lambda g: (open_[g]["ts_ns"], g))
                 end = op["ts_ns"] + op["dur_ns"]
-                out.append(Meeting(gpu, op["ts_ns"], end, last if met else None, late if met else None))
+                out.append(
+                    Meeting(gpu, op["ts_ns"], end, last if met else None, late if met else None, event)
+                )
                 heads[gpu] += 1
     return out
 
@@ -192,6 +198,7 @@ def doing(
         thread: _doing(rows, window, states.get(thread, []), ends[thread]) for thread, rows in threads.items()
     }
     sampled = _sampled(trace, window)
+    taken = {what.which: b for spans in sampled.values() for _, b, what in spans}
     for thread in {*told, *sampled}:
         awake = [
             (x, y, what)
@@ -200,6 +207,14 @@ def doing(
             if s != "blocked"
         ]
         line = told.get(thread, [])
+        until = {row["n"]: row["end"] for row in threads[thread]}
+        # What follows an unnamed range is not seen in it.
+        awake = [
+            (x, y, what)
+            for a, b, what in awake
+            for x, y, at in cut(line, a, b)
+            if at is None or at.sub != BETWEEN or until[at.which] >= taken[what.which]
+        ]
         layers = [
             [span for span in spans if (span[2].sub == BETWEEN) == open_]
             for open_ in (False, True)
@@ -234,11 +249,14 @@ def _earned(
     out: list[Span] = []
     for a, b, what in line:
         dispatch = (what.cause, what.sub) == ("kernel_launch", "dispatch")
-        if what.sub != BETWEEN and not (dispatch and thread not in launched):
+        unowned = (what.cause, what.sub) == ("host_work", None)
+        if what.sub != BETWEEN and not (dispatch and thread not in launched) and not unowned:
             out.append((a, b, what))
             continue
         for x, y, burst in cut(close, a, b):
-            cause, sub = ("kernel_launch", "dispatch") if burst else ("host_work", role or "other")
+            cause, sub = (
+                ("kernel_launch", "dispatch") if burst and not unowned else ("host_work", role or "other")
+            )
             out.append((x, y, replace(what, cause=cause, sub=sub)))
     return out
 
@@ -442,7 +460,7 @@ class Blame:
         self.states = gpu_states(trace, window)
         self.meetings = meetings(list(trace.gpu_ops.iter_rows(named=True)))
         self.bound = self._latency(trace)
-        self.idle = {gpu: self._idle(gpu) for gpu in self.states}
+        self.held = {gpu: self._crossed(self._idle(gpu)) for gpu in self.states}
 
     def _end_waits_that_were_served(self, trace: Trace) -> None:
         """From the first enqueue on that ended inside a dequeue, its thread waits for nobody."""
@@ -484,12 +502,17 @@ class Blame:
     def ledger(self, gpu: int) -> list[Span]:
         """Return (from, until, (lost, cause, sub-cause, CPU state)) of every nanosecond that the GPU lost."""
         out: list[Span] = []
-        told = [(a, b, ("idle", *what)) for a, b, what in self.idle[gpu]]
-        told += [(a, b, ("collective_wait", *what)) for a, b, what in self._waiting(gpu)]
-        for a, b, (lost, cause, sub, thread) in told:
-            for x, y, state in cut(self.cpu.get(thread, []), a, b):
-                out.append((x, y, (lost, cause, sub, state or "unknown")))
+        out += [(a, b, ("idle", *what)) for a, b, what in self.held[gpu]]
+        out += [(a, b, ("collective_wait", *what)) for a, b, what in self._waiting(gpu)]
         return merged(out)
+
+    def _crossed(self, told: list[Span]) -> list[Span]:
+        """Add the CPU state of the blamed thread, in its place."""
+        return [
+            (x, y, (cause, sub, state or "unknown"))
+            for a, b, (cause, sub, thread) in told
+            for x, y, state in cut(self.cpu.get(thread, []), a, b)
+        ]
 
     def _idle(self, gpu: int) -> list[Span]:
         own = [op for op in self.ops if op["gpu"] == gpu]
@@ -641,22 +664,66 @@ class Blame:
 
     def _waiting(self, gpu: int) -> list[Span]:
         """Ask the straggler of the collective in which the GPU waits."""
-        own = sorted((m for m in self.meetings if m.gpu == gpu and m.last is not None), key=lambda m: m.start)
+        own = self._met(gpu)
         starts = [m.start for m in own]
         out: list[Span] = []
+        working: dict[int, list[Span]] = defaultdict(list)
         for a, b, state in self.states[gpu]:
             if state != "collective_wait":
                 continue
             edges = sorted({a, b, *starts[bisect_right(starts, a) : bisect_left(starts, b)]})
             for x, y in pairwise(edges):
-                late = own[bisect_right(starts, x) - 1].straggler
+                at = bisect_right(starts, x) - 1
+                late = own[at].straggler
                 for p, q, theirs in cut(self.states[late], x, y):  # type: ignore[index]
                     if theirs == "idle":
-                        out += cut(self.idle[late], p, q)  # type: ignore[index]
+                        out += cut(self.held[late], p, q)  # type: ignore[index]
                     elif theirs == "collective_wait":
-                        out.append((p, q, ("unattributed", "straggler waits in another collective", None)))
+                        out.append(
+                            (p, q, ("unattributed", "straggler waits in another collective", "unknown"))
+                        )
                     else:
-                        out.append((p, q, ("imbalance", None, None)))
+                        working[at].append((p, q, None))
+        return out + [span for at, spans in working.items() for span in self._late(own[at], spans)]
+
+    def _met(self, gpu: int) -> list[Meeting]:
+        inside = (m for m in self.meetings if m.start < self.window.end_ns and m.stop > self.window.start_ns)
+        return sorted((m for m in inside if m.gpu == gpu and m.last is not None), key=lambda m: m.start)
+
+    def _since(self, meeting: Meeting) -> int:
+        """Return when the last rank of the event left the collective before it."""
+        left = [self.window.start_ns]
+        for gpu in self.states:
+            own = self._met(gpu)
+            left += [a.stop for a, b in pairwise(own) if b.event == meeting.event]
+        return max(left)
+
+    def _late(self, meeting: Meeting, spans: list[Span]) -> list[Span]:
+        """The straggler works meanwhile: late for what it idled while the other worked, or it has more."""
+        late = meeting.straggler
+        behind: list[Span] = []
+        ahead = 0
+        for a, b, mine in cut(self.states[meeting.gpu], self._since(meeting), meeting.start):
+            for x, y, theirs in cut(self.states[late], a, b):  # type: ignore[index]
+                if mine in WORKING and theirs == "idle":
+                    behind += cut(self.held[late], x, y)  # type: ignore[index]
+                elif mine not in WORKING and theirs in WORKING:
+                    ahead += y - x
+        worked, missed = (sum(b - a for a, b, _ in told) for told in (spans, behind))
+        owed = max(0, min(worked, missed - ahead))
+        out: list[Span] = []
+        causes = [(b - a, what) for a, b, what in reversed(behind)]
+        for a, b, _ in sorted(spans, key=lambda span: span[:2]):
+            at = a
+            while at < b and owed and causes:
+                long, what = causes.pop(0)
+                here = min(long, b - at, owed)
+                out.append((at, at + here, what))
+                at, owed = at + here, owed - here
+                if long > here:
+                    causes.insert(0, (long - here, what))
+            if at < b:
+                out.append((at, b, ("imbalance", None, "unknown")))
         return out
 
 

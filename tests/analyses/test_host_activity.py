@@ -76,5 +76,6 @@ def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
         thread_states(sampled, over),
         sample_stretches(sampled, over, load_rules()),
         launches(sampled, over),
+        sampled.threads.select("thread", replica=pl.lit(0, pl.Int32)),
     )
     assert told.select("thread", "ts_ns", "dur_ns", "cause").rows() == [(1, 900, 100, "gc")]

@@ -167,6 +167,12 @@ CASES = [
         (no_api,),
     ),
     Case(
+        "detokenization_exposed",
+        lambda: upstream("wait_for_requests", "detokenize"),
+        lambda: upstream("wait_for_requests", "tokenize"),
+        (no_api,),
+    ),
+    Case(
         "ipc_stretched",
         lambda: upstream("shm_broadcast.enqueue"),
         lambda: upstream("shm_broadcast.enqueue", end=2),

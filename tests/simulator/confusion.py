@@ -4,84 +4,65 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulator import CPU_STATE, DEFECTS
-from tests.simulator.judge import case, cases
+from tests.simulator.cases import SHARE, cases, singles
+from tests.simulator.judge import rows
 from tracelib.rules import CAUSES
 
 if TYPE_CHECKING:
-    from tests.simulator.judge import Case
-    from tests.simulator.machine import Cause
+    from tests.simulator.judge import Row
 
-#: The matrix is of the runs in which the defect costs so much; its blank cells are below `SMALLEST` of the
-#: window.
-MATRIX_SHARE, SMALLEST = 0.2, 0.005
-#: A mistake below this share of the window is noise, and not shown.
-MISTAKE = 0.002
-COLUMNS = [cause for cause in CAUSES if cause not in ("spin", "other")]
-
-RUNS_HEAD = (
-    "| defect | asked | true | blamed | largest cause | lost | with its true cause | largest mistake "
-    "| verdict |\n|---|--:|--:|--:|---|--:|--:|---|---|"
+#: A blank cell is below this share of the window.
+SMALLEST = 0.005
+COLUMNS = [*(cause for cause in CAUSES if cause not in ("spin", "other")), "collective", "without a CPU"]
+ROWS_HEAD = (
+    "| server | defect | recorded with | asked | true | blamed | not known | off | grew beside it | "
+    "verdict | it says |\n"
+    "|---|---|---|--:|--:|--:|--:|--:|---|---|---|"
 )
-MATRIX_HEAD = (
-    "| defect | " + " | ".join(COLUMNS) + " | without a CPU |\n" + "|---" + "|--:" * (len(COLUMNS) + 1) + "|"
-)
+MATRIX_HEAD = "| defect | " + " | ".join(COLUMNS) + " |\n" + "|---" + "|--:" * len(COLUMNS) + "|"
 
 
 def main() -> None:
-    """Print both tables."""
-    every = [case(*which) for which in cases()]
-    print(RUNS_HEAD, *(run_row(each) for each in every), sep="\n", end="\n\n")
-    print(MATRIX_HEAD, *(matrix_row(each) for each in every if in_matrix(each)), sep="\n")
-
-
-def run_row(of: Case) -> str:
-    """Return a run's row: the defect's true cost, what was blamed on it, how all other lost time fared."""
-    true, blamed = (_share(of, told) for told in ("truth", "blamed"))
-    largest = _name(of.blamed.by_cause().most_common(1)[0][0])
-    lost = of.truth.by_cause().total()
-    right = sum(ns for (cause, told), ns in of.confusion().items() if cause == told) / lost
-    return (
-        f"| {of.defect} | {of.share:.0%} | {true:.2%} | {blamed:.2%} | {largest} | {lost / _whole(of):.2%} "
-        f"| {right:.1%} | {_largest_mistake(of)} | {of.verdict} |"
+    """Print both tables, the worst rows first."""
+    found = sorted((row for case in cases() for row in rows(case)), key=lambda row: -row.off)
+    print(ROWS_HEAD, *map(table_row, found), sep="\n", end="\n\n")
+    print(
+        MATRIX_HEAD,
+        *(matrix_row(row) for case in singles() for row in rows(case) if in_matrix(row)),
+        sep="\n",
     )
 
 
-def _share(of: Case, told: str) -> float:
-    """Return the defect's part of the window, mean over the GPUs; of a healthy run, all lost time."""
-    found, cause, state = getattr(of, told), DEFECTS[of.defect], CPU_STATE.get(of.defect)
-    ns = found.by_cpu()[state] if state else found.by_cause()[cause] if cause else found.by_cause().total()
-    return ns / _whole(of)
+def table_row(row: Row) -> str:
+    """Return a row of the first table."""
+    run = row.case.run
+    defect = row.defect + "".join(f" (+ {other})" for other in sorted(run.kinds - {row.defect}))
+    cause, share = row.mistake
+    cells = (
+        row.case.server,
+        defect,
+        row.case.recording,
+        f"{row.asked:.0%}",
+        f"{row.true:.2%}",
+        f"{row.blamed:.2%}",
+        f"{row.unknown:.2%}" if row.unknown >= SMALLEST else "",
+        f"{row.off:.2%}",
+        f"{cause} {share:.2%}" if share >= SMALLEST else "",
+        row.verdict,
+        row.said.replace("|", " "),
+    )
+    return f"| {' | '.join(cells)} |"
 
 
-def _whole(of: Case) -> int:
-    return of.truth.duration * of.truth.ranks
+def in_matrix(row: Row) -> bool:
+    """Whether the row has one in the matrix."""
+    return row.asked == SHARE
 
 
-def _largest_mistake(of: Case) -> str:
-    wrong = {pair: ns / _whole(of) for pair, ns in of.confusion().items() if pair[0] != pair[1]}
-    (true, told), share = max(wrong.items(), key=lambda item: item[1])
-    return f"{_name(true)} → {_name(told)}, {share:.2%}" if share >= MISTAKE else ""
-
-
-def in_matrix(of: Case) -> bool:
-    """Whether the run has a row in the matrix."""
-    return of.share in (MATRIX_SHARE, 0.0)
-
-
-def matrix_row(of: Case) -> str:
-    """Return a run's row of the matrix: what was blamed on each cause, as a share of the window."""
-    shares = [
-        sum(ns for (cause, _), ns in of.blamed.by_cause().items() if cause == column) / _whole(of)
-        for column in COLUMNS
-    ]
-    without = sum(of.blamed.by_cpu()[state] for state in ("runnable", "throttled")) / _whole(of)
-    cells = [f"{share:.1%}" if share >= SMALLEST else "" for share in (*shares, without)]
-    return f"| {of.defect} | " + " | ".join(cells) + " |"
-
-
-def _name(cause: Cause) -> str:
-    return "/".join(part for part in cause if part)
+def matrix_row(row: Row) -> str:
+    """Return how much more is blamed on each cause than without the defect."""
+    cells = [f"{row.more[name]:.1%}" if abs(row.more[name]) >= SMALLEST else "" for name in COLUMNS]
+    return f"| {row.defect} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

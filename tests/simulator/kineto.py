@@ -6,62 +6,59 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.simulator.recording import BASE_NS, BEGIN_NS, shifted
+from tests.simulator.server import SEND_RECV
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from tests.simulator.machine import Op, Slice, Thread
+    from tests.simulator.recording import Recording
     from tests.simulator.server import Server, Worker
 
-#: Wall time = base + the file's `ts`; the simulation begins `BEGIN_NS` after the base.
-BASE_NS = 1_790_857_026_000_000_000
-BEGIN_NS = 5_000_000_000
-ALL_REDUCE_ELEMENTS = 2_097_152
+    Clock = Callable[[int], int]
+
+ELEMENTS = 2_097_152
 
 
-def write(server: Server, folder: Path) -> None:
-    """Write a file for each worker, the engine and the API server."""
-    for worker in server.workers:
-        _write(
-            folder / f"worker_TP{worker.rank}",
-            [worker.thread],
-            _gpu_events(worker, len(server.workers), graph=server.graph),
-            _distributed(worker, len(server.workers)),
-        )
-    _write(folder / "engine_core", [server.engine])
-    _write(folder / "api_server", server.api_threads)
+def write(server: Server, folder: Path, how: Recording) -> None:
+    """Write a file for each process in which a profiler ran."""
+    launching = {id(worker.thread): worker for worker in server.workers}
+    for name, threads in server.files.items():
+        if name in how.without:
+            continue
+        worker = launching.get(id(threads[0]))
+        alone = how.two_hosts and worker is server.workers[-1]
+        clock = (lambda ns: shifted(ns, how.rank_off_ns, how.rank_drift_ppm)) if alone else (lambda ns: ns)
+        more = [*_gpu_events(worker, server, clock)] if worker else []
+        head = _distributed(worker, len(server.workers)) if worker else {}
+        if how.two_hosts:
+            head["host_name"] = f"node-{1 if alone else 0}"
+        _write(folder / name, [*(e for thread in threads for e in _host_events(thread, clock)), *more], head)
 
 
-def _write(
-    path: Path,
-    threads: Sequence[Thread],
-    more: Iterable[dict[str, Any]] = (),
-    head: dict[str, Any] | None = None,
-) -> None:
-    events = [event for thread in threads for event in _host_events(thread)]
+def _write(path: Path, events: Sequence[dict[str, Any]], head: dict[str, Any]) -> None:
     document = {
         "schemaVersion": 1,
         "cupti_version": 130001,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": BASE_NS,
-        **(head or {}),
-        "traceEvents": [*events, *more],
+        **head,
+        "traceEvents": events,
     }
     with gzip.open(path.with_name(path.name + ".pt.trace.json.gz"), "wt", compresslevel=1) as file:
         json.dump(document, file)
 
 
-def _microseconds(ns: int) -> float:
-    """Return a duration as Kineto writes it; three decimals of so small a number are exact."""
-    return ns / 1000
+def _interval(begin: int, end: int, clock: Clock) -> dict[str, Any]:
+    """Return times as Kineto writes them, in microseconds; three decimals of so small a number are exact."""
+    first, last = clock(begin), clock(end)
+    return {"ph": "X", "ts": (BEGIN_NS + first) / 1000, "dur": (last - first) / 1000}
 
 
-def _interval(begin: int, end: int) -> dict[str, Any]:
-    return {"ph": "X", "ts": _microseconds(BEGIN_NS + begin), "dur": _microseconds(end - begin)}
-
-
-def _host_events(thread: Thread) -> Iterable[dict[str, Any]]:
-    yield {"ph": "M", "name": "process_name", "pid": thread.pid, "tid": 0, "args": {"name": "python3"}}
+def _host_events(thread: Thread, clock: Clock) -> Iterable[dict[str, Any]]:
+    yield {"ph": "M", "name": "process_name", "pid": thread.pid, "tid": 0, "args": {"name": thread.process}}
     yield {
         "ph": "M",
         "name": "thread_name",
@@ -70,7 +67,7 @@ def _host_events(thread: Thread) -> Iterable[dict[str, Any]]:
         "args": {"name": f"thread {thread.tid} ({thread.name})"},
     }
     for made in thread.slices:
-        yield _interval(made.begin, made.end) | _named(made, thread)
+        yield _interval(made.begin, made.end, clock) | _named(made, thread)
 
 
 def _named(made: Slice, thread: Thread) -> dict[str, Any]:
@@ -81,28 +78,30 @@ def _named(made: Slice, thread: Thread) -> dict[str, Any]:
     return {"cat": made.category, "name": made.name, "pid": thread.pid, "tid": thread.tid, **args}
 
 
-def _gpu_events(worker: Worker, ranks: int, *, graph: bool) -> Iterable[dict[str, Any]]:
-    """Yield the GPU's operations; the profiler writes only a kernel's name for a collective in a graph."""
+def _gpu_events(worker: Worker, server: Server, clock: Clock) -> Iterable[dict[str, Any]]:
+    """Yield the GPU's operations; of a collective in a graph the profiler writes only the kernel's name."""
     for op in worker.gpu.ops:
+        copy = op.name.startswith("Memcpy")
         args = {"device": worker.rank, "context": 1, "stream": 7, "correlation": op.launch.correlation}
-        yield _interval(op.begin, op.end) | {
-            "cat": "gpu_memcpy" if op.kind == "memcpy" else "kernel",
+        yield _interval(op.begin, op.end, clock) | {
+            "cat": "gpu_memcpy" if copy else "kernel",
             "name": op.name,
             "pid": worker.rank,
             "tid": 7,
             "args": args
-            | ({"bytes": 4096} if op.kind == "memcpy" else {})
-            | ({} if graph else _collective(op, ranks)),
+            | ({"bytes": 4096} if copy else {})
+            | ({} if server.graph else _collective(op, worker.rank, len(server.workers))),
         }
 
 
-def _collective(op: Op, ranks: int) -> dict[str, Any]:
+def _collective(op: Op, rank: int, ranks: int) -> dict[str, Any]:
     if op.met is None:
         return {}
+    peer = op.name == SEND_RECV
     return {
-        "Collective name": "allreduce",
-        "In msg nelems": ALL_REDUCE_ELEMENTS,
-        "Out msg nelems": ALL_REDUCE_ELEMENTS,
+        "Collective name": ("recv" if rank else "send") if peer else "allreduce",
+        "In msg nelems": ELEMENTS,
+        "Out msg nelems": ELEMENTS,
         "Group size": ranks,
         "dtype": "BFloat16",
         "Process Group Name": "0",

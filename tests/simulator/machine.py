@@ -1,8 +1,7 @@
 """The parts of a simulated server: threads that live on CPUs, GPU streams, and the clock that both share.
 
-A thread's life is a list of stretches without gap. Each knows, because the simulator made it so, what the
-thread was at, whether it had a CPU, and, where it waited for another thread, for which one. Nothing here
-reads a trace.
+A thread's life is a list of stretches without gap: whether it had a CPU, and what a sample would find.
+Nothing here knows a cause, and nothing reads a trace.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
 
 US, MS = 1_000, 1_000_000
 
-#: Cause and sub-cause, in the words of tracelib's ledger.
-Cause = tuple[str, str | None]
-
 
 @dataclass(frozen=True)
 class Stretch:
@@ -26,10 +22,8 @@ class Stretch:
 
     begin: int
     end: int
-    cause: Cause
     cpu: str  # running, runnable, throttled, blocked
     stack: str  # what a sample finds, a key of `perf.STACKS`
-    asks: Thread | None = None  # it waits for what this thread does
 
 
 @dataclass(frozen=True)
@@ -45,47 +39,54 @@ class Slice:
 
 @dataclass
 class Thread:
-    """A host thread with its own CPU; `stops` are the times when a quota keeps the server off its CPUs."""
+    """A host thread with a CPU of its own; `stops` are when a quota keeps the server off its CPUs."""
 
     name: str
     pid: int
     tid: int
     cpu: int
+    process: str
     stops: list[tuple[int, int]] = field(default_factory=list, repr=False)
     now: int = 0
     life: list[Stretch] = field(default_factory=list, repr=False)
     slices: list[Slice] = field(default_factory=list, repr=False)
 
-    def run(self, ns: int, cause: Cause, stack: str) -> None:
+    def run(self, ns: int, stack: str) -> None:
         """Compute for `ns` of CPU time; a quota makes it take longer."""
         while ns > 0:
-            self._stopped(cause, stack, None)
+            self._stopped(stack)
             here = min(ns, self._next_stop() - self.now)
-            self._live(self.now + here, cause, "running", stack)
+            self._live(self.now + here, "running", stack)
             ns -= here
 
-    def spin(self, until: int, cause: Cause, stack: str, asks: Thread | None = None) -> None:
-        """Poll until `until`; a quota may make it notice later, and then it is itself what is late."""
+    def spin(self, until: int, stack: str) -> None:
+        """Poll until `until`; a quota may make it notice later."""
         while self.now < until:
-            self._stopped(cause, stack, asks, until)
-            self._live(min(max(until, self.now), self._next_stop()), cause, "running", stack, asks)
-        self._stopped(cause, stack, None)
+            self._stopped(stack)
+            self._live(min(until, self._next_stop()), "running", stack)
+        self._stopped(stack)
 
-    def sleep(self, until: int, cause: Cause, asks: Thread | None = None) -> None:
+    def sleep(self, until: int) -> None:
         """Sleep until `until`, and until the quota lets it run again."""
-        self._live(max(until, self.now), cause, "blocked", "asleep", asks)
-        self._stopped(cause, "asleep", None)
+        self._live(until, "blocked", "asleep")
+        self._stopped("asleep")
 
-    def preempted(self, ns: int, cause: Cause, by: Thread, doing: Cause, stack: str) -> None:
+    def block(self, until: int) -> None:
+        """Go to sleep until `until`."""
+        if until > self.now + 2 * US:
+            self.run(2 * US, "python")
+        self.sleep(until)
+
+    def preempted(self, ns: int, by: Thread, stack: str) -> None:
         """Be ready for `ns` while `by` has the CPU, a scheduler's slice at a time."""
         until = self.now + ns
-        by.sleep(self.now, doing)
+        by.sleep(self.now)
         while self.now < until:
-            self._live(min(until, self.now + 4 * MS), cause, "runnable", "asleep")
-            by._live(self.now, doing, "running", stack)
-            self.run(5 * US, cause, "dispatch")
+            self._live(min(until, self.now + 4 * MS), "runnable", "asleep")
+            by._live(self.now, "running", stack)
+            self.run(5 * US, "dispatch")
             if self.now < until:
-                by._live(self.now, doing, "runnable", stack)
+                by._live(self.now, "runnable", stack)
 
     @contextmanager
     def slice(self, name: str, category: str, correlation: int | None = None) -> Iterator[None]:
@@ -94,28 +95,25 @@ class Thread:
         yield
         self.slices.append(Slice(begin, self.now, name, category, correlation))
 
-    def _live(self, until: int, cause: Cause, cpu: str, stack: str, asks: Thread | None = None) -> None:
+    def _live(self, until: int, cpu: str, stack: str) -> None:
         if until > self.now:
-            self.life.append(Stretch(self.now, until, cause, cpu, stack, asks))
+            self.life.append(Stretch(self.now, until, cpu, stack))
             self.now = until
 
     def _next_stop(self) -> int:
         return min((begin for begin, _ in self.stops if begin > self.now), default=2**62)
 
-    def _stopped(self, cause: Cause, stack: str, asks: Thread | None, until: int | None = None) -> None:
-        """Sit out a stop of the quota that is on; what it waited for is over at `until`."""
+    def _stopped(self, stack: str) -> None:
+        """Sit out a stop of the quota that is on."""
         for begin, end in self.stops:
             if begin <= self.now < end:
-                if asks is not None and until is not None:
-                    self._live(min(until, end), cause, "throttled", stack, asks)
-                self._live(end, cause, "throttled", stack)
+                self._live(end, "throttled", stack)
 
 
 @dataclass(frozen=True)
 class Launch:
     """A call that puts an operation on a GPU."""
 
-    thread: Thread
     begin: int
     end: int
     correlation: int
@@ -123,14 +121,19 @@ class Launch:
 
 @dataclass(frozen=True)
 class Op:
-    """An operation as it ran on a GPU; of a collective, `met` is when the last rank had come."""
+    """An operation as it ran on a GPU in a step; `met` is when the last rank it needs had come."""
 
+    step: int
     begin: int
     end: int
     name: str
-    kind: str  # kernel, memcpy
     launch: Launch
     met: int | None = None
+
+    @property
+    def useful(self) -> int:
+        """Length in ns, without the time in which it waited for other ranks."""
+        return self.end - max(self.begin, self.met or 0)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Writes `perf script`'s text of cpu-clock, sched_switch and sched_wakeup with call chains, -k mono."""
+"""Writes as text what `perf record -k mono -e cpu-clock -e sched:sched_switch -e …_wakeup -g` would see."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from tests.simulator.kineto import BASE_NS, BEGIN_NS
+from tests.simulator.recording import BASE_NS, BEGIN_NS, shifted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tests.simulator.machine import Thread
+    from tests.simulator.recording import Recording
     from tests.simulator.server import Server
 
 #: CLOCK_MONOTONIC when the simulation begins, and perf's sampling at 999 Hz.
@@ -35,6 +36,7 @@ STACKS = {
         f"10e90b __sched_yield ({LIBC})",
         f"181d5a [unknown] ({PYTHON})",
     ],
+    "poll": ["ffffffff8141a0c5 do_poll.constprop.0 ([kernel.kallsyms])", f"11b0cf __poll ({LIBC})", _EVAL],
     "dispatch": [f"5be1f0 at::native::empty_strided_cuda ({SITE}/torch/lib/libtorch_cuda.so)", _EVAL],
     "driver": [
         f"221684 [unknown] ({CUDA})",
@@ -60,37 +62,34 @@ STACKS = {
 class _Line:
     ts: int
     order: int  # of lines at one time: a wake-up before the switch it leads to
-    text: str
+    text: str  # without its time, for which "{}" stands
 
 
-def write(
-    server: Server, path: Path, *, sched: bool = True, samples: bool = True, from_idle: bool = True
-) -> None:
-    """Write the text of `perf script --header --ns -F +pid`.
-
-    Without `from_idle` no switch from a CPU's idle task to a thread is recorded, as some kernels hardly ever
-    do.
-    """
-    lines = []
+def write(server: Server, path: Path, how: Recording) -> None:
+    """Write the text of `perf script --header --ns -F +pid`."""
+    lines: list[_Line] = []
     for thread in server.threads:
-        lines += list(_samples(thread)) if samples else []
-        lines += list(_wakeups(thread)) if sched else []
-    for cpu in {thread.cpu for thread in server.threads} if sched else ():
-        lines += list(_switches([t for t in server.threads if t.cpu == cpu], from_idle=from_idle))
-    body = "\n".join(line.text for line in sorted(lines, key=lambda line: (line.ts, line.order)))
-    path.write_text(
-        _header(len({thread.cpu for thread in server.threads}), sched=sched, samples=samples) + body + "\n"
-    )
+        lines += _samples(thread) if how.samples else []
+        lines += _wakeups(thread) if how.sched and how.wakeups else []
+    cpus = {thread.cpu for thread in server.threads}
+    for cpu in cpus if how.sched else ():
+        lines += _switches([t for t in server.threads if t.cpu == cpu], from_idle=how.from_idle)
+    lines.sort(key=lambda line: (line.ts, line.order))
+    path.write_text("\n".join([_header(len(cpus), how), *_timed(lines, how), ""]))
 
 
-def _header(cpus: int, *, sched: bool, samples: bool) -> str:
+def _timed(lines: Iterable[_Line], how: Recording) -> Iterator[str]:
+    for line in lines:
+        at = MONOTONIC_NS + shifted(line.ts, how.perf_off_ns, how.perf_drift_ppm)
+        yield line.text.replace("{}", f"{at // 10**9:>5}.{at % 10**9:09d}", 1)
+
+
+def _header(cpus: int, how: Recording) -> str:
     wall = BASE_NS + BEGIN_NS
     moment = datetime.fromtimestamp(wall // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    micro = f"{wall % 10**9 // 1000:06d}"
     clock = f"{MONOTONIC_NS // 10**9}.{MONOTONIC_NS % 10**9:09d}"
-    events = (["cpu-clock/freq=999/"] if samples else []) + (
-        ["sched:sched_switch", "sched:sched_wakeup"] if sched else []
-    )
+    events = ["cpu-clock/freq=999/"] * how.samples + ["sched:sched_switch"] * how.sched
+    events += ["sched:sched_wakeup"] * (how.sched and how.wakeups)
     described = [
         f"# event : name = {name}, , id = {{ {n} }}, type = 1, size = 128, use_clockid = 1, clockid = 1"
         for n, name in enumerate(events)
@@ -112,7 +111,10 @@ def _header(cpus: int, *, sched: bool, samples: bool) -> str:
             *described,
             "# clockid frequency: 1000 MHz",
             "# clockid: monotonic (1)",
-            f"# reference time: {moment}.{micro} = {wall // 10**9}.{micro} (TOD) = {clock} (monotonic)",
+            (
+                f"# reference time: {moment}.{wall % 10**9 // 1000:06d} = "
+                f"{wall // 10**9}.{wall % 10**9 // 1000:06d} (TOD) = {clock} (monotonic)"
+            ),
             "# ========",
             "#",
             "",
@@ -120,9 +122,9 @@ def _header(cpus: int, *, sched: bool, samples: bool) -> str:
     )
 
 
-def _head(name: str, pid: int, tid: int, cpu: int, ts: int, period: int, event: str) -> str:
-    at = MONOTONIC_NS + ts
-    return f"{name} {pid:>5}/{tid:<5} [{cpu:03d}] {at // 10**9:>5}.{at % 10**9:09d}: {period:>10} {event}"
+def _head(task: tuple[str, int, int], cpu: int, period: int, event: str) -> str:
+    name, pid, tid = task
+    return f"{name[:15]} {pid:>5}/{tid:<5} [{cpu:03d}] {{}}: {period:>10} {event}"
 
 
 def _samples(thread: Thread) -> Iterator[_Line]:
@@ -132,9 +134,7 @@ def _samples(thread: Thread) -> Iterator[_Line]:
         tick += -(-max(0, stretch.begin - tick) // PERIOD_NS) * PERIOD_NS
         while tick < stretch.end:
             if stretch.cpu == "running":
-                head = _head(
-                    thread.name, thread.pid, thread.tid, thread.cpu, tick, PERIOD_NS, "cpu-clock/freq=999/: "
-                )
+                head = _head(_task(thread), thread.cpu, PERIOD_NS, "cpu-clock/freq=999/: ")
                 yield _Line(
                     tick, 0, "\n".join([head, *(f"\t{frame}" for frame in STACKS[stretch.stack]), ""])
                 )
@@ -145,11 +145,11 @@ def _wakeups(thread: Thread) -> Iterator[_Line]:
     """A thread that slept wants a CPU again."""
     for before, after in pairwise(thread.life):
         if before.cpu == "blocked" != after.cpu:
-            yield _Line(after.begin, 1, _wakeup(thread, after.begin))
+            yield _Line(after.begin, 1, _wakeup(thread))
 
 
 def _switches(threads: Sequence[Thread], *, from_idle: bool) -> Iterator[_Line]:
-    """A CPU's threads are switched directly if one runs right after the other, else via the idle task."""
+    """On one CPU, threads right after each other are switched directly, others through the idle task."""
     runs = sorted((run for thread in threads for run in _runs(thread)), key=lambda run: run.begin)
     for before, after in pairwise([None, *runs, None]):
         if before and after and before.end == after.begin:
@@ -185,7 +185,7 @@ def _runs(thread: Thread) -> Iterator[_Run]:
 
 
 def _task(thread: Thread) -> tuple[str, int, int]:
-    return thread.name, thread.pid, thread.tid
+    return thread.name[:15], thread.pid, thread.tid
 
 
 def _idle(cpu: int) -> tuple[str, int, int]:
@@ -197,10 +197,10 @@ def _switch(cpu: int, ts: int, left: tuple[str, int, int], state: str, came: tup
         f"prev_comm={left[0]} prev_pid={left[2]} prev_prio=120 prev_state={state} ==> "
         f"next_comm={came[0]} next_pid={came[2]} next_prio=120"
     )
-    name, order = ("swapper", 3) if left[2] == 0 else (left[0], 2)
-    return _Line(ts, order, f"{_head(name, left[1], left[2], cpu, ts, 1, 'sched:sched_switch:')} {text}\n")
+    task, order = (("swapper", 0, 0), 3) if left[2] == 0 else (left, 2)
+    return _Line(ts, order, f"{_head(task, cpu, 1, 'sched:sched_switch:')} {text}\n")
 
 
-def _wakeup(thread: Thread, ts: int) -> str:
-    text = f"comm={thread.name} pid={thread.tid} prio=120 target_cpu={thread.cpu:03d}"
-    return f"{_head('swapper', 0, 0, thread.cpu, ts, 1, 'sched:sched_wakeup:')} {text}\n"
+def _wakeup(thread: Thread) -> str:
+    text = f"comm={thread.name[:15]} pid={thread.tid} prio=120 target_cpu={thread.cpu:03d}"
+    return f"{_head(('swapper', 0, 0), thread.cpu, 1, 'sched:sched_wakeup:')} {text}\n"

@@ -1,13 +1,12 @@
-"""A tensor-parallel server at work, step by step, in virtual time; names and shapes are from real captures.
+"""What all simulated servers share: workers that launch, GPUs that run it, and what goes wrong.
 
-An API server tokenizes prompts in a thread, an engine schedules and broadcasts every step over a ring that
-the workers poll, each worker launches two layers of kernels and an all-reduce a layer, then waits for the
-device and answers.
+`tests/simulator/shapes.py` puts the processes around them. Names and lengths are as in real captures.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import random
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -15,21 +14,20 @@ from typing import TYPE_CHECKING
 from tests.simulator.machine import US, Gpu, Launch, Op, Thread
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.simulator.defects import Plan
-    from tests.simulator.machine import Cause
-
-DISPATCH: Cause = ("kernel_launch", "dispatch")
-API: Cause = ("kernel_launch", "api")
-IPC_WAIT: Cause = ("ipc", "wait")
-SYNC: Cause = ("sync", None)
-SCHEDULING: Cause = ("scheduling", None)
 
 LATENCY_NS, GAP_NS = 3 * US, 1 * US
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-COPY = "Memcpy DtoH (Device -> Pinned)"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+#: The result's copy; another that should not block; and that one from pageable memory, which does.
+COPY, COPY_IN, PAGEABLE = (
+    "Memcpy DtoH (Device -> Pinned)",
+    "Memcpy HtoD (Pinned -> Device)",
+    "Memcpy HtoD (Pageable -> Device)",
+)
+COPY_NS = 2 * US
 #: One layer: kernel, framework op, launch call, GPU time.
 LAYER = (
     ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "aten::mm", "cuLaunchKernelEx", 900 * US),
@@ -43,7 +41,7 @@ LAYER = (
 )
 LAYERS = 2
 KERNEL_JITTER = 0.005
-COPY_NS = 2 * US
+ANNOTATION, PYTHON = "user_annotation", "python_function"
 
 
 @dataclass
@@ -53,229 +51,264 @@ class Worker:
     rank: int
     thread: Thread
     gpu: Gpu
-    launches: list[tuple[str, int, Launch]] = field(
-        default_factory=list
-    )  # of this step: kernel, GPU time, call
+    #: Of this step: kernel, GPU time, call.
+    launches: list[tuple[str, int, Launch]] = field(default_factory=list)
     replied: int = 0
 
 
-@dataclass
 class Server:
-    """All threads and GPUs, and what is still to go wrong."""
+    """Workers, their GPUs, and what is to go wrong. A shape adds processes and says what a step is."""
 
-    plan: Plan
-    rng: random.Random
-    workers: list[Worker]
-    engine: Thread
-    api: Thread
-    background: Thread  # a second tokenizer thread: its work is hidden behind the GPUs'
-    strangers: list[Thread]  # of another process, one on each worker's CPU
-    tokenizers: list[Thread]  # of the API server, one on each worker's CPU
-    graph: bool = False  # decode by graph replay
-    correlations: Iterator[int] = field(default_factory=lambda: count(1))
+    #: What lies around a step's launches: names and categories, outermost first.
+    around: tuple[tuple[str, str], ...] = (("execute_model", ANNOTATION), ("decode", ANNOTATION))
+    sync_call = "cudaStreamSynchronize"
+    ranks = 2
+    #: The rank or replica that every defect strikes; None = any.
+    only: int | None = None
 
-    @property
-    def threads(self) -> list[Thread]:
-        """Return all threads."""
-        workers = [worker.thread for worker in self.workers]
-        return [*workers, self.engine, *self.api_threads, *self.strangers]
+    def __init__(self, plan: Plan, seed: int, *, graph: bool = False) -> None:
+        self.plan, self.seed, self.graph = plan, seed, graph
+        self.rng = random.Random(seed)
+        self.correlations = count(1)
+        self.stops: list[tuple[int, int]] = []
+        self.threads: list[Thread] = []
+        #: Which processes a profiler ran in: file name -> threads.
+        self.files: dict[str, list[Thread]] = {}
+        self.workers: list[Worker] = []
 
-    @property
-    def api_threads(self) -> list[Thread]:
-        """Return the API server's threads."""
-        return [self.api, self.background, *self.tokenizers]
+    # -------------------- threads
+    def thread(self, name: str, pid: int, process: str = "python3", **place: int) -> Thread:
+        """Add a thread, on a CPU of its own unless `cpu` is given; a quota stops only such threads."""
+        stops = [] if "cpu" in place else self.stops
+        cpu = place.get("cpu", len({thread.cpu for thread in self.threads}))
+        made = Thread(name, pid, place.get("tid", pid), cpu, process, stops)
+        self.threads.append(made)
+        return made
+
+    def worker(self, rank: int, name: str, pid: int, file: str, process: str = "python3") -> Worker:
+        """Add a rank."""
+        made = Worker(rank, self.thread(name, pid, process), Gpu(rank))
+        self.files[file] = [made.thread]
+        self.workers.append(made)
+        return made
+
+    def rivals(self, pid: int, name: str, process: str = "python3") -> list[Thread]:
+        """Add for each rank a thread that may take its worker's CPU; they are one process."""
+        tids = range(2400, 2400 + len(self.workers))
+        return [
+            self.thread(name, pid, process, tid=tid, cpu=worker.thread.cpu)
+            for tid, worker in zip(tids, self.workers, strict=True)
+        ]
 
     def play(self) -> None:
         """Serve all steps."""
+        phase = None
         for step in range(self.plan.steps):
-            self._next_request(step)
-            self._broadcast(step)
-            for worker in self.workers:
-                self._receive(worker)
-                self._launch(worker, step)
-            self._compute(step)
-            for worker in self.workers:
-                self._reply(worker, step)
-            self._collect()
+            if self.plan.phase(step) != phase:
+                phase, now = self.plan.phase(step), max(thread.now for thread in self.threads)
+                self.stops[:] = [stop for stop in self.stops if stop[0] <= now] + self.plan.stops(phase, now)
+            self.step(step)
+        self.finish()
         end = max(thread.now for thread in self.threads)
         for thread in self.threads:
-            thread.sleep(end, ("no_work", None))
+            thread.sleep(end)
+
+    def step(self, step: int) -> None:
+        """Serve a step."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Serve on where something is still at work."""
+
+    def draw(self, step: int, part: str) -> None:
+        """Begin a part of a step: its chances are the same whatever went wrong before."""
+        self.rng.seed(f"{self.seed} {step} {part}")
 
     def jitter(self, ns: int, part: float = 0.2) -> int:
         """Return `ns` give or take a fifth, or another part."""
         return round(ns * self.rng.uniform(1 - part, 1 + part))
 
-    # API server and engine
-    def _next_request(self, step: int) -> None:
-        """The engine schedules; with nothing left to run it waits inside for the next request."""
-        idle, tokenize = self.plan.server["no_work"][step], self.plan.server["tokenization"][step]
-        engine, api = self.engine, self.api
-        with engine.slice("engine.schedule", "user_annotation"):
-            if idle or tokenize:
-                api.sleep(engine.now + idle, ("no_work", None))
-                with api.slice("tokenize", "user_annotation"):
-                    api.run(tokenize + self.jitter(20 * US), ("tokenization", "encode"), "tokenize")
-                with api.slice("ipc_send_request", "user_annotation"):
-                    api.run(self.jitter(20 * US), ("ipc", "serialize"), "pickle")
-                engine.sleep(api.now, IPC_WAIT, asks=api)
-            engine.run(self.jitter(40 * US) + self.plan.server["scheduling"][step], SCHEDULING, "python")
-
-    def _broadcast(self, step: int) -> None:
-        with self.engine.slice("shm_broadcast.enqueue", "user_annotation"):
-            self.engine.run(self.jitter(20 * US) + self.plan.server["ipc"][step], ("ipc", "copy"), "pickle")
-        self._tokenize_hidden()
-
-    def _tokenize_hidden(self) -> None:
-        """Another prompt is tokenized while the GPUs compute: host time that costs nothing."""
-        thread = self.background
-        if self.rng.random() < 0.2:
-            thread.sleep(self.engine.now + 500 * US, ("no_work", None))
-            with thread.slice("tokenize", "user_annotation"):
-                thread.run(self.jitter(1000 * US), ("tokenization", "encode"), "tokenize")
-
-    def _collect(self) -> None:
-        with self.engine.slice("engine.wait_output", "user_annotation"):
-            first = self.workers[0]
-            self.engine.sleep(first.replied, IPC_WAIT, asks=first.thread)
-            self.engine.sleep(self.engine.now + self.jitter(8 * US), IPC_WAIT)  # the answer is on its way
-
-    # Workers
-    def _receive(self, worker: Worker) -> None:
-        thread = worker.thread
-        with thread.slice("shm_broadcast.dequeue", "user_annotation"):
-            thread.spin(self.engine.now, IPC_WAIT, "yield", asks=self.engine)
-            thread.run(self.jitter(8 * US), IPC_WAIT, "yield")  # the flag is seen, the message read
-
-    def _launch(self, worker: Worker, step: int) -> None:
+    # -------------------- workers
+    def launch(self, worker: Worker, step: int) -> None:
+        """Launch a step's operations, with all that goes wrong before and between."""
+        self.draw(step, f"launch {worker.rank}")
         worker.launches.clear()
         thread = worker.thread
-        with thread.slice("execute_model", "user_annotation"), thread.slice("decode", "user_annotation"):
-            thread.run(self.jitter(10 * US), DISPATCH, "python")
+        with inside(thread, *self.around):
+            thread.run(self.jitter(10 * US), "python")
             self._pauses(worker, step)
             (self._replay if self.graph else self._eager)(worker, step)
-            with thread.slice("sample.to_cpu", "user_annotation"), thread.slice("aten::to", "cpu_op"):
-                thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
-                self._call(worker, "cudaMemcpyAsync", [(COPY, COPY_NS)], None)
+            self._last(worker)
+
+    def _last(self, worker: Worker) -> None:
+        """Launch the copy of the result."""
+        with inside(worker.thread, ("sample.to_cpu", ANNOTATION), ("aten::to", "cpu_op")):
+            worker.thread.run(self.jitter(8 * US), "dispatch")
+            self.call(worker, "cudaMemcpyAsync", [(COPY, COPY_NS)], None)
+
+    def layers(self) -> Sequence[tuple[int, tuple[str, str, str, int]]]:
+        """Return a step's operations, each with its layer."""
+        return [(layer, op) for layer in range(LAYERS) for op in LAYER]
 
     def _eager(self, worker: Worker, step: int) -> None:
         """Launch kernel by kernel."""
         thread = worker.thread
-        for layer in range(LAYERS):
-            for kernel, op, call, ns in LAYER:
-                first = layer == 0 and not worker.launches
-                with thread.slice(op, "cpu_op"):
-                    thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
-                    if first:
-                        self._delays(worker, step)
-                    elif layer == 1 and op == LAYER[0][1]:
-                        self._hidden(worker)
-                    self._call(
-                        worker, call, [(kernel, self.jitter(ns, KERNEL_JITTER))], step if first else None
-                    )
+        for n, (layer, (kernel, op, call, ns)) in enumerate(self.layers()):
+            if n == 2:
+                self._copy_in(worker, step)
+            with thread.slice(op, "cpu_op"):
+                thread.run(self.jitter(8 * US), "dispatch")
+                begins = op == LAYER[0][1]
+                if begins and layer == 0:
+                    self._delays(worker, step)
+                elif begins:
+                    self._hidden(worker)
+                first = step if begins and layer == 0 else None
+                self.call(worker, call, [(kernel, self.jitter(ns, KERNEL_JITTER))], first)
 
     def _replay(self, worker: Worker, step: int) -> None:
         """Copy the inputs in, and launch all kernels by one call: they share its correlation id."""
         with worker.thread.slice("aten::copy_", "cpu_op"):
-            worker.thread.run(self.jitter(8 * US), DISPATCH, "dispatch")
+            worker.thread.run(self.jitter(8 * US), "dispatch")
             self._delays(worker, step)
-        kernels = [(kernel, self.jitter(ns, KERNEL_JITTER)) for kernel, _, _, ns in LAYER * LAYERS]
-        self._call(worker, "cudaGraphLaunch", kernels, step)
+        kernels = [(kernel, self.jitter(ns, KERNEL_JITTER)) for _, (kernel, _, _, ns) in self.layers()]
+        self.call(worker, "cudaGraphLaunch", kernels, step)
 
     def _pauses(self, worker: Worker, step: int) -> None:
-        """What stops the interpreter between two operations: no operation covers it."""
-        collect, wait = (self.plan.worker[kind][step][worker.rank] for kind in ("gc", "gil"))
-        worker.thread.run(collect, ("gc", None), "gc")
-        with worker.thread.slice("waiting for GIL", "user_annotation") if wait else nullcontext():
-            worker.thread.sleep(worker.thread.now + wait, ("gil", None))
+        """What stops the interpreter between two operations, and work that no operation covers."""
+        collect, wait, other = (
+            self.plan.extra(kind, step, worker.rank) for kind in ("gc", "gil", "host_worker")
+        )
+        worker.thread.run(collect, "gc")
+        with worker.thread.slice("waiting for GIL", ANNOTATION) if wait else nullcontext():
+            worker.thread.block(worker.thread.now + wait)
+        unnamed(worker.thread, other, "serving/drafts.py(88): propose_from_history")
 
     def _delays(self, worker: Worker, step: int) -> None:
         """What makes one operation slow before it launches anything."""
-        thread = worker.thread
-        extra = {kind: rows[step][worker.rank] for kind, rows in self.plan.worker.items()}
-        thread.run(extra["dispatch"], DISPATCH, "dispatch")
-        if extra["shortage"]:
-            thread.preempted(
-                extra["shortage"], DISPATCH, self.strangers[worker.rank], ("other", None), "stress"
-            )
-        if extra["starvation"]:
+        thread, extra = worker.thread, self._extra(worker, step)
+        thread.run(extra("dispatch"), "dispatch")
+        if extra("shortage"):
+            thread.preempted(extra("shortage"), self.strangers[worker.rank], "stress")
+        if extra("starvation"):
             by = self.tokenizers[worker.rank]
-            by.sleep(thread.now, ("no_work", None))
-            with by.slice("tokenize", "user_annotation"):
-                thread.preempted(extra["starvation"], DISPATCH, by, ("tokenization", "encode"), "tokenize")
-        thread.run(extra["jit_compile"], ("kernel_launch", "jit_compile"), "jit")
+            by.sleep(thread.now)
+            with by.slice("tokenize", ANNOTATION):
+                thread.preempted(extra("starvation"), by, "tokenize")
+        thread.run(extra("jit_compile"), "jit")
         for kind, call in (("module_load", "cuLibraryLoadData"), ("alloc", "cudaMalloc")):
-            if extra[kind]:
-                with thread.slice(
-                    call, "cuda_driver" if kind == "module_load" else "cuda_runtime", next(self.correlations)
-                ):
-                    thread.run(extra[kind], ("kernel_launch", kind), "driver")
+            if extra(kind):
+                with thread.slice(call, _api(call), next(self.correlations)):
+                    thread.run(extra(kind), "driver")
+
+    def _extra(self, worker: Worker, step: int):
+        return lambda kind: self.plan.extra(kind, step, worker.rank)
 
     def _hidden(self, worker: Worker) -> None:
         """What costs the host time and the GPU none: so much is queued there."""
-        worker.thread.run(self.jitter(300 * US), DISPATCH, "dispatch")
+        worker.thread.run(self.jitter(300 * US), "dispatch")
         if self.rng.random() < 0.3:
             with worker.thread.slice("cudaMalloc", "cuda_runtime", next(self.correlations)):
-                worker.thread.run(self.jitter(200 * US), ("kernel_launch", "alloc"), "driver")
+                worker.thread.run(self.jitter(200 * US), "driver")
 
-    def _call(self, worker: Worker, call: str, kernels: list[tuple[str, int]], step: int | None) -> None:
-        """Launch kernels of so many ns; a step's first call may be slow, in the API or in the profiler."""
-        thread, begin, correlation = worker.thread, worker.thread.now, next(self.correlations)
-        extra = {
-            k: 0 if step is None else self.plan.worker[k][step][worker.rank] for k in ("api", "profiler")
-        }
-        with thread.slice(
-            call,
-            "cuda_driver" if call.startswith("cu") and not call.startswith("cuda") else "cuda_runtime",
-            correlation,
+    def _copy_in(self, worker: Worker, step: int) -> None:
+        """Copy an input in and prepare the next operation: from pageable memory once the queue is empty."""
+        after = self.plan.extra("drain", step, worker.rank)
+        if not after:
+            return
+        thread, blocks, correlation = worker.thread, self.plan.drains, next(self.correlations)
+        with (
+            inside(thread, ("aten::copy_", "cpu_op")),
+            thread.slice("cudaMemcpyAsync", "cuda_runtime", correlation),
         ):
-            thread.run(self.jitter(2 * US) + extra["api"], API, "driver")
-            with thread.slice("Buffer Flush", "overhead") if extra["profiler"] else nullcontext():
-                thread.run(extra["profiler"], ("profiler", None), "profiler")
-            thread.run(self.jitter(2 * US), API, "driver")
-        launch = Launch(thread, begin, thread.now, correlation)
+            begin = thread.now
+            thread.run(4 * US, "driver")
+            launch = Launch(begin, thread.now, correlation)
+            if blocks:
+                thread.spin(self._queue_end(worker) + GAP_NS + COPY_NS, "device_wait")
+        worker.launches.append((PAGEABLE if blocks else COPY_IN, COPY_NS, launch))
+        with inside(worker.thread, ("aten::index_select", "cpu_op")):
+            worker.thread.run(after, "dispatch")
+
+    def _queue_end(self, worker: Worker) -> int:
+        """Return when the GPU is done with what this step launched so far; no collective may be among it."""
+        end = worker.gpu.ops[-1].end if worker.gpu.ops else 0
+        for _, ns, launch in worker.launches:
+            end = max(end + GAP_NS, launch.end + LATENCY_NS) + ns
+        return end
+
+    def call(self, worker: Worker, call: str, kernels: list[tuple[str, int]], step: int | None) -> None:
+        """Launch kernels of so many ns; in a step's first the API, or the profiler in it, may be slow."""
+        thread, begin, correlation = worker.thread, worker.thread.now, next(self.correlations)
+        slow, flush = (
+            0 if step is None else self.plan.extra(kind, step, worker.rank) for kind in ("api", "profiler")
+        )
+        with thread.slice(call, _api(call), correlation):
+            thread.run(self.jitter(2 * US) + slow, "driver")
+            with thread.slice("Buffer Flush", "overhead") if flush else nullcontext():
+                thread.run(flush, "profiler")
+            thread.run(self.jitter(2 * US), "driver")
+        launch = Launch(begin, thread.now, correlation)
         worker.launches += [(kernel, ns, launch) for kernel, ns in kernels]
 
-    def _reply(self, worker: Worker, step: int) -> None:
-        thread, done = worker.thread, worker.gpu.ops[-1].end
-        with thread.slice("cudaStreamSynchronize", "cuda_runtime", next(self.correlations)):
-            thread.spin(done, SYNC, "device_wait")
-            thread.run(
-                self.jitter(10 * US) + self.plan.worker["sync"][step][worker.rank], SYNC, "device_wait"
-            )
-        with thread.slice("ipc_send_output", "user_annotation"):
-            thread.run(self.jitter(20 * US), ("ipc", "serialize"), "pickle")
-        worker.replied = thread.now
+    def synchronise(self, worker: Worker, step: int) -> None:
+        """Wait for the device."""
+        self.draw(step, f"reply {worker.rank}")
+        with worker.thread.slice(self.sync_call, "cuda_runtime", next(self.correlations)):
+            worker.thread.spin(worker.gpu.ops[-1].end, "device_wait")
+            late = self.jitter(10 * US) + self.plan.extra("sync", step, worker.rank)
+            worker.thread.run(late, "device_wait")
 
-    # GPUs
-    def _compute(self, step: int) -> None:
-        """Every rank's stream runs in order; a collective ends on all ranks once the last has come."""
-        heavier = [self.plan.worker["imbalance"][step][worker.rank] for worker in self.workers]
-        for k, (kernel, _, _) in enumerate(self.workers[0].launches):
-            starts = [w.gpu.ready(w.launches[k][2], LATENCY_NS, GAP_NS) for w in self.workers]
-            met = max(starts) if kernel == ALL_REDUCE else None
-            for worker, start, more in zip(self.workers, starts, heavier, strict=True):
-                _, ns, launch = worker.launches[k]
-                ns = self.workers[0].launches[k][1] if met is not None else ns + (more if k == 0 else 0)
-                kind = "memcpy" if kernel == COPY else "kernel"
-                end = (start if met is None else met) + ns
-                worker.gpu.ops.append(Op(start, end, kernel, kind, launch, met))
+    # -------------------- GPUs
+    def compute(self, step: int, workers: Sequence[Worker]) -> None:
+        """Every stream runs its operations in order; a collective ends everywhere once the last came."""
+        queues = [list(worker.launches) for worker in workers]
+        while any(queues):
+            for worker, queue in zip(workers, queues, strict=True):
+                while queue and not needs_all(queue[0][0], workers):
+                    kernel, ns, launch = queue.pop(0)
+                    heavier = kernel == LAYER[0][0] and not _has_begun(worker, step, kernel)
+                    ns += self.plan.extra("imbalance", step, worker.rank) if heavier else 0
+                    start = worker.gpu.ready(launch, LATENCY_NS, GAP_NS)
+                    worker.gpu.ops.append(Op(step, start, start + ns, kernel, launch))
+            if any(queues):
+                heads = [queue.pop(0) for queue in queues]
+                starts = [
+                    worker.gpu.ready(launch, LATENCY_NS, GAP_NS)
+                    for worker, (_, _, launch) in zip(workers, heads, strict=True)
+                ]
+                end = max(starts) + heads[0][1]
+                for worker, start, (kernel, _, launch) in zip(workers, starts, heads, strict=True):
+                    worker.gpu.ops.append(Op(step, start, end, kernel, launch, max(starts)))
+
+    strangers: list[Thread]
+    tokenizers: list[Thread]
 
 
-def server(plan: Plan, ranks: int, rng: random.Random, *, graph: bool = False) -> Server:
-    """Return a server at rest: each thread has a CPU; a stranger and a tokenizer may take a worker's."""
+def needs_all(kernel: str, workers: Sequence[Worker]) -> bool:
+    """Whether a kernel waits for its like on the other ranks."""
+    return len(workers) > 1 and kernel in (ALL_REDUCE, SEND_RECV)
 
-    def thread(name: str, pid: int, tid: int, cpu: int, *, bound: bool = True) -> Thread:
-        return Thread(name, pid, tid, cpu, plan.stops if bound else [])
 
-    workers = [Worker(r, thread(f"worker_TP{r}", 700 + r, 700 + r, r), Gpu(r)) for r in range(ranks)]
-    return Server(
-        plan,
-        rng,
-        workers,
-        engine=thread("engine_core", 770, 770, ranks),
-        api=thread("tokenizer", 771, 2383, ranks + 1),
-        background=thread("tokenizer", 771, 2385, ranks + 2),
-        graph=graph,
-        strangers=[thread("stress", 900 + r, 900 + r, r, bound=False) for r in range(ranks)],
-        tokenizers=[thread("tokenizer", 771, 2400 + r, r, bound=False) for r in range(ranks)],
-    )
+def _has_begun(worker: Worker, step: int, kernel: str) -> bool:
+    return any(op.step == step and op.name == kernel for op in worker.gpu.ops[-2 * len(LAYER) :])
+
+
+def _api(call: str) -> str:
+    return "cuda_driver" if call.startswith("cu") and not call.startswith("cuda") else "cuda_runtime"
+
+
+@contextmanager
+def inside(thread: Thread, *ranges: tuple[str, str]) -> Iterator[None]:
+    """Record what happens inside as nested slices of those names and categories."""
+    with ExitStack() as stack:
+        for name, category in ranges:
+            stack.enter_context(thread.slice(name, category))
+        yield
+
+
+def unnamed(thread: Thread, ns: int, frame: str) -> None:
+    """Work in a Python frame that no rule knows."""
+    if ns:
+        with thread.slice(frame, PYTHON):
+            thread.run(ns, "python")

@@ -43,8 +43,13 @@ class _Rule:
 
 
 @cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def _rules() -> tuple[tuple[_Rule, ...], tuple[dict[str, Any], ...], re.Pattern[str]]:
-    data = tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
+    data = _data()
     names = tuple(
         _Rule(re.compile(rule["match"]), rule["role"], rule["scope"], rule.get("fallback", False))
         for rule in data["name"]
@@ -174,6 +179,23 @@ def _thread_role(
     return {"role": role, "rank": rank}
 
 
+def parts_beside(trace: Trace, part: str) -> pl.Series:
+    """Return the threads whose names, ranges or frames show that their process plays `part` beside its role.
+
+    The part is "entrance" (an HTTP server: requests come in there) or "scheduler" (it needs no engine).
+    """
+    pattern = _data()[part]["match"]
+    names = pl.col("name").cast(pl.String)
+    ranges = (
+        trace.slices.filter(pl.col("category").is_in(["python", "annotation"]))
+        .select("thread", "name")
+        .unique()
+    )
+    named = pl.concat_list("name", "process").list.eval(pl.element().str.contains(pattern)).list.any()
+    threads = trace.threads.filter(named.fill_null(value=False))["thread"]
+    return pl.concat([ranges.filter(names.str.contains(pattern))["thread"], threads]).unique()
+
+
 def _launchers(trace: Trace) -> pl.DataFrame:
     """Return host, pid and rank (the file's, else the GPU's) of processes that launched GPU work."""
     hosts = trace.gpus.select("gpu", "host", gpu_rank="rank")
@@ -202,6 +224,8 @@ def _evidence(trace: Trace) -> dict[Process, Counter[tuple[str, int | None]]]:
         matching = distinct.filter(pl.col("name").str.contains(rule["match"]))
         for host, pid in matching.select("host", "pid").unique().iter_rows():
             process = (host, pid, None)
+            if process in gpu and rule["role"] == "api_server":
+                continue  # a script that tokenizes and launches is a worker that has no front end
             if process in gpu or not rule.get("needs_gpu"):
                 evidence[process][rule["role"], None] += rule["weight"]
     for process in gpu:  # whoever launches kernels does a worker's part, if nothing says otherwise

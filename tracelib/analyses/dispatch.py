@@ -1,16 +1,26 @@
-"""What is dispatch (the framework launching) and what is the host's own work (docs/numbers.md, "causes").
+"""What is dispatch, the framework's work of launching, and what is the host's (docs/numbers.md, "causes").
 
 Dispatch must be earned. Only a thread that launches can dispatch. There, an operator, a module's forward,
 compiled code and a graph's replay are dispatch wherever they are; any other Python, and ranges around a step
 of the model, only between two launches of one burst. All else that no rule names is the host's own work, by
 the role of the thread.
+
+Names can also mark where something begins and ends, the `[[span]]` of `tracelib/rules.toml`: a step's range
+names nothing before the first thing that its model does, and a scheduler that polls passes through its idle
+branch again and again.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
+from tracelib.analyses.long_slices import OUTLIER
 from tracelib.intervals import overlay
+
+if TYPE_CHECKING:
+    from tracelib.rules import Rules, SpanRule
 
 #: The sub-cause of activity that is dispatch between launches, while that is not decided.
 BETWEEN_LAUNCHES = "between launches"
@@ -56,7 +66,8 @@ def earned(
     sub_cause = pl.col("sub_cause").cast(pl.String)
     dispatch = (sub_cause == "dispatch") & (pl.col("cause").cast(pl.String) == "kernel_launch")
     elsewhere = dispatch & ~pl.col("thread").is_in(launchers.implode())
-    doubtful = ((sub_cause == BETWEEN_LAUNCHES) | elsewhere).fill_null(value=False)
+    unowned = (pl.col("cause").cast(pl.String) == "host_work") & sub_cause.is_null()  # but for the role
+    doubtful = ((sub_cause == BETWEEN_LAUNCHES) | elsewhere | unowned).fill_null(value=False)
     if not activity.select(doubtful.any()).item():
         return activity
     roles = threads.select("thread", _role=pl.col("role").fill_null("other"))
@@ -64,7 +75,7 @@ def earned(
     cut = overlay(activity.filter(doubtful), inside, "thread").join(
         roles, on="thread", how="left", maintain_order="left"
     )
-    burst = pl.col("_burst").fill_null(value=False)
+    burst = pl.col("_burst").fill_null(value=False) & ~unowned
     work = pl.coalesce(pl.when(sub_cause == "input_pipeline").then(sub_cause), "_role")
     decided = cut.with_columns(
         cause=pl.when(burst)
@@ -88,3 +99,61 @@ def _by_role(activity: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     return activity.with_columns(
         sub_cause=pl.when(unplaced).then(role.cast(pl.Categorical)).otherwise("sub_cause")
     )
+
+
+def with_spans(
+    slices: pl.DataFrame, meanings: pl.DataFrame, launches: pl.DataFrame, rules: Rules
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return slices and meanings as of :func:`tracelib.classify.slice_meanings`, and a slice for each span.
+
+    `launches` is the frame of the analysis. A span bears the name of the slice that begins it.
+    """
+    calls = launches.select(thread="call_thread", at="call_ts_ns").drop_nulls().unique().sort("at")
+    made = [(rule, _spans(slices, calls, rule)) for rule in rules.spans]
+    told = [(rule, rows) for rule, rows in made if rows.height]
+    if not told:
+        return slices, meanings
+    rows = [
+        rows.with_columns(meaning=pl.lit(meanings.height + n, slices.schema["meaning"]))
+        for n, (_, rows) in enumerate(told)
+    ]
+    columns = ("cause", "sub_cause", "waits_for", "weak", "covers")
+    said = [{column: getattr(rule, column) for column in columns} for rule, _ in told]
+    more = pl.DataFrame(said, schema={column: meanings.schema[column] for column in columns})
+    filled = more.with_columns(between_launches=pl.lit(value=False))
+    whole = pl.concat([meanings, filled], how="diagonal")
+    return pl.concat([slices, *(part.select(slices.columns) for part in rows)]), whole
+
+
+def _spans(slices: pl.DataFrame, calls: pl.DataFrame, rule: SpanRule) -> pl.DataFrame:
+    begins = _named(slices, rule.begin)
+    if rule.bare:
+        framed = slices.filter(pl.col("category") == "python")["thread"].unique()
+        begins = begins.filter(~pl.col("thread").is_in(framed.implode()))
+    if begins.is_empty():
+        return begins
+    ends = _named(slices, rule.end).select("thread", end="ts_ns").sort("end")
+    closed = begins.sort("ts_ns").join_asof(
+        ends, left_on="ts_ns", right_on="end", by="thread", strategy="forward", allow_exact_matches=False,
+        coalesce=False, check_sortedness=False,
+    )  # fmt: skip
+    again = pl.col("ts_ns").shift(-1).over("thread", order_by="ts_ns")
+    own = pl.col("ts_ns") + pl.col("dur_ns")
+    fits = (pl.col("end") <= again).fill_null(value=True) & ((pl.col("end") <= own) | (not rule.inside))
+    launched = calls.select("thread", first="at").sort("first")
+    first = closed.filter(fits).join_asof(
+        launched, left_on="ts_ns", right_on="first", by="thread", strategy="forward", coalesce=False,
+        check_sortedness=False,
+    )  # fmt: skip
+    kept = first if rule.launches else first.filter((pl.col("first") >= pl.col("end")).fill_null(value=True))
+    lasts = kept.with_columns(dur_ns=pl.col("end") - pl.col("ts_ns"))
+    if not rule.bare:
+        return lasts
+    # Without frames, nobody knows what made a span outlast its siblings by far.
+    return lasts.filter(pl.col("dur_ns") <= OUTLIER * pl.col("dur_ns").median().over("thread"))
+
+
+def _named(slices: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    names = slices["name"].unique()
+    wanted = names.filter(names.cast(pl.String).str.contains(pattern))
+    return slices.filter(pl.col("name").is_in(wanted.implode()) & (pl.col("category") != "gpu_annotation"))

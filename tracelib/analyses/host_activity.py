@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned
+from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned, with_spans
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
 from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.upstream import waits_until
@@ -56,6 +56,7 @@ def host_activity(
     thread_states: pl.DataFrame,
     sample_stretches: pl.DataFrame,
     launches: pl.DataFrame,
+    replicas: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return what each thread did over time.
 
@@ -68,25 +69,38 @@ def host_activity(
 
     docs/numbers.md, "Ledger 2", defines them; the rules are data (`tracelib/rules.toml`).
     """
-    slices, meanings = _with_meanings(trace, window, rules)
+    own, said = _with_meanings(trace, window, rules)
+    slices, meanings = with_spans(own, said, launches, rules)
     strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _FLAGS)
     line = innermost(strong, "thread")
     plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
     apart = _in_words(line.filter(~plain), strong, meanings, window)
-    apart = _covered(_decided(apart, trace, thread_states), covering, meanings)
-    sampled = _awake(_sampled(sample_stretches), thread_states)
-    hidden = _decided(_in_words(innermost(weak, "thread"), weak, meanings, window), trace, thread_states)
-    # A sample that names something knows more than a range that names nothing.
+    apart = _covered(_decided(apart, trace, thread_states, replicas), covering, meanings)
+    faint_line = innermost(weak, "thread")
+    words = _in_words(faint_line, weak, meanings, window)
+    sampled = _awake(_of_its_range(_sampled(sample_stretches), words), thread_states)
+    inferred = weak["meaning"].gather(faint_line["row"]) >= said.height
+    hidden, spans = (
+        _decided(_in_words(faint_line.filter(kind), weak, meanings, window), trace, thread_states, replicas)
+        for kind in (~inferred, inferred)
+    )
+    # A sample that names something knows more than a range that names nothing, and than a span.
     unnamed, faint = (
         rows["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
         for rows in (hidden, sampled)
     )
-    layers = [hidden.filter(~unnamed), sampled.filter(~faint), hidden.filter(unnamed), sampled.filter(faint)]
+    layers = [
+        hidden.filter(~unnamed),
+        sampled.filter(~faint),
+        spans,
+        hidden.filter(unnamed),
+        sampled.filter(faint),
+    ]
     quiet = functools.reduce(lambda first, second: beneath(first, second, "thread"), layers)
     others = pl.concat([apart, under(line, quiet, "thread")])
     whole = _together(line, plain, strong, meanings, others)
     whole = earned(whole, bursts(launches, thread_states), launches, trace.threads)
-    del slices, line, strong  # the largest frames of all
+    del own, slices, line, strong  # the largest frames of all
     compilers = _compilers(trace, sampled)
     refined = refined_by_samples(whole, sampled, sample_stretches, compilers, thread_states)
     return refined.match_to_schema(HOST_ACTIVITY)
@@ -176,14 +190,18 @@ def _together(
     return pl.concat([at, own, spelled], how="horizontal").select(list(HOST_ACTIVITY))
 
 
-def _decided(rows: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+def _decided(
+    rows: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame, replicas: pl.DataFrame
+) -> pl.DataFrame:
     """Return the columns of `HOST_ACTIVITY`, with rows that may have waited cut into waiting and not."""
     sure = pl.col("may_wait_for").is_null()
-    maybe = _waits(rows.filter(~sure), trace, thread_states)
+    maybe = _waits(rows.filter(~sure), trace, thread_states, replicas)
     return pl.concat([frame.select(list(HOST_ACTIVITY)) for frame in (rows.filter(sure), maybe)])
 
 
-def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+def _waits(
+    maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame, replicas: pl.DataFrame
+) -> pl.DataFrame:
     """Decide about slices that may wait inside, as an engine's scheduler does: asleep = it waits.
 
     Where no scheduler event tells, a slice that lasts many times the median of its name, or whose median is
@@ -199,13 +217,15 @@ def _waits(maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame) -> pl
     asleep = cut.with_columns(
         waits_for=pl.when(state == "blocked").then("may_wait_for").otherwise("waits_for")
     )
-    return pl.concat([asleep.filter(~doubt), *_cut_at_arrival(cut.filter(doubt), trace)])
+    return pl.concat([asleep.filter(~doubt), *_cut_at_arrival(cut.filter(doubt), trace, replicas)])
 
 
-def _cut_at_arrival(doubtful: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _cut_at_arrival(
+    doubtful: pl.DataFrame, trace: Trace, replicas: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the stretches of slices that may have waited, up to what came for them, and after it."""
     end = pl.col("ts_ns") + pl.col("dur_ns")
-    came = waits_until(doubtful, trace).alias("_came")
+    came = waits_until(doubtful, trace, replicas).alias("_came")
     middle = pl.max_horizontal("ts_ns", pl.min_horizontal("_came", end))
     before = doubtful.with_columns(came).with_columns(
         dur_ns=middle - pl.col("ts_ns"), waits_for="may_wait_for"
@@ -222,14 +242,14 @@ def _covered(timeline: pl.DataFrame, covering: pl.DataFrame, meanings: pl.DataFr
     at = innermost(covering, "thread")
     number = covering["meaning"].gather(at["row"])
     line = at.drop("row").with_columns(
-        meanings[c].gather(number).alias(f"_{c}") for c in ("cause", "sub_cause")
+        meanings[c].gather(number).alias(f"_{c}") for c in ("cause", "sub_cause", "waits_for")
     )
     touched = pl.col("thread").is_in(line["thread"].unique().implode())
     inside = pl.col("_cause").is_not_null() & (pl.col("cause") != "profiler")
     cut = overlay(timeline.filter(touched), line, "thread").with_columns(
         cause=pl.when(inside).then("_cause").otherwise("cause"),
         sub_cause=pl.when(inside).then("_sub_cause").otherwise("sub_cause"),
-        waits_for=pl.when(~inside).then("waits_for"),
+        waits_for=pl.when(inside).then("_waits_for").otherwise("waits_for"),
     )
     return pl.concat([timeline.filter(~touched), cut.select(timeline.columns)])
 
@@ -291,6 +311,17 @@ def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
         seen_by=pl.lit("sample"),
     ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
     return named.select(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items())
+
+
+def _of_its_range(sampled: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
+    """Leave out ranges that name nothing and ended before the sample: it saw what came after."""
+    unnamed = words.filter(pl.col("sub_cause").cast(pl.String) == BETWEEN_LAUNCHES)
+    ranges = unnamed.select("thread", "ts_ns", "dur_ns", _until=pl.col("whole_ts") + pl.col("whole_ns"))
+    taken = sampled.with_columns(_taken=pl.col("ts_ns") + pl.col("dur_ns"))
+    cut = overlay(taken, ranges, "thread").filter(
+        pl.col("_until").is_null() | (pl.col("_taken") <= pl.col("_until"))
+    )
+    return cut.select(sampled.columns).sort("thread", "ts_ns")
 
 
 def _unnamed() -> pl.Expr:

@@ -3,7 +3,7 @@
 An idle gap is put to the thread that launched the operation which ends it: what that thread did until its
 launch call began, the call itself, and the device's own latency after it. While that thread waits for another
 process, the question goes upstream, to what that process did at the same moment. A collective's waiting is
-put to the rank that arrived last.
+put to the rank that arrived last (:mod:`tracelib.analyses.collectives`).
 
 Beside the ledger: who had the CPU while a blamed thread was ready to run, and how much host time each cause
 took, of which only the exposed part cost the GPUs anything.
@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.collectives import collective_wait
 from tracelib.analyses.ipc import untaken
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from tracelib.trace import Trace
 
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
@@ -86,6 +88,7 @@ def lost(
     host_activity: pl.DataFrame,
     thread_states: pl.DataFrame,
     ipc: pl.DataFrame,
+    replicas: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return every piece of lost GPU time with its cause.
 
@@ -97,21 +100,46 @@ def lost(
     innermost slice). Per GPU the pieces add up to `idle` + `collective_wait` exactly. Sorted by `gpu`,
     `ts_ns`.
     """
-    upstream = Upstream(trace, host_activity, thread_states, untaken(trace, ipc))
-    idle = _idle(gpu_states, launches, upstream)
-    waiting = _collective_wait(gpu_states, whole_collectives, idle)
+    upstream = {
+        number: Upstream(own, host_activity, thread_states, untaken(own, ipc))
+        for number, own in _each_replica(trace, replicas)
+    }
+    cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state="state")
+    idle = overlay(_idle(gpu_states, launches, upstream), cpu, "thread").with_columns(
+        pl.col("cpu_state").fill_null("unknown")
+    )
+    waiting = collective_wait(gpu_states, whole_collectives, idle)
     pieces = pl.concat(
         [
-            idle.with_columns(lost=pl.lit("idle", LOST_KIND)),
+            idle.select(waiting.columns).with_columns(lost=pl.lit("idle", LOST_KIND)),
             waiting.with_columns(lost=pl.lit("collective_wait", LOST_KIND)),
         ]
     )
-    cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state="state")
-    crossed = overlay(pieces, cpu, "thread").with_columns(pl.col("cpu_state").fill_null("unknown"))
-    return in_order(crossed.select(list(LOST)).match_to_schema(LOST), "gpu")
+    return in_order(pieces.select(list(LOST)).match_to_schema(LOST), "gpu")
 
 
-def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) -> pl.DataFrame:
+def _each_replica(trace: Trace, replicas: pl.DataFrame) -> Iterator[tuple[int, Trace]]:
+    """Yield the number of each replica and the trace with its threads alone."""
+    if replicas.is_empty():
+        yield 0, trace
+    for (number,), own in replicas.group_by("replica", maintain_order=True):
+        yield (
+            number,
+            trace.replace(threads=trace.threads.join(own, on="thread", how="semi", maintain_order="left")),
+        )
+
+
+def _blamed(pieces: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFrame:
+    """Put each piece to the replica of its thread; one of a thread that is of none to the first."""
+    parts: list[pl.DataFrame] = []
+    for asked in reversed(list(upstream.values())[1:]):
+        own = pl.col("thread").is_in(asked.trace.threads["thread"].implode()).fill_null(value=False)
+        parts.append(asked.blame(pieces.filter(own)))
+        pieces = pieces.filter(~own)
+    return pl.concat([upstream[0].blame(pieces), *parts])
+
+
+def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFrame:
     gaps = gpu_states.filter(pl.col("state") == "idle").select(
         "gpu", "ts_ns", "dur_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
     )
@@ -135,11 +163,11 @@ def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Upstream) 
     launched, within = _within_graphs(launched, launches)
     before, call, after = _parts(launched)
     latency, beyond = _latency(after, launches)
-    blamed = upstream.blame(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]))
+    blamed = _blamed(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]), upstream)
     return pl.concat(
         [
             blamed.select("gpu", "ts_ns", "dur_ns", *_BLAME),
-            upstream.within_call(call).select("gpu", "ts_ns", "dur_ns", *_BLAME),
+            upstream[0].within_call(call).select("gpu", "ts_ns", "dur_ns", *_BLAME),
             _named(latency, "kernel_launch", "latency"),
             _named(_of_no_thread(beyond), "unattributed", NOT_STARTED),
             _named(_of_no_thread(within), "device", INSIDE_A_GRAPH),
@@ -206,40 +234,6 @@ def _named(pieces: pl.DataFrame, cause: str, sub_cause: str | None) -> pl.DataFr
         sub_cause=pl.lit(sub_cause, pl.String),
         what=pl.lit(None, pl.Categorical()),
     )
-
-
-def _collective_wait(gpu_states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
-    """Ask the straggler: its own cause while its device was idle, `imbalance` while that was computing."""
-    waits = gpu_states.filter(pl.col("state") == "collective_wait").select("gpu", "ts_ns", "dur_ns")
-    whose = (
-        collectives.filter(pl.col("matched") & (pl.col("wait_ns") > 0))
-        .select("gpu", "ts_ns", dur_ns="wait_ns", straggler="straggler")
-        .sort("gpu", "ts_ns")
-    )
-    pieces = overlay(waits, _disjoint(whose), "gpu").rename({"gpu": "waiter", "straggler": "gpu"})
-    asked = overlay(pieces, gpu_states.select("gpu", "ts_ns", "dur_ns", "state"), "gpu")
-    at_idle = asked.filter(pl.col("state") == "idle").drop("state")
-    blamed = overlay(at_idle, in_order(idle.select("gpu", "ts_ns", "dur_ns", *_BLAME), "gpu"), "gpu")
-    busy = asked.filter(pl.col("state").is_in([*USEFUL, "collective"]))
-    other = asked.filter(pl.col("state").is_null() | (pl.col("state") == "collective_wait"))
-    blamed, busy, other = (
-        rows.drop("gpu").rename({"waiter": "gpu"})
-        for rows in (blamed, _of_no_thread(busy), _of_no_thread(other))
-    )
-    return pl.concat(
-        [
-            blamed.select("gpu", "ts_ns", "dur_ns", *_BLAME),
-            _named(busy, "imbalance", None),
-            _named(other, "unattributed", "straggler waits in another collective"),
-        ]
-    )
-
-
-def _disjoint(waits: pl.DataFrame) -> pl.DataFrame:
-    """Cut a wait where the next one on the same GPU begins, so that they form a timeline."""
-    until = pl.col("ts_ns").shift(-1).over("gpu", order_by="ts_ns")
-    cut = waits.with_columns(dur_ns=pl.min_horizontal("dur_ns", until - pl.col("ts_ns")))
-    return cut.filter(pl.col("dur_ns") > 0)
 
 
 def causes(lost: pl.DataFrame) -> pl.DataFrame:

@@ -24,6 +24,7 @@ from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.ipc import ipc, worker_steps
 from tracelib.analyses.launches import launches
 from tracelib.analyses.lost import causes, cpu_contention, host_time, lost
+from tracelib.analyses.replicas import replicas
 from tracelib.analyses.requests import api_server, request_causes, requests
 from tracelib.analyses.scheduling import demand, scheduling, thread_load
 from tracelib.analyses.steps import model_steps, step_tokens
@@ -168,7 +169,7 @@ NEEDS: dict[str, Need] = {
     "quota": _QUOTA,
 }
 #: Frames that other analyses take and that nobody looks at afterwards.
-_INTERMEDIATE = (whole_collectives, sample_stretches, worker_steps, model_steps, api_server)
+_INTERMEDIATE = (whole_collectives, sample_stretches, worker_steps, model_steps, api_server, replicas)
 
 
 def analyse(

@@ -5,7 +5,8 @@ for outputs to the workers. At each step the question is what that process does 
 of its threads tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the
 question goes on; it ends when the message was sent, for from then on the wait is its receiver's own. Where
 everybody waits and the API server has nothing to do, there was no work. Nothing recorded at all proves
-nothing. docs/numbers.md, "Ledger 2", defines this.
+nothing. Only processes of the same replica are asked. A script that launches by itself has no engine to wait
+for: the other threads of its process are asked instead. docs/numbers.md, "Ledger 2", defines this.
 
 A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a
 request) is told from work by the scheduler, or, without its events, by what ends a wait: the process upstream
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.align.roles import parts_beside
 from tracelib.intervals import begin, end, innermost, overlay, union
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 UPSTREAM = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
 #: The role behind which only clients are: when it has nothing to do, or waits for them, there is no work.
 ENTRANCE, CLIENTS = "api_server", "clients"
+#: Who is asked where a worker has neither an engine nor a front end: the other threads of its process,
+#: "process 3".
+OWN_PROCESS = "process "
 #: Longest chain that is followed: worker, engine, other worker, engine, API server.
 STEPS = 4
 
@@ -39,10 +44,10 @@ NOT_RECORDED = "upstream not recorded"
 
 @dataclass(frozen=True)
 class Upstream:
-    """The recorded activity of all threads, and who waits for whom.
+    """The recorded activity of the threads of one replica, and who waits for whom.
 
     `host_activity` and `thread_states` are the frames of the analyses of those names, `untaken` is that of
-    :func:`tracelib.analyses.ipc.untaken`.
+    :func:`tracelib.analyses.ipc.untaken`. The `threads` of `trace` are those of the replica.
     """
 
     trace: Trace
@@ -93,9 +98,36 @@ class Upstream:
 
     def _resolve(self, waiting: pl.DataFrame) -> pl.DataFrame:
         """Add `asked`: the role that the thread waits for, upstream of its own where it waits for that."""
-        roles = self.trace.threads.select("thread", "role")
-        joined = waiting.join(roles, on="thread", how="left", maintain_order="left")
-        return joined.with_columns(asked=_asked(pl.col("waits_for"))).drop("role")
+        joined = waiting.join(self._parts, on="thread", how="left", maintain_order="left")
+        asked = _asked(pl.col("waits_for"))
+        if "engine" not in self._roles:
+            own = OWN_PROCESS + pl.col("process").cast(pl.String)
+            upstream = (
+                pl.when(pl.col("process").is_in(self._schedulers))
+                .then(pl.lit(ENTRANCE))
+                .otherwise(pl.lit("engine"))
+                if ENTRANCE in self._roles
+                else own
+            )
+            of_worker = (pl.col("role") == "worker") & (pl.col("waits_for") == "upstream")
+            asked = pl.when(of_worker).then(upstream).otherwise(asked)
+        return joined.with_columns(asked=asked).drop("role", "process")
+
+    @cached_property
+    def _parts(self) -> pl.DataFrame:
+        """Each thread's role and the number of its process."""
+        process = pl.struct("host", "pid", pl.when(pl.col("pid").is_null()).then("thread")).rank("dense")
+        return self.trace.threads.select("thread", "role", process=process)
+
+    @cached_property
+    def _schedulers(self) -> list[int]:
+        """The processes that schedule what they launch."""
+        threads = parts_beside(self.trace, "scheduler")
+        return self._parts.filter(pl.col("thread").is_in(threads.implode()))["process"].unique().to_list()
+
+    @cached_property
+    def _roles(self) -> set[str]:
+        return set(self.trace.threads["role"].drop_nulls())
 
     def _ask(self, asking: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Put the pieces to the role they wait for; return what is decided, and what waits further."""
@@ -104,6 +136,9 @@ class Upstream:
         for (role,), pieces in asking.group_by("asked"):
             if role == CLIENTS:
                 done.append(pieces.with_columns(cause=pl.lit("no_work"), sub_cause=pl.lit(None, pl.String)))
+                continue
+            if role and str(role).startswith(OWN_PROCESS):
+                done.append(self._within_process(str(role), pieces))
                 continue
             if role is None or role not in self._recorded:
                 done.append(pieces.with_columns(cause=pl.lit("ipc"), sub_cause=pl.lit(NOT_RECORDED)))
@@ -114,6 +149,16 @@ class Upstream:
             further.append(self._resolve(answer.filter(waits)))
         empty = asking.clear()
         return pl.concat([*done, empty], how="diagonal"), pl.concat([*further, empty], how="diagonal")
+
+    def _within_process(self, process: str, pieces: pl.DataFrame) -> pl.DataFrame:
+        """Ask the other threads of a process without anybody upstream; a front end waits for its clients."""
+        answer = self._answer(process, pieces).with_columns(pl.col("cause").fill_null("ipc"))
+        waits = pl.col("waits_for").is_not_null() | (pl.col("cause") == "ipc")
+        serves = pl.lit(self._threads(process).is_in(parts_beside(self.trace, "entrance").implode()).any())
+        return answer.with_columns(
+            cause=pl.when(~waits).then("cause").when(serves).then(pl.lit("no_work")).otherwise(pl.lit("ipc")),
+            sub_cause=pl.when(~waits).then("sub_cause").when(~serves).then(pl.lit(NOT_RECORDED)),
+        )
 
     @cached_property
     def _recorded(self) -> set[str]:
@@ -145,7 +190,10 @@ class Upstream:
         return line
 
     def _threads(self, role: str) -> pl.Series:
-        return self.trace.threads.filter(pl.col("role") == role)["thread"]
+        process = OWN_PROCESS + pl.col("process").cast(pl.String)
+        return self._parts.filter((process if role.startswith(OWN_PROCESS) else pl.col("role")) == role)[
+            "thread"
+        ]
 
     def _asleep(self, role: str, cut: pl.DataFrame) -> pl.DataFrame:
         """Put what nobody recorded to the role's main thread, which waits if the scheduler saw it asleep."""
@@ -184,7 +232,7 @@ class Upstream:
 
     def _main_thread(self, role: str) -> int | None:
         """Return the thread of the role that did most, or its process's first one if nothing was recorded."""
-        threads = self.trace.threads.filter(pl.col("role") == role)
+        threads = self.trace.threads.filter(pl.col("thread").is_in(self._threads(role).implode()))
         rows = self.host_activity.filter(pl.col("thread").is_in(threads["thread"].implode()))
         busiest = rows.group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
         first = threads.filter(pl.col("pid") == pl.col("tid"))["thread"]
@@ -257,20 +305,23 @@ def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(out).select(layers[0].columns).sort("ts_ns")
 
 
-def waits_until(maybe: pl.DataFrame, trace: Trace) -> pl.Series:
+def waits_until(maybe: pl.DataFrame, trace: Trace, replicas: pl.DataFrame) -> pl.Series:
     """Return until when each slice of `maybe` may have waited.
 
-    That is the last moment in it at which the role that it waits for ended something.
+    That is the last moment in it at which the role that it waits for ended something, in the same replica
+    (`replicas` is the frame of the analysis).
 
     Takes `thread`, `may_wait_for` (a role, or "upstream" = the one before the thread's own), `whole_ts`,
     `whole_ns` (the slice's begin and length). One Int64 a row, in ns: the slice's begin if nothing came (it
     did not wait); its end if no slice of that role was recorded at all (nobody can say).
     """
-    roles = trace.threads.select("thread", "role")
+    roles = trace.threads.select("thread", "role").join(
+        replicas.unique("thread", keep="first"), on="thread", how="left"
+    )
     rows = maybe.select("thread", "may_wait_for", "whole_ts", until=pl.col("whole_ts") + pl.col("whole_ns"))
     rows = rows.with_row_index("_row").join(roles, on="thread", how="left")
-    asking = rows.with_columns(asked=_asked(pl.col("may_wait_for").cast(pl.String)))
-    ends = _ends(trace, asking["asked"].unique())
+    asking = rows.with_columns(asked=_in_replica(_asked(pl.col("may_wait_for").cast(pl.String))))
+    ends = _ends(trace, replicas, asking["asked"].unique())
     ended = asking.sort("until").join_asof(
         ends,
         left_on="until",
@@ -285,8 +336,15 @@ def waits_until(maybe: pl.DataFrame, trace: Trace) -> pl.Series:
     return ended.sort("_row").select(pl.when(recorded).then(last).otherwise("until")).to_series()
 
 
-def _ends(trace: Trace, asked: pl.Series) -> pl.DataFrame:
-    """Return when the threads of each role in `asked` ended a slice: asked, came; sorted by `came`."""
-    whose = trace.threads.filter(pl.col("role").is_in(asked.implode())).select("thread", asked="role")
+def _in_replica(role: pl.Expr) -> pl.Expr:
+    return pl.concat_str(role, "replica", separator=" ")
+
+
+def _ends(trace: Trace, replicas: pl.DataFrame, asked: pl.Series) -> pl.DataFrame:
+    """Return when the threads of each role and replica in `asked` ended a slice: asked, came, by `came`."""
+    roles = trace.threads.select("thread", "role").join(replicas, on="thread")
+    whose = roles.select("thread", asked=_in_replica(pl.col("role"))).filter(
+        pl.col("asked").is_in(asked.implode())
+    )
     ends = trace.slices.select("thread", came=pl.col("ts_ns") + pl.col("dur_ns")).join(whose, on="thread")
     return ends.select("asked", "came").sort("came")

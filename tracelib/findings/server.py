@@ -49,13 +49,36 @@ CPUS_FIRST = [
 ]
 
 
-def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
-    """Report lost GPU time that ends up at tokenization after following waits upstream."""
-    lost = results.lost.filter(pl.col("cause") == "tokenization")
+def engine_scheduling(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time in which a step was scheduled or its input prepared, by whose threads did it."""
+    lost = results.lost.filter(pl.col("cause") == "scheduling")
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    whole = results.host_time.filter(pl.col("cause") == "tokenization")
+    roles = results.trace.threads.select("thread", "role")
+    whose = lost.join(roles, on="thread", how="left").group_by("role").agg(pl.col("dur_ns").sum())
+    largest = whose.sort("dur_ns", "role", descending=[True, False])
+    by = ", ".join(
+        f"{role_name(role)} {share(exposed_share(results, pl.DataFrame({'dur_ns': [ns]})))}"
+        for role, ns in largest.iter_rows()
+    )
+    return rule.finding(
+        results,
+        lost,
+        claim=f"The GPUs waited {share(part)} of the time for the next step to be scheduled and its input "
+        f"prepared ({by}).{shortage_note(lost)}",
+    )
+
+
+def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time that ends up at tokenization after following waits upstream."""
+    decodes = (pl.col("sub_cause") == "decode").fill_null(value=False)
+    lost = results.lost.filter((pl.col("cause") == "tokenization") & ~decodes)
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    whole = results.host_time.filter((pl.col("cause") == "tokenization") & ~decodes)
+    engine = "the engine, the engine for " if "engine" in set(results.trace.threads["role"]) else ""
     total, together = int(whole["total_ns"].sum()), int(whole["union_ns"].sum())
     waited = spent(lost) / results.gpu_time["gpu"].n_unique()
     hidden = max(0.0, 1 - waited / together) if together else 0.0
@@ -68,8 +91,8 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited for tokenization {share(part)} of the time: the workers waited for the "
-        f"engine, the engine for a request, and the API server was tokenizing. ({duration(total)} of "
+        claim=f"The GPUs waited for tokenization {share(part)} of the time: the workers "
+        f"waited for {engine}a request, and the API server was tokenizing. ({duration(total)} of "
         f"tokenization on all threads; no GPU waited for {share(hidden)} of "
         f"it{in_the_way}.){shortage_note(lost)}",
     )

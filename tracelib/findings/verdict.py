@@ -222,7 +222,8 @@ def _sentence(state: str, part: Shares, results: Results, limits: Thresholds) ->
         "cpu_bound": f"The CPU side is the limit: {host}{_shortage(part, results)}.",
         "mixed": f"The CPU side is part of it, not all: {host}{_shortage(part, results)}; {useful}.",
         "not_cpu_bound": f"The CPU side is not the limit: {host}; {useful}.",
-        "no_load": f"There was no work for {share(part.no_work)} of the time: no request waited anywhere; "
+        "no_load": f"There was no work for {share(part.no_work)} of the time: no request for that GPU waited "
+        "anywhere; "
         f"{host}.",
         "insufficient": f"These files cannot tell: {unknown}; {host}.",
     }[state]

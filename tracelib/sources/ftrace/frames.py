@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.schema import COUNTERS, SCHED, SLICES
-from tracelib.sources.ftrace import markers, ranges
+from tracelib.sources.ftrace import markers
 from tracelib.sources.ftrace.graph import calls
 from tracelib.sources.kernel import sched, syscalls
 from tracelib.sources.kernel.interning import codes_of
@@ -161,7 +161,7 @@ class Frames:
     def _graph(self) -> pl.DataFrame:
         rows = self.events.table("graph")
         if rows is None:
-            return ranges.NO_RANGES
+            return markers.NO_RANGES
         rows = rows.hstack([self._threads_of(rows), *self._kinds_of(rows)])
         made, open_at_end, without_start = calls(rows.filter(pl.col("thread") >= 0), self.last_ns)
         if open_at_end or without_start:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracelib.sources.ftrace.heads import GAP
-from tracelib.sources.ftrace.ranges import matched
+from tracelib.sources.ftrace.markers import matched
 
 #: In irqsoff's and wakeup's graphs the time counts from the start of the trace, in µs: it places nothing.
 TIME = rf"(?:(?:(?P<seconds>\d{{1,9}})\.(?P<fraction>\d{{1,9}})|\d+(?:\.\d+)? us){GAP}+\|{GAP}+)?"

@@ -9,22 +9,14 @@ for every pair of them is quicker than a join of tens of millions of rows, and w
 stays in the processor's cache.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from tracelib.rules import TIERS, SliceRule
+from tracelib.rules import TIERS, Rules, SliceRule, StackRule
 from tracelib.schema import NS_PER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tracelib.rules import Rules, StackRule
 
 SLICE_MEANING = pl.Schema(
     {

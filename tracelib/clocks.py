@@ -1,7 +1,5 @@
 """Every clock that a trace can have: one added here is known to readers, `run.toml`, recorder and exports."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

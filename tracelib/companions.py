@@ -1,10 +1,8 @@
 """What lies next to the traces and belongs to the run: manifest, request log, counters of the cgroup."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -13,11 +11,7 @@ from tracelib.analyses.throttling import cpu_stat as growth
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.manifest import AFTER, BEFORE, CPU_MAX, Manifest, manifest_of
 from tracelib.sources.request_logs import REALTIME, TIMES, read_request_log
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Tables that lie beside the code that reads them, as TOML."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -12,17 +12,11 @@ Every message says what is wrong, where, and what to do about it, on one line: t
 it is.
 """
 
-from __future__ import annotations
-
 import difflib
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
 
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 EXCERPT_CHARACTERS = 80
 

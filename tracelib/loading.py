@@ -1,9 +1,8 @@
 """Files in, one aligned trace out: what `tracelib.load` does."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -14,13 +13,9 @@ from tracelib.schema import FRAMES
 from tracelib.sources.cache import cache as user_cache
 from tracelib.sources.discovery import Discovery, discover, not_opened, not_read, read_files
 from tracelib.sources.files import sha256
+from tracelib.sources.format import TraceFile
 from tracelib.sources.progress import progress_bar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from tracelib.sources.format import TraceFile
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: Frames that hold what happened, and each one's column of lengths.
 TIMED = {"slices": "dur_ns", "gpu_ops": "dur_ns", "samples": None, "sched": None, "counters": None}

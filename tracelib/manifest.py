@@ -3,19 +3,15 @@
 The keys are described in docs/run-toml.md. A flag or an argument goes before the manifest.
 """
 
-from __future__ import annotations
-
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.clocks import READABLE
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.options import KINDS, OPTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 FILE_NAME, SCHEMA = "run.toml", "tracelib.run/1"
 #: Files in the same folder that need no key: the cgroup's counters before and after the run, and its quota.

@@ -6,20 +6,16 @@ The commands' flags (`tracelib.cli.flags`), the keys of run.toml that stand in f
 from the fields of :class:`Options` and from options.toml, which has the words for each.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from tracelib.data import data
 from tracelib.errors import BadParameter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 KINDS = {
     str: "a text",

@@ -1,13 +1,8 @@
 """A map from ids of processes and threads inside a container to those of its host."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracelib.errors import BadTrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: File name or glob -> id in that file -> id on the host; "*" stands for every file of a profiler in a
 #: container.

@@ -4,8 +4,6 @@ The head of ``rules.toml`` explains every key. A mistake in a user's file is rep
 is allowed.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Rows of host frames point to a thread by ``thread`` (a row of `threads`), rows o
 joins short and exact: a process id is unique neither across hosts nor across files.
 """
 
-from __future__ import annotations
-
 import polars as pl
 
 from tracelib.data import data

@@ -8,18 +8,16 @@ from __future__ import annotations
 import dataclasses
 import html
 import importlib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from tracelib.schema import FRAMES, SORT, empty
 from tracelib.words import SERVER, count, counted, duration, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: Frames whose rows are counted.
 EVENTS = ("gpu_ops", "slices", "samples", "sched", "counters")

@@ -3,8 +3,6 @@
 Texts that come from files are untrusted: :func:`plain` is the one way to put them on a line.
 """
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from typing import NamedTuple

@@ -1,29 +1,21 @@
 """One timeline of many files: `align` ties their clocks, joins their threads and gives the threads roles."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.align.containers import ids_on_hosts, mapped, user_map
 from tracelib.align.evidence import Evidence
-from tracelib.align.hosts import group_hosts
+from tracelib.align.hosts import Hosts, group_hosts
 from tracelib.align.merge import merge
 from tracelib.align.roles import assign_roles
 from tracelib.align.ties import Remark, source_row, unmatched_offsets, with_clock_pairs, with_ftrace_clock
-from tracelib.align.timeline import DEFAULT_MAX_ERROR_NS, timeline
+from tracelib.align.timeline import DEFAULT_MAX_ERROR_NS, Timeline, timeline
 from tracelib.errors import BadParameter
 from tracelib.schema import HEALTH
+from tracelib.trace import Trace
 from tracelib.words import share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from tracelib.align.hosts import Hosts
-    from tracelib.align.timeline import Timeline
-    from tracelib.trace import Trace
 
 #: Above this share of slices that begin while their thread is off the CPU, two clocks do not agree.
 DISAGREE = 0.05

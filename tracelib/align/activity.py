@@ -7,26 +7,20 @@ switch away from the thread to its next event, if that is a switch back or its w
 switches, so nothing else counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.align.anchors import MAX_DRIFT_PPB, Fit
 from tracelib.schema import IDLE
+from tracelib.trace import Trace
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tracelib.trace import Trace
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
-    #: Of each thread that both know: when it left and came back, and the sorted moments when it was active.
-    Pairs = list[tuple[Ints, Ints, Ints]]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+#: Of each thread that both know: when it left and came back, and the sorted moments when it was active.
+Pairs = list[tuple[Ints, Ints, Ints]]
 
 #: Fewer votes than this for a shift, and fewer slices in the common time, say nothing.
 ENOUGH, FEW = 50, 12

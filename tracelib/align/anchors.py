@@ -10,24 +10,20 @@ runners-up: a run that repeats itself exactly, one period later, fits as well, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.schema import IDLE
+from tracelib.trace import Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from tracelib.trace import Trace
-
-    Ints = NDArray[np.int64]
-    #: Difference at a time, drift as a plain ratio, and that time.
-    Line = tuple[float, float, int]
+Ints = NDArray[np.int64]
+#: Difference at a time, drift as a plain ratio, and that time.
+Line = tuple[float, float, int]
 
 #: Fewer common moments than this prove nothing.
 MIN_ANCHORS = 12

@@ -5,33 +5,25 @@ activity proves it: each time that the host's thread was off the CPU, the contai
 often than by chance, and of no other thread is that so. Ids are never matched by likeness, order or guess.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.align import activity
 from tracelib.align.hosts import bare_name, compatible, is_generic, same_name
-from tracelib.align.ties import source_row
+from tracelib.align.ties import Remark, Tie, source_row
 from tracelib.sources import format_named
+from tracelib.trace import Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tracelib.align.ties import Remark, Tie
-    from tracelib.trace import Trace
-
-    Ints = NDArray[np.int64]
-    #: A process or thread id inside -> on the host.
-    Ids = dict[int, int]
-    #: Process and thread id.
-    Thread = tuple[int, int]
+Ints = NDArray[np.int64]
+#: A process or thread id inside -> on the host.
+Ids = dict[int, int]
+#: Process and thread id.
+Thread = tuple[int, int]
 
 #: Shifts at which a container's moments surely miss the host's absences: what they meet is chance.
 DECOYS_NS = (53_000_011, -53_000_011, 137_000_003, -137_000_003, 411_000_017, -411_000_017)

@@ -5,25 +5,18 @@ ends of collectives on two ranks and messages between two processes (:mod:`.in_o
 nothing while it is off the CPU (:mod:`.activity`); when threads were busy (:mod:`.rhythm`).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from tracelib.align import activity, rhythm
-from tracelib.align.anchors import KINDS, fit, residuals
+from tracelib.align.anchors import KINDS, Fit, fit, residuals
 from tracelib.align.in_order import TOGETHER_NS, fit_ends, fit_messages, messages
 from tracelib.align.ties import UNMOVED, UNTIED, Tie, source_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tracelib.align.anchors import Fit
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: Moments that mean the same on every host; all others are told by thread ids, which one host gives out.
 COLLECTIVES = "ends of collectives"

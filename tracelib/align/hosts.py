@@ -10,26 +10,20 @@ thread the name of its creator until it is renamed; PyTorch's profiler writes "t
 process's name for each thread.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from tracelib.align.ties import source_row
+from tracelib.align.ties import Remark, source_row
 from tracelib.sources import format_named
+from tracelib.trace import Trace
 from tracelib.words import share
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tracelib.align.ties import Remark
-    from tracelib.trace import Trace
-
-    #: pid, tid, name, process, number of events
-    Identity = tuple[int | None, int, str | None, str | None, int]
+#: pid, tid, name, process, number of events
+Identity = tuple[int | None, int, str | None, str | None, int]
 
 #: Share of a source's own threads that must be found on a host before the source is put there.
 ENOUGH = 0.8

@@ -6,27 +6,20 @@ undo the pairing of kernels that take 10). Where one recording began later, k is
 time from each event to the next is the same in both.
 """
 
-from __future__ import annotations
-
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.align.anchors import FAR_NS, MAX_DRIFT_PPB, MIN_ANCHORS, MIN_SHARE, Fit, straight_line
+from tracelib.trace import Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from tracelib.trace import Trace
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 #: How many of the likeliest shifts of k to try, besides none.
 LAGS = 8

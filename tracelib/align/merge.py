@@ -6,24 +6,18 @@ that is unique on its host. Threads and GPUs of an untied source never join othe
 another source's by accident.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from tracelib.align.hosts import bare_name, best_name, compatible
-from tracelib.align.ties import source_row
+from tracelib.align.ties import Tie, source_row
 from tracelib.schema import FRAMES, IDLE
 from tracelib.sources import format_named
 from tracelib.trace import Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelib.align.ties import Tie
 
 TIMED = ("slices", "gpu_ops", "samples", "sched", "counters")
 DURATIONS = ("slices", "gpu_ops")

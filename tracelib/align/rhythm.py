@@ -6,23 +6,16 @@ the one between the clocks, if no other does nearly as well. It needs neither a 
 provably off.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.align.anchors import Fit
 from tracelib.schema import IDLE
+from tracelib.trace import Trace
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tracelib.trace import Trace
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 #: The histories' steps; a long run has wider ones.
 STEP_NS, STEPS = 200_000, 1 << 20

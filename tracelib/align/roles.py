@@ -6,29 +6,23 @@ launches kernels is a worker), then launching kernels at all. The rules are data
 file.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from tracelib.align.hosts import is_generic
 from tracelib.errors import BadParameter
 from tracelib.schema import THREADS
+from tracelib.trace import Trace
 from tracelib.words import ROLES, SERVER
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from tracelib.trace import Trace
-
 
 Process = tuple[str | None, int | None, int | None]  # host, pid; without a pid each thread stands for itself
 Verdict = tuple[str | None, int | None]  # role, rank

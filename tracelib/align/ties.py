@@ -6,22 +6,17 @@ with wall time. Two sources of one host that name the same steady clock (perf `-
 share it, so one pair ties both.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from tracelib.clocks import STEADY, TRACE_CLOCKS
 from tracelib.errors import BadParameter
 from tracelib.sources import format_named
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 BILLION = 1_000_000_000
 #: A row of `health`: source, level, message, fix.

@@ -7,37 +7,31 @@ theirs, and the report says so; the user's word is never replaced, only doubted.
 the others are pointed out.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracelib.align.evidence import COARSE_NS, COLLECTIVES, Evidence
+from tracelib.align.anchors import Fit
+from tracelib.align.evidence import COARSE_NS, COLLECTIVES, Check, Evidence
 from tracelib.align.ties import (
     BILLION,
     UNMOVED,
     UNTIED,
+    Remark,
     Tie,
     declared_tie,
     shared_clock_tie,
     source_row,
     user_offset,
 )
+from tracelib.trace import Trace
 from tracelib.words import count, duration
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tracelib.align.anchors import Fit
-    from tracelib.align.evidence import Check
-    from tracelib.align.ties import Remark
-    from tracelib.trace import Trace
-
-    Rows = Sequence[Mapping[str, Any]]  # of `sources`, one per trace
-    Checks = dict[tuple[int, int], Check]
-    Span = tuple[int, int]  # first and last ns on the timeline
+Rows = Sequence[Mapping[str, Any]]  # of `sources`, one per trace
+Checks = dict[tuple[int, int], Check]
+Span = tuple[int, int]  # first and last ns on the timeline
 
 DEFAULT_MAX_ERROR_NS = 50_000
 UNTIED_MESSAGE = (

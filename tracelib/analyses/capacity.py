@@ -3,19 +3,14 @@
 docs/numbers.md, "Capacity", defines them.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.analyses.quantiles import nearest_rank
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, demand_at, tells_shortage
 from tracelib.words import SERVER
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
 
 CAPACITY = pl.Schema(
     {"estimate": pl.String(), "cores": pl.Float64(), "source": pl.String(), "why_not": pl.String()}

@@ -10,22 +10,15 @@ the wait is imbalance only as far as it computes longer than the waiting rank di
 together: computing that merely began late is late for what held its begin up.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.window import Window
 from tracelib.intervals import in_order, overlay
 from tracelib.sources.collective_names import family_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 COLLECTIVES = pl.Schema(
     {

@@ -7,25 +7,18 @@ one start of the server to the next: for that, record each condition several tim
 label of its own.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.analyses.capacity import cpus_known
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.requests import PARTS
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
 
 COMPARISON = pl.Schema(
     {

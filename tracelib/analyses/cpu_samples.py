@@ -7,14 +7,9 @@ the time between samples, is read off the moments at which a thread was sampled 
 half of these are no further apart than the sampling itself.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
-if TYPE_CHECKING:
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: Letters behind an event that say where and how it is counted, and the CPU's unit that counts it.
 MODIFIERS, UNIT = r":[ukhIGHpPSDeWbRX]+$", r"^\w+/(.*)/$"

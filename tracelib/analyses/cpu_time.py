@@ -7,21 +7,15 @@ executes bytecode fits a wait for that lock; it may as well have slept for somet
 never certain.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.analyses.cpu_samples import symbols, weighed_samples
 from tracelib.analyses.quantiles import nearest_rank
+from tracelib.analyses.window import Window
 from tracelib.classify import sample_causes, slice_causes, slices_named
 from tracelib.intervals import clip, fill, merge_equal, overlay, union
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.rules import Rules
-    from tracelib.trace import Trace
+from tracelib.rules import Rules
+from tracelib.trace import Trace
 
 CPU_TIME = pl.Schema(
     {

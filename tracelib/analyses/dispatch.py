@@ -10,17 +10,11 @@ names nothing before the first thing that its model does, and a scheduler that p
 branch again and again.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.analyses.long_slices import OUTLIER
 from tracelib.intervals import overlay
-
-if TYPE_CHECKING:
-    from tracelib.rules import Rules, SpanRule
+from tracelib.rules import Rules, SpanRule
 
 #: The sub-cause of activity that is dispatch between launches, while that is not decided.
 BETWEEN_LAUNCHES = "between launches"

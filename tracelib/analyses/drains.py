@@ -5,19 +5,13 @@ long stretch on the host. The ledger charges each gap by itself; this names, for
 the event in front of it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.analyses.dispatch import LONGEST_NS, TIMES_USUAL
 from tracelib.classify import slice_meanings
 from tracelib.intervals import in_parts, overlay
-
-if TYPE_CHECKING:
-    from tracelib.rules import Rules
-    from tracelib.trace import Trace
+from tracelib.rules import Rules
+from tracelib.trace import Trace
 
 DRAINS = pl.Schema(
     {

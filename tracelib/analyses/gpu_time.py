@@ -3,17 +3,11 @@
 Beside it the staircase that GPU utilisation shows when its host is the limit: bursts and starvation in turn.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
+from tracelib.analyses.window import Window
 from tracelib.intervals import layered, merge_equal, overlay
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: A state earlier in this list hides the later ones. `collective`: a collective whose ranks could not be
 #: matched, so waiting cannot be told from transfer.

@@ -7,10 +7,7 @@ time since the sample before it, at most one sampling period; they also tell of 
 siblings (:mod:`tracelib.analyses.long_slices`).
 """
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -19,14 +16,12 @@ from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned, with_sp
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
 from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.upstream import waits_until
+from tracelib.analyses.window import Window
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
+from tracelib.rules import Rules
+from tracelib.trace import Trace
 from tracelib.words import SERVER
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.rules import Rules
-    from tracelib.trace import Trace
 
 HOST_ACTIVITY = pl.Schema(
     {

@@ -1,19 +1,13 @@
 """Messages between the server's processes, as their own ranges show them, and the steps that they begin."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.analyses.upstream import UPSTREAM
+from tracelib.analyses.window import Window
 from tracelib.classify import slice_causes, slices_named
 from tracelib.intervals import union
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.rules import Rules
-    from tracelib.trace import Trace
+from tracelib.rules import Rules
+from tracelib.trace import Trace
 
 IPC = pl.Schema(
     {

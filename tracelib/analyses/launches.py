@@ -11,21 +11,16 @@ Nsight Systems' report cuda_kern_exec_sum (Queue only where positive; Total); ns
 (starvation: a queue delay above 1 ms).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from tracelib.analyses.quantiles import nearest_rank
+from tracelib.analyses.window import Window
 from tracelib.intervals import union
 from tracelib.schema import GPU_OPS
-from tracelib.trace import ordered
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
+from tracelib.trace import Trace, ordered
 
 #: Calls that launch kernels or graphs, whatever the toolkit.
 LAUNCH = r"^(cuda|cu|hip)\w*Launch|^(ur|pi)EnqueueKernelLaunch|^zeCommandListAppendLaunchKernel"

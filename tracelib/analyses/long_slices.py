@@ -8,16 +8,10 @@ what names another cost wins for its share. But where nearly all that is named i
 cost, the rest of it is too: a compiler written in Python leaves samples without names.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.intervals import in_order, overlay, union
-
-if TYPE_CHECKING:
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: A slice lasts far longer than its siblings from this many times the median of its name on, and from
 #: `LONG_NS`.

@@ -9,9 +9,7 @@ Beside the ledger: who had the CPU while a blamed thread was ready to run, and h
 took, of which only the exposed part cost the GPUs anything.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -20,11 +18,7 @@ from tracelib.analyses.ipc import untaken
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
 LOST = pl.Schema(

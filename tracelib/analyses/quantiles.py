@@ -1,7 +1,5 @@
 """Quantiles by nearest rank: a value that was measured, never one between two (docs/numbers.md)."""
 
-from __future__ import annotations
-
 import polars as pl
 
 #: A product such as 0.95 x 20 may lie a hair above the whole number that it stands for.

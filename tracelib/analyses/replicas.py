@@ -6,19 +6,13 @@ else the one whose messages they take. A front end serves all replicas for which
 several servers on one host each has its own.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
+from tracelib.trace import Trace
 from tracelib.words import SERVER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tracelib.trace import Trace
 
 REPLICAS = pl.Schema({"thread": pl.Int32(), "replica": pl.Int32()})
 #: An engine sent what workers took if its messages came so many times closer before than any other engine's.

@@ -8,20 +8,14 @@ step of the workers gave that token follows from the steps' own times: the last 
 then.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.analyses.steps import prompt_steps
+from tracelib.analyses.window import Window
 from tracelib.intervals import overlay, union
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: What the time to first token consists of, in this order, if nothing is unknown.
 PARTS = (

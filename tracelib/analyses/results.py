@@ -5,14 +5,14 @@ takes: the frames of other analyses by their names, `trace`, `window`, `rules` o
 follows what can be computed when, and what at the same time.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -31,14 +31,8 @@ from tracelib.analyses.steps import model_steps, step_tokens
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.throttling import Supply, quota_use
 from tracelib.analyses.window import Window, on_one_clock, window, with_cut, without_short
-from tracelib.rules import load_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from tracelib.rules import Rules
-    from tracelib.trace import Trace
+from tracelib.rules import Rules, load_rules
+from tracelib.trace import Trace
 
 
 class Need(NamedTuple):

@@ -9,25 +9,19 @@ which is several times as quick as sorting rows; the rows are then put together 
 in memory that is used again.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.analyses.cpu_samples import BY_CLOCK
+from tracelib.analyses.window import Window
 from tracelib.intervals import key_by_key, whole_keys
 from tracelib.schema import IDLE
+from tracelib.trace import Trace
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 #: Kinds of a thread's events, in the order in which those of one row stand: its segment begins, it leaves its
 #: CPU, comes to one, is woken, its segment ends.

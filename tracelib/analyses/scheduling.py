@@ -3,18 +3,12 @@
 docs/numbers.md, "Scheduler states", defines them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
+from tracelib.analyses.window import Window
 from tracelib.intervals import overlay
+from tracelib.trace import Trace
 from tracelib.words import CPU_STATES, SERVER
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
 
 #: States that only wake-ups, or the state in which threads leave their CPU, tell apart.
 OFF_CPU = ("runnable", "throttled", "blocked")

@@ -7,22 +7,16 @@ token did. So the prompts of a step are those that had come, whose first token c
 and, among these, those whose lengths add up to its tokens.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
-from tracelib.rules import TOKENS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelib.analyses.window import Window
-    from tracelib.rules import Rules, StepRule
-    from tracelib.trace import Trace
+from tracelib.analyses.window import Window
+from tracelib.rules import TOKENS, Rules, StepRule
+from tracelib.trace import Trace
 
 PROMPT_STEPS = pl.Schema(
     {

@@ -17,10 +17,6 @@ Then a thread leaves a CPU that had gone idle, and the moment at which it came i
 Rows that stand on this are marked `inferred`; what lies between the bounds is `unknown`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.align.timeline import DEFAULT_MAX_ERROR_NS
@@ -39,12 +35,10 @@ from tracelib.analyses.scheduler_events import (
     with_neighbours,
 )
 from tracelib.analyses.throttling import throttled
+from tracelib.analyses.window import Window
 from tracelib.intervals import clip, each, fill, in_order
+from tracelib.trace import Trace
 from tracelib.words import CPU_STATES
-
-if TYPE_CHECKING:
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
 
 CPU_STATE = pl.Enum(list(CPU_STATES))
 THREAD_STATES = pl.Schema(

@@ -13,25 +13,18 @@ Sources: the kernel's Documentation/scheduler/sched-bwc.rst, and Documentation/a
 "cpu.max" and "cpu.stat".
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.analyses.scheduling import server_threads
+from tracelib.analyses.window import Window
 from tracelib.intervals import overlay
 from tracelib.schema import NS_PER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.window import Window
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: Periods that are tried, in this order: the kernel's default of cpu.max / cpu.cfs_period_us first, then
 #: longer before shorter ones, since a grid also lies on its own halves.

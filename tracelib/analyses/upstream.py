@@ -13,21 +13,15 @@ request) is told from work by the scheduler, or, without its events, by what end
 is done with something.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.align.roles import parts_beside
 from tracelib.intervals import begin, end, innermost, overlay, union
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: Whose work a role waits for when it waits for "upstream".
 UPSTREAM = {"worker": "engine", "engine": "api_server", "api_server": "clients"}

@@ -6,11 +6,8 @@ prove that it ran. They count from the first one's end to the last one's begin: 
 recording, long frames stick out on both sides, and no frame ends before the piece.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -18,10 +15,8 @@ from tracelib.errors import BadParameter, MissingEvents
 from tracelib.intervals import begin, end
 from tracelib.schema import FRAMES
 from tracelib.sources.health import with_remarks
+from tracelib.trace import Trace
 from tracelib.words import duration
-
-if TYPE_CHECKING:
-    from tracelib.trace import Trace
 
 #: So many launches without an operation, after the last one or before the first: the GPU was not recorded
 #: then.

@@ -1,7 +1,5 @@
 """Estimates of the cores that a server needs, side by side, against what it had."""
 
-from __future__ import annotations
-
 import plotly.graph_objects as go
 import polars as pl
 

@@ -1,14 +1,12 @@
 """What the GPUs' lost time is charged to, all causes at once or one of them by its parts and over time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, tells_shortage
 from tracelib.charts.lanes import shown_devices
 from tracelib.charts.phrases import NO_WAKEUPS, WORTH_A_WORD, charged_to, gpu_names, lacked_cpu
@@ -28,11 +26,6 @@ from tracelib.charts.theme import (
 )
 from tracelib.charts.time_bins import bin_borders, covered_ns, ms_since_start
 from tracelib.words import cause_label, cause_name, counted, duration, share, sub_cause_name
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
 
 ROWS = 24
 REST = "the rest"

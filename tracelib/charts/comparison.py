@@ -1,8 +1,6 @@
 """Several runs side by side, with the band in which noise alone would move each figure."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 import polars as pl
@@ -10,9 +8,6 @@ import polars as pl
 from tracelib.charts.phrases import AS_MONITORED, WORDS
 from tracelib.charts.theme import GPU_STATES, INK, Look, finished, look, marker, safe
 from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, request_part_name, share
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 LOST_TO, TTFT_IN = "lost to ", "ttft in "
 #: Changes that a sentence names.

@@ -1,14 +1,11 @@
 """CPUs: how many threads wanted one, what each thread did with its time, and what the CPU time went into."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.analyses.capacity import cpus_known
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.charts.phrases import NO_WAKEUPS, WORTH_A_WORD, lacked_cpu, thread_names
 from tracelib.charts.theme import (
@@ -26,9 +23,6 @@ from tracelib.charts.theme import (
 )
 from tracelib.charts.time_bins import bin_borders, ms_since_start, weighted_mean
 from tracelib.words import cause_label, counted, duration, role_name, share
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
 
 ROWS = 24
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.results import Results
 from tracelib.charts.phrases import WORDS
 from tracelib.words import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import plotly.graph_objects as go
-
-    from tracelib.analyses.results import Results
 
 #: Marks the output that repeats a figure's caption: the report's page has it as the figure's own.
 CAPTION = "tracelib_caption"

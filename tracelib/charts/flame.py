@@ -4,19 +4,13 @@ Drawn with plain bars: plotly's icicle trace needs the full bundle (4.8 MB, 1.5 
 smallest one (1.2 MB). Pruned to a few hundred frames, bars also draw faster.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import plotly.graph_objects as go
 import polars as pl
 
+from tracelib.analyses.results import Results
 from tracelib.charts.theme import CAUSES, TABLE_ROWS, Look, finished, look, marker, safe
 from tracelib.classify import stack_causes
 from tracelib.words import cause_name, counted, plain, role_name, share
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
 
 FRAMES = 400
 DEPTH = 40

@@ -1,26 +1,19 @@
 """What the GPUs did: their states, their utilisation as it is and as monitoring shows it, their kernels."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+import numpy as np
 import plotly.graph_objects as go
 import polars as pl
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.results import Results
 from tracelib.charts.lanes import shown_devices
 from tracelib.charts.phrases import AS_MONITORED, gpu_names, gpu_shares
 from tracelib.charts.theme import GPU_STATES, INK, SINCE_START, finished, hatch, label, marker, safe, stairs
 from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
 from tracelib.intervals import clip
 from tracelib.words import counted, duration, plain, share
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
 
 USEFUL_BLUE, SPIN_BLUE, COLLECTIVE_BLUE = (
     GPU_STATES[state].colour for state in ("compute", "collective_wait", "collective_transfer")

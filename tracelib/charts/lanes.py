@@ -6,28 +6,21 @@ of the thread that launches, the GPU's state, and to what the GPU's lost time is
 are the same in every lane: the colour in a "lost to" lane names the host lane that holds the GPU up.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import OFF_CPU, WAITS_FOR_CPU
 from tracelib.charts.phrases import gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES
 from tracelib.charts.time_bins import state_shares
 from tracelib.intervals import clip, union
 from tracelib.words import cause_name, share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
 
 #: A picture with more devices than this shows those that lost most.
 DEVICES = 8

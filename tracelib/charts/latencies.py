@@ -1,26 +1,20 @@
 """How long launches, collectives and messages made somebody wait: distributions on a logarithmic axis."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from tracelib.analyses.results import Results
 from tracelib.charts.phrases import gpu_names, p50_p95_max, thread_names
 from tracelib.charts.theme import INK, SINCE_START, SYMBOLS, TEMPLATE, finished, hatch, safe, stairs
 from tracelib.findings.finding import quantile
 from tracelib.words import counted, duration, share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
 
 #: Points drawn over time; of more collectives, the largest skew of each bin and straggler stands for the bin.
 POINTS = 1500

@@ -5,28 +5,21 @@ The SVG's colours are CSS variables (``--tl-compute``, …) with defaults for li
 brings along: a bare server has none.
 """
 
-from __future__ import annotations
-
 import html
 import itertools
+from collections.abc import Iterator
 from importlib import resources
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tracelib.analyses.results import Results
 from tracelib.charts.lanes import Lane, lanes, legend
 from tracelib.charts.theme import HATCHES, label, look
 from tracelib.charts.time_bins import bin_borders
 from tracelib.charts.timeline import timeline_sentence
 from tracelib.errors import MissingEvents
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 150, 210, 52
 LANE, STRIP, AIR = 20, 16, 8

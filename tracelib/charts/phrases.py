@@ -4,19 +4,13 @@ A sentence is computed from the very frames that its chart draws, and never clai
 was not recorded is called not recorded.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.results import Results
 from tracelib.data import data
 from tracelib.findings.finding import quantile
 from tracelib.words import cause_name, duration, plain, role_name, share
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
 
 WORDS = data(__file__, "words.toml")
 NAME_CHARACTERS = 60

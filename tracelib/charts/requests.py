@@ -1,18 +1,12 @@
 """Ledger 4 as a picture: where each request's time to first token went."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import plotly.graph_objects as go
 import polars as pl
 
+from tracelib.analyses.results import Results
 from tracelib.charts.phrases import p50_p95_max
 from tracelib.charts.theme import REQUEST_PARTS, finished, marker, safe
 from tracelib.words import counted, duration, request_part_name, share
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
 
 #: At most so many bars are drawn: the requests with the longest time to first token.
 REQUESTS = 120

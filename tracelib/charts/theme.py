@@ -4,24 +4,19 @@ Every colour (looks.toml) also has a hatch, so that no meaning hangs on colour a
 transparent and text is a grey that reads on white and on black alike; :data:`CSS` lets a page set both.
 """
 
-from __future__ import annotations
-
 import html
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
 from tracelib import words
 from tracelib.data import data
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike
 
 
 class Look(NamedTuple):

@@ -1,14 +1,8 @@
 """Time cut into equal bins: how much of each bin any number of intervals covers, exactly."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 def bin_borders(start_ns: int, end_ns: int, bins: int) -> NDArray[np.int64]:

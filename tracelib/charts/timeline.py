@@ -5,14 +5,14 @@ is 100 % of the bin, so it reads the same for 10 s and for 10 min. One trace per
 as closed stairs.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
+from numpy.typing import NDArray
 
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.charts.lanes import Lane, lanes, legend, time_in
 from tracelib.charts.phrases import (
@@ -27,11 +27,6 @@ from tracelib.charts.theme import GRID, SINCE_START, Look, finished, hatch, labe
 from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
 from tracelib.intervals import clip
 from tracelib.words import cause_name, duration, share
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
 
 MAX_BINS = 1500
 MAX_BARS = 2000

@@ -3,22 +3,17 @@
 exit status: 0 done; 1 a verdict or state that `--fail-on` names; 2 the input cannot be used; 3 a part failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tracelib import __version__
 from tracelib.cli import compare, record, report, share
 from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR, add_command
 from tracelib.errors import TraceError
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: In the order in which --help lists them.
 RUNS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -12,8 +13,6 @@ from tracelib.errors import BadParameter
 from tracelib.words import counted, plain
 
 if TYPE_CHECKING:
-    import argparse
-
     import polars as pl
 
 

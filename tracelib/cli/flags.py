@@ -1,21 +1,14 @@
 """What the commands share: exit statuses, the flags that `tracelib.options` gives, and how they are read."""
 
-from __future__ import annotations
-
 import argparse
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.errors import BadParameter
-from tracelib.options import OPTIONS, Options
+from tracelib.options import OPTIONS, Option, Options
 from tracelib.words import VERDICTS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from tracelib.options import Option
 
 USAGE_ERROR = 2
 PART_FAILED = 3

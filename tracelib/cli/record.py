@@ -1,19 +1,14 @@
 """The commands for a machine that runs a server now: record it, or say whether its CPUs are short."""
 
-from __future__ import annotations
-
+import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib import __version__
 from tracelib.cli.flags import PART_FAILED, listed, options_of
 from tracelib.errors import BadParameter
+from tracelib.options import Options
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    import argparse
-
-    from tracelib.options import Options
 
 
 def record(flags: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -13,8 +14,6 @@ from tracelib.options import name_of, seconds
 from tracelib.words import VERDICTS, counted, plain
 
 if TYPE_CHECKING:
-    import argparse
-
     from tracelib.report.batch import Entry
 
 

@@ -1,18 +1,13 @@
 """The commands that carry a run elsewhere: into other viewers, to other people, onto a ticket."""
 
-from __future__ import annotations
-
+import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelib.cli.flags import options_of
 from tracelib.errors import BadParameter
 from tracelib.export import ENDINGS
 from tracelib.options import name_of, seconds
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def export(flags: argparse.Namespace) -> int:

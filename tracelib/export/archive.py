@@ -4,22 +4,17 @@ Format: Perfetto's "Trace manifest format", version 1. What Perfetto does not re
 and named: :mod:`tracelib.export.perfetto` converts it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from tracelib.clocks import PERFETTO
 from tracelib.errors import TraceError
 from tracelib.sources import format_named
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 MANIFEST = "perfetto_manifest.json"
 #: Longer names do not open in Perfetto's page.

@@ -1,18 +1,13 @@
 """A run in the JSON of Chrome's trace viewer ("Trace Event Format"), which many tools read."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
 
+from tracelib.analyses.results import Results
 from tracelib.export.tracks import PLACE, Group, Track, counters, first_ns, tracks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from tracelib.analyses.results import Results
-    from tracelib.findings import Document
+from tracelib.findings import Document
 
 #: Groups that are not a process stand under numbers that no process has.
 HEADINGS = 2**31

@@ -8,26 +8,20 @@ Encoding", last one wins, repeated fields add up). So what many events share is 
 their times are written one by one.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
+from tracelib.analyses.results import Results
 from tracelib.errors import TraceError
 from tracelib.export.tracks import PLACE, Group, Track, counters, first_ns, nested_layers, tracks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
-    from tracelib.findings import Document
+from tracelib.findings import Document
 
 #: All packets are of one sequence: interned names hold within one.
 SEQUENCE = 1

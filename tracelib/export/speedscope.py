@@ -1,21 +1,16 @@
 """A run for https://www.speedscope.app: CPU samples of the server's roles, and what each thread did."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from tracelib.analyses.results import Results
 from tracelib.export.tracks import Layer, nested_layers, tracks
+from tracelib.findings import Document
 from tracelib.words import SERVER, role_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracelib.analyses.results import Results
-    from tracelib.findings import Document
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 #: The number of each frame, by its name and its file.

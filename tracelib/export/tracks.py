@@ -4,25 +4,19 @@ From top to bottom: findings, then per GPU to what its time was lost, its state,
 server's processes by role, each thread with what it did and whether it had a CPU; then counters.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from tracelib.analyses.results import Results
+from tracelib.findings import Document
 from tracelib.intervals import merge_equal
+from tracelib.trace import Trace
 from tracelib.words import SERVER, role_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from tracelib.analyses.results import Results
-    from tracelib.findings import Document
-    from tracelib.trace import Trace
 
 #: Ids of processes in a viewer must differ between hosts; Linux allows no pid beyond 2**22.
 HOST_PIDS = 2**22

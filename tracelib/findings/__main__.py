@@ -1,7 +1,5 @@
 """`python -m tracelib.findings`: write what docs/ has of the rules and of the types of findings.json."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `findings.json` promises: its schema, how it is read, and what no schema can say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

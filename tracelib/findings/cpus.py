@@ -9,6 +9,7 @@ import polars as pl
 from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.cpu_time import polls
 from tracelib.analyses.quantiles import nearest_rank
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS, PERIODS_NS
 from tracelib.findings import recording
@@ -29,7 +30,6 @@ from tracelib.findings.verdict import quota_words
 from tracelib.words import counted, cpus, duration, share
 
 if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
     from tracelib.findings.rules import Rule
 
 #: Part of the window that a saturated thread is on a CPU, polling not counted.

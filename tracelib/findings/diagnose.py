@@ -1,9 +1,8 @@
 """From a run's analyses to its findings document."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from tracelib import __version__
 from tracelib.analyses.capacity import capacity
 from tracelib.analyses.cpu_time import polls
 from tracelib.analyses.launches import graph_coverage, launch_delays
-from tracelib.analyses.results import NEEDS
+from tracelib.analyses.results import NEEDS, Results
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.findings import document as doc
 from tracelib.findings.doubts import doubts, less_sure
@@ -21,11 +20,6 @@ from tracelib.findings.order import in_order, not_yet, record_first, without_adv
 from tracelib.findings.requests import requests_part
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tracelib.analyses.results import Results
 
 #: Parts that take events of their own; where these are absent the part is None and abstained from.
 PARTS = ("launches", "collectives", "ipc", "scheduling", "requests", "cpu_time", "quota")

@@ -5,8 +5,6 @@ None and is in `abstained`; it is never 0. The published schema (docs/findings.s
 these types.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any, Literal
 

@@ -4,27 +4,21 @@ A finding that claims such time is less sure (docs/numbers.md, "Verdict"), and b
 verdict says what to record.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import polars as pl
 from msgspec.structs import replace
 
 from tracelib.analyses.long_slices import lost_in_long_slices, lost_in_long_work
 from tracelib.analyses.lost import NOT_STARTED
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduler_events import sleeps
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings import recording
-from tracelib.findings.finding import NOT_HOST, own_ns, share_of, spent, thread_name
+from tracelib.findings.finding import NOT_HOST, Change, Finding, own_ns, share_of, spent, thread_name
 from tracelib.words import share
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelib.analyses.results import Results
-    from tracelib.findings.finding import Change, Finding
 
 #: Recordings that cover so much of the window, and wake-ups that end so many sleeps, are not worth a word.
 WHOLE, WOKEN = 0.95, 0.8

@@ -6,21 +6,15 @@ recorded") do not count. CPU shortage: the part of lost GPU time in which the th
 or `throttled`.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.analyses.upstream import NOT_RECORDED
+from tracelib.findings.document import Device, Document, LostTime
 from tracelib.findings.finding import NOT_HOST
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from tracelib.findings.document import Device, Document, LostTime
 
 #: Share of the lost GPU time whose CPU states are known, below which a shortage is "at least" so much.
 KNOWN = 0.9

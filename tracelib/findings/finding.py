@@ -1,9 +1,8 @@
 """What a rule returns, a finding with its evidence or why it abstains, and how lost GPU time becomes one."""
 
-from __future__ import annotations
-
 import importlib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import polars as pl
 from msgspec import Meta, Struct
@@ -11,13 +10,9 @@ from msgspec import Meta, Struct
 from tracelib.analyses.drains import behind
 from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.quantiles import nearest_rank
+from tracelib.analyses.results import Results
 from tracelib.intervals import merge_equal
 from tracelib.words import cause_name, duration, plain, share, sub_cause_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelib.analyses.results import Results
 
 Confidence = Literal["high", "medium", "low"]
 #: What the advice changes: the machine (cores, quota), a setting of the server, its code, or nothing of its

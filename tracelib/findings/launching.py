@@ -9,6 +9,7 @@ import polars as pl
 from tracelib.analyses.drains import LAUNCHING
 from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.long_slices import lost_in_long_slices
+from tracelib.analyses.results import Results
 from tracelib.findings import recording
 from tracelib.findings.doubts import recorder_cost
 from tracelib.findings.finding import (
@@ -35,7 +36,6 @@ from tracelib.findings.finding import (
 from tracelib.words import counted, duration, plain, share, sub_cause_name
 
 if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
     from tracelib.findings.rules import Rule
 
 #: Share of the launching time whose CPU states are known, from which on lack of CPUs is told apart from it.

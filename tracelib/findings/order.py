@@ -3,25 +3,18 @@
 A change that gives less than a quarter of the largest gain does not go before it, however cheap it is.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import polars as pl
 from msgspec.structs import replace
 
-from tracelib.findings.doubts import Unexplained, unexplained
-from tracelib.findings.finding import share_of, spent, whole_ns
+from tracelib.analyses.results import Results
+from tracelib.findings.doubts import Doubt, Unexplained, unexplained
+from tracelib.findings.finding import Finding, share_of, spent, whole_ns
 from tracelib.findings.recording import CALLS, WORTH_SAYING
 from tracelib.findings.verdict import Thresholds, shares
 from tracelib.words import share
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from tracelib.analyses.results import Results
-    from tracelib.findings.doubts import Doubt
-    from tracelib.findings.finding import Finding
 
 #: Cheap before dear.
 CHANGES = ("machine", "setting", "code", "none")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.results import Results
 from tracelib.findings.finding import (
     NOT_HOST,
     Evidence,
@@ -20,7 +21,6 @@ from tracelib.findings.finding import (
 from tracelib.words import counted, duration, share
 
 if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
     from tracelib.findings.rules import Rule
 
 #: How many times its fair share of the waiting one rank must cause to be called a straggler.

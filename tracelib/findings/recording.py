@@ -5,23 +5,17 @@ time was lost that it could explain. Each rule's table names the checks it rests
 rule that knows better abstains itself.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import polars as pl
 
 from tracelib.analyses.launches import launch_calls
-from tracelib.analyses.results import NEEDS
+from tracelib.analyses.results import NEEDS, Results
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import Abstained, exposed_share
 from tracelib.words import counted, share
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelib.analyses.results import Results
 
 #: Share of the window that must have been lost for a cause that nobody recorded to be worth a word.
 WORTH_SAYING = 0.01

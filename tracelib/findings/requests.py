@@ -1,19 +1,14 @@
 """What the findings say of requests: the time to first token, its parts, the sentence on top of the page."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.analyses.requests import PARTS
+from tracelib.analyses.results import Results
 from tracelib.findings import document as doc
 from tracelib.findings.finding import quantile, quantiles
 from tracelib.words import counted, duration, request_part_name, share
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
 
 #: A part of the time to first token that is smaller is not in the sentence.
 WORTH_A_WORD = 0.02

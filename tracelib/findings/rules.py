@@ -14,14 +14,14 @@ Whatever way a rule is written:
   nothing).
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from types import ModuleType
+from typing import Any, Literal
 
 import msgspec
 import polars as pl
 
+from tracelib.analyses.results import Results
 from tracelib.findings import cpus, launching, ranks, server
 from tracelib.findings.finding import (
     Abstained,
@@ -39,11 +39,6 @@ from tracelib.findings.finding import (
 )
 from tracelib.findings.recording import unseen
 from tracelib.words import share
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from tracelib.analyses.results import Results
 
 TOPICS: dict[str, ModuleType] = {"cpus": cpus, "launching": launching, "server": server, "ranks": ranks}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelib.analyses.drains import OBJECT
+from tracelib.analyses.results import Results
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings import recording
 from tracelib.findings.cpus import taken_by_tokenizers
@@ -30,7 +31,6 @@ from tracelib.intervals import overlay
 from tracelib.words import cause_name, counted, duration, plain, role_name, share
 
 if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
     from tracelib.findings.rules import Rule
 
 #: Starved stretches between bursts, per GPU.

@@ -1,27 +1,21 @@
 """The answer in one word and one sentence, and how sure it is (docs/numbers.md, "Verdict")."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.analyses.capacity import quota_by_use, server_cpus
 from tracelib.analyses.collectives import missing_ranks
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
 from tracelib.findings.doubts import costly, doubtful, half_covered, shortfalls, unexplained
-from tracelib.findings.finding import NOT_HOST, mean, spent
+from tracelib.findings.finding import NOT_HOST, Confidence, mean, spent
 from tracelib.findings.recording import RANKS, calls_only
 from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
-    from tracelib.findings.finding import Confidence
 
 #: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of
 #: it.

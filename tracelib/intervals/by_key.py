@@ -1,21 +1,16 @@
 """Rows of many keys, worked on together: ordered, laid key after key on one line, and cut into parts."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Keys = NDArray[np.integer]
+Ints = NDArray[np.int64]
+Keys = NDArray[np.integer]
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")

@@ -1,12 +1,11 @@
 """What intervals cover: alone, together, and laid over each other."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.intervals.by_key import (
     AT_ONCE,
@@ -22,13 +21,8 @@ from tracelib.intervals.by_key import (
     with_length,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Rows = NDArray[np.uint32]
+Ints = NDArray[np.int64]
+Rows = NDArray[np.uint32]
 
 
 def clip(frame: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:

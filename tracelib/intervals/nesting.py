@@ -1,22 +1,16 @@
 """Which of several open slices is innermost, and when."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.intervals.by_key import AT_ONCE, each, ints, lines, on_line, with_length
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Places = NDArray[np.int32]
+Ints = NDArray[np.int64]
+Places = NDArray[np.int32]
 
 
 def innermost(slices: pl.DataFrame, by: str) -> pl.DataFrame:

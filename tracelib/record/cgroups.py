@@ -3,17 +3,12 @@
 Definitions: the kernel's Documentation/admin-guide/cgroup-v2.rst ("CPU") and scheduler/sched-bwc.rst (v1).
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelib.record.processes import PROC, text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NO_LIMIT = "max 100000"
 

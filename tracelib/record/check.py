@@ -8,20 +8,16 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.data import data
 from tracelib.record import gpu
 from tracelib.record.cgroups import cpu_group, pressure_us
-from tracelib.record.processes import PROC, allowed_cpus, descendants, existing, text, threads
+from tracelib.record.processes import PROC, Thread, allowed_cpus, descendants, existing, text, threads
 from tracelib.words import counted, cpus, share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from tracelib.record.processes import Thread
 
 #: How often the runnable threads are counted.
 SAMPLE_S = 0.1

@@ -3,27 +3,20 @@
 That is `run.toml` for a report, the kernel's counters before and after, and `recording.toml`: what was done.
 """
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import tomli_w
 
 from tracelib.clocks import READABLE
 from tracelib.manifest import AFTER, BEFORE, FILE_NAME, SCHEMA
-from tracelib.record.cgroups import cpu_group
-from tracelib.record.processes import PROC, allowed_cpus, descendants, outside_ids, threads
+from tracelib.record.cgroups import CpuGroup, cpu_group
+from tracelib.record.processes import PROC, Thread, allowed_cpus, descendants, outside_ids, threads
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tracelib.record.cgroups import CpuGroup
-    from tracelib.record.processes import Thread
 
 TRIES = 50
 

@@ -4,20 +4,16 @@ An instance has its own buffer, clock, events and switch; nobody else's tracing 
 kernel's Documentation/trace/ftrace.rst ("Instances") and events.rst ("Event triggers").
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.record.processes import PROC, start_time
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 EVENTS = ("sched_switch", "sched_wakeup", "sched_waking", "sched_wakeup_new")
 PLACE = Path("/sys/kernel/tracing")  # where it belongs

@@ -1,19 +1,15 @@
 """GPU utilisation as nvidia-smi samples it."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import statistics
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tracelib.record.processes import child, ended, mark
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 FIELDS = "timestamp,index,utilization.gpu,utilization.memory,power.draw,clocks.sm,memory.used"
 EVERY_MS = 500

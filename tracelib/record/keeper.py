@@ -17,8 +17,9 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tracelib.errors import BadParameter
 from tracelib.record import ftrace, gpu, perf
@@ -27,9 +28,6 @@ from tracelib.record.machine import MOUNT
 from tracelib.record.plan import BACKSTOP_S, Plan
 from tracelib.record.processes import Workload, alive, mark
 from tracelib.record.profiler import Profiler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COMPLETE, PARTLY = 0, 3
 POLL_S = 0.05

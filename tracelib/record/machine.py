@@ -1,23 +1,16 @@
 """What this machine lets us record."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tracelib.record.cgroups import cpu_group, pressure_us
+from tracelib.record.cgroups import CpuGroup, cpu_group, pressure_us
 from tracelib.record.ftrace import tracefs
 from tracelib.record.processes import PROC, allowed_cpus, text
 from tracelib.words import cpus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracelib.record.cgroups import CpuGroup
 
 MISSING = "not installed"
 #: Private mounts that end with the process: for tracefs where it is not mounted.

@@ -1,22 +1,18 @@
 """Which `perf record` this machine permits, and its recording as text."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.data import data
 from tracelib.record.processes import PROC, child, descendants, ended, mark, threads
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 START_S, END_S = 20.0, 120.0
 #: Memory for all ring buffers together; 4096 pages (16 MiB) a CPU, fewer where there are many CPUs.

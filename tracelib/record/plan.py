@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from tracelib.data import data
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.record import ftrace, perf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tracelib.record.machine import Machine
-    from tracelib.record.processes import Thread
+from tracelib.record.machine import Machine
+from tracelib.record.processes import Thread
 
 #: What can be left out by name (`--without`).
 STEPS = ("perf", "ftrace", "gpu", "profiler")

@@ -1,20 +1,16 @@
 """What the kernel counts of each thread, and processes of our own that must not stay behind."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.errors import BadParameter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 PROC = Path("/proc")
 #: Fields of /proc/PID/stat behind the name, counted from the state (proc_pid_stat(5): fields 3, 4 and 22).

@@ -1,7 +1,5 @@
 """The server's own profiler: switched by HTTP, its traces copied when they are whole."""
 
-from __future__ import annotations
-
 import shutil
 import time
 import urllib.error

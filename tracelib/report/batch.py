@@ -4,32 +4,26 @@ A run that cannot be read does not stop the others: the index says which failed 
 is kept while the traces' checksums, the parameters and tracelib's version are the same.
 """
 
-from __future__ import annotations
-
 import json
 import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib import __version__
 from tracelib.errors import BadParameter, TraceError, UnknownFormat
-from tracelib.findings import figures, read
+from tracelib.findings import Document, figures, read
+from tracelib.options import Options
 from tracelib.report.pipeline import write_report
 from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.files import head, sha256
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from tracelib.findings import Document
-    from tracelib.options import Options
 
 SCHEMA = "tracelib.batch/1"
 

@@ -1,18 +1,13 @@
 """A report's folder: what it holds, and how it comes into being, whole or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelib.errors import TraceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: What a report's folder may hold.
 FILES = ("report.html", "summary.md", "findings.json", "overview.png", "root_cause.ipynb")

@@ -7,20 +7,20 @@ packed); the cartesian bundle (0.5 MB packed; MIT, `assets/LICENSE.plotly`) draw
 notebooks but flame charts.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import gzip
 import html
 import json
 import re
+from collections.abc import Iterable, Mapping
 from importlib import resources as package_resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 from nbconvert.exporters import HTMLExporter
+from nbformat import NotebookNode
 from traitlets import Bool, default
 
 from tracelib.charts.draw import CAPTION
@@ -29,11 +29,6 @@ from tracelib.charts.theme import CSS as CHART_CSS
 from tracelib.report.run import markdown_cell
 from tracelib.report.sections.render import render
 from tracelib.words import sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nbformat import NotebookNode
 
 #: The mimetype under which JupyterLab draws plotly figures by itself.
 PLOTLY = "application/vnd.plotly.v1+json"

@@ -1,7 +1,5 @@
 """What cloud instances cost: a data file with dates, ours or the user's."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,20 +1,18 @@
 """What the notebooks' cells call: parameters in, results out, names redacted, findings recorded."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from tracelib.analyses.results import analyse
+from tracelib.analyses.results import Results, analyse
 from tracelib.companions import companions
 from tracelib.errors import TraceError
-from tracelib.findings import validate
+from tracelib.findings import Document, validate
 from tracelib.loading import load
 from tracelib.manifest import manifest_of
 from tracelib.options import Options, name_of, seconds
@@ -23,12 +21,8 @@ from tracelib.report.notebooks import located
 from tracelib.report.sections.render import Section, render
 from tracelib.report.sections.tables import picture
 from tracelib.sources.health import with_remarks
+from tracelib.trace import Trace
 from tracelib.words import duration
-
-if TYPE_CHECKING:
-    from tracelib.analyses.results import Results
-    from tracelib.findings import Document
-    from tracelib.trace import Trace
 
 #: Under this type a report notebook carries its findings and its picture, for whoever renders it.
 OUTCOME = "application/vnd.tracelib.outcome+json"

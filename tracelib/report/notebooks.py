@@ -4,15 +4,11 @@ A wheel carries them as `tracelib/_notebooks`; an editable install and a checkou
 beside the package. Both hold the same files, so the first that exists is used.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.errors import BadParameter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS = (_PACKAGE / "_notebooks", _PACKAGE.parent / "notebooks")

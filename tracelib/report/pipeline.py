@@ -6,33 +6,27 @@ in the report's folder and names the traces from there: so it runs again where i
 on which machine that was.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import convert
+from nbformat import NotebookNode
 
 from tracelib.errors import TraceError
 from tracelib.findings import Document
+from tracelib.options import Options
 from tracelib.report import redact, ticket
 from tracelib.report.bundle import whole_folder
 from tracelib.report.exporter import TraceReport
 from tracelib.report.notebook_cells import OUTCOME
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook, write_notebook
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nbformat import NotebookNode
-
-    from tracelib.options import Options
 
 
 @dataclass(frozen=True)

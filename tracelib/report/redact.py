@@ -11,18 +11,15 @@ import ipaddress
 import os
 import re
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 import polars as pl
 
 from tracelib.data import data
 from tracelib.findings.document import Document
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 _DATA = data(__file__, "redact.toml")
 _PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA.items() if isinstance(pattern, str)}

@@ -6,8 +6,6 @@ arguments and what they printed. Every file is gone through twice: a name is oft
 directory that shows it to be a user's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io
@@ -16,17 +14,15 @@ import re
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from tracelib.errors import BadParameter, BadTrace, TraceError, UnknownFormat
 from tracelib.report.redact import Redactor
 from tracelib.sources.discovery import recognised
 from tracelib.sources.files import head, open_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SQLITE = b"SQLite format 3\0"
 #: What Python cannot decode goes through unchanged.

@@ -5,16 +5,15 @@ formats paths), the run ends after a time limit (papermill's is "never"), the ke
 (ipykernel warns otherwise), and nothing is printed.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import logging
 import os
 import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nbformat
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
@@ -24,9 +23,6 @@ from papermill.execute import execute_notebook
 from traitlets.config import Config
 
 from tracelib import errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 DEFAULT_TIMEOUT_S = 900
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]

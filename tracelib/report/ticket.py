@@ -7,19 +7,17 @@ links, mentions or issue references.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tracelib.findings import figures
+from tracelib.findings import Document, Evidence, figures
 from tracelib.report.sections.findings import three_figures
 from tracelib.words import cause_name, counted, duration, plain, sentence, share, verdict_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tracelib.findings import Document, Evidence
     from tracelib.report.run import Failure
 
 MAX_LINES = 30

@@ -4,23 +4,19 @@ Credentials come from the environment only, and nothing is sent before every fil
 system's limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelib.errors import BadParameter, TraceError
 from tracelib.report.bundle import FILES
 from tracelib.report.ticket import as_plain, as_wiki
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 GITHUB_API = "https://api.github.com"
 #: What GitHub's page takes: docs.github.com, "Attaching files".

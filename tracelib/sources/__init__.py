@@ -4,15 +4,9 @@ To add a format, write such a package and name its `FORMAT` here. Whatever depen
 asked to read it, whose names count, containers, exports, the fuzzer) goes by this list.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tracelib.errors import BadParameter
 from tracelib.sources import ftrace, nsys, perf, torch_profiler
-
-if TYPE_CHECKING:
-    from tracelib.sources.format import Format
+from tracelib.sources.format import Format
 
 #: In the order in which they are asked whether a file is theirs.
 FORMATS: tuple[Format, ...] = (nsys.FORMAT, torch_profiler.FORMAT, perf.FORMAT, ftrace.FORMAT)

@@ -21,6 +21,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -28,8 +29,6 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from tracelib.sources.files import ZIP, Stream, head, open_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Buffer
 
 #: Unpack at most this share of the free disk, so that an archive made to explode fills nothing.

@@ -23,22 +23,18 @@ import subprocess
 import tempfile
 import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platformdirs
 import polars as pl
 
 from tracelib.sources.files import BLOCK, GZIP, ZSTD, sha256
+from tracelib.sources.format import TraceFile
 from tracelib.sources.health import with_remark
 from tracelib.trace import Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelib.sources.format import TraceFile
 
 #: Bytes that all entries together may take.
 LIMIT = 5 << 30

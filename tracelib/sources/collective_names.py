@@ -11,8 +11,6 @@ their peers in just the same way. Names as of late 2026, from the sources of: vL
 Transformer Engine's userbuffers.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -1,23 +1,18 @@
 """Which files are traces, and of which format: each file is looked at once, by content."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tracelib import sources
 from tracelib.errors import BadTrace, UnknownFormat
 from tracelib.sources.archives import damage_of, is_archive, unpacked
+from tracelib.sources.cache import Cache
 from tracelib.sources.files import head, open_stream
 from tracelib.sources.format import TraceFile
 from tracelib.sources.health import with_remark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tracelib.sources.cache import Cache
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: What files begin with that are packed in a way that is not read here (gzip: packed twice).
 PACKED = {

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracelib.errors import BadTrace
 from tracelib.sources.archives import damage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from tracelib.trace import Trace
 
 #: What one recording covers: a machine, with its own process ids; or, often in a container with ids of its

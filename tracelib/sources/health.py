@@ -1,20 +1,13 @@
 """What a reader says about its file: the frame `sources`, and remarks, the rows of the frame `health`."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.data import data
 from tracelib.schema import HEALTH, SOURCES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tracelib.trace import Trace
-
+from tracelib.trace import Trace
 
 _REMARKS = data(__file__, "remarks.toml")
 

@@ -1,16 +1,12 @@
 """Programs that readers need (nsys, perf, trace-cmd): none can hold tracelib up or outlive it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
-from typing import IO, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 #: Statuses as a shell gives them: stopped by a timeout, could not be started.
 STOPPED, NOT_STARTED = 124, 126

@@ -1,19 +1,15 @@
 """How far reading has come, shown to a person who waits at a terminal or looks at a notebook."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from tracelib.sources.files import watched
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 #: Nothing is shown before reading takes longer than this.
 PATIENCE_S = 2.0

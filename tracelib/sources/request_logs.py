@@ -11,25 +11,21 @@ its first token came (or how long that took); all else is used where it is there
 - genai-perf's and perf_analyzer's profile export (`experiments`, `requests`, times in ns since the epoch).
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.words import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 Record = dict[str, Any]
 

@@ -1,7 +1,5 @@
 """The verdict and its numbers, the causes, each finding, and what could not be known, as HTML."""
 
-from __future__ import annotations
-
 from tracelib.findings import Document, Finding, Verdict, figures
 from tracelib.report.sections.render import Section, render
 from tracelib.words import NOT_KNOWN, cause_name, duration, share, verdict_name

@@ -5,20 +5,15 @@ What an expression yields goes through :func:`tracelib.words.plain`, then throug
 is `Markup` (what a template made itself) passes both.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tracelib import words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FOLDER = Path(__file__).parents[1] / "templates"
 _FIGURES = (words.duration, words.moment, words.share)

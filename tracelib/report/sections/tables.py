@@ -1,23 +1,16 @@
 """The tables behind the verdict, what the files were worth, and how the figures were computed."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import polars as pl
 from markupsafe import Markup
 
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
+from tracelib.findings.document import Device, Document, RoleStates
 from tracelib.report.sections.render import Section, render
 from tracelib.words import CPU_STATES, GPU_STATES, SERVER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import polars as pl
-
-    from tracelib.findings.document import Device, Document, RoleStates
 
 #: Smaller shares of the CPU time are counted, not listed.
 LEAST_SHARE = 0.005

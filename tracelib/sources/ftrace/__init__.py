@@ -3,10 +3,8 @@
 README.md in this folder says what the format holds, how to record it, and what is lost at worst.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracelib.sources.format import Format, InPerfetto
 from tracelib.sources.ftrace.containers import (
@@ -18,11 +16,7 @@ from tracelib.sources.ftrace.containers import (
 )
 from tracelib.sources.ftrace.graph import BEFORE_CALL
 from tracelib.sources.ftrace.heads import HEAD, LATENCY
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: What systrace's pages have in their first part, where the data may not be yet.
 PAGE_MARKS = re.compile(

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from tracelib.sources import programs
 from tracelib.sources.files import Stream, head, open_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Buffer
 
 TRACE_DAT = b"\x17\x08\x44tracing"

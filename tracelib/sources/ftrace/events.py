@@ -5,21 +5,17 @@ one is looked at once in a chunk; those of scheduler events are kept interned an
 the end.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from tracelib.sources.ftrace.graph import graph_events
+from tracelib.sources.ftrace.heads import Piece
 from tracelib.sources.kernel import syscalls
 from tracelib.sources.kernel.interning import Texts, codes_of
-
-if TYPE_CHECKING:
-    from tracelib.sources.ftrace.heads import Piece
 
 #: First words, by the group of the event that they name; the first that fits counts.
 WORDS = tuple(

@@ -1,24 +1,19 @@
 """Events of one ftrace text to the frames of a trace."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.schema import COUNTERS, SCHED, SLICES
 from tracelib.sources.ftrace import markers
+from tracelib.sources.ftrace.events import Events
 from tracelib.sources.ftrace.graph import calls
+from tracelib.sources.ftrace.heads import Heads
+from tracelib.sources.health import Remarks
 from tracelib.sources.kernel import sched, syscalls
 from tracelib.sources.kernel.interning import codes_of
 from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
 from tracelib.words import counted
-
-if TYPE_CHECKING:
-    from tracelib.sources.ftrace.events import Events
-    from tracelib.sources.ftrace.heads import Heads
-    from tracelib.sources.health import Remarks
 
 #: The head's task: a name, which may hold anything, the thread's id, and its process where the option
 #: `record-tgid` is on.

@@ -12,8 +12,6 @@ An event in comment marks is that event, text in them is a marker. A leaf and an
 time; a closing line ends at its own.
 """
 
-from __future__ import annotations
-
 import polars as pl
 
 from tracelib.sources.ftrace.heads import GAP

@@ -14,8 +14,6 @@ cookie. Names of OpenHarmony's hitrace begin with `H:`; after its marks stand th
 5`).
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,18 +1,17 @@
 """An ftrace text to a trace: lines to events, events to frames, and what is wrong with them to `health`."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 
 from tracelib.clocks import clock_named
 from tracelib.errors import BadTrace
-from tracelib.sources.files import head, sha256
-from tracelib.sources.ftrace.containers import in_page, is_trace_dat, open_text
+from tracelib.sources.files import Stream, head, sha256
+from tracelib.sources.ftrace.containers import Atrace, in_page, is_trace_dat, open_text
 from tracelib.sources.ftrace.events import UNPRINTED, Events
 from tracelib.sources.ftrace.frames import Frames
 from tracelib.sources.ftrace.heads import Heads, Piece
@@ -20,13 +19,6 @@ from tracelib.sources.health import Remarks, source_frame
 from tracelib.sources.kernel.lines import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
 from tracelib.words import counted, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracelib.sources.files import Stream
-    from tracelib.sources.ftrace.containers import Atrace
 
 #: In the JavaScript string of old systrace pages, every line ends so.
 IN_SCRIPT = b"\\n\\\n"

@@ -1,7 +1,5 @@
 """Work done once per distinct text: columns repeat few of them, and looking up by number is nearly free."""
 
-from __future__ import annotations
-
 import polars as pl
 
 #: Where more of the first texts than this differ, as arguments of system calls may, looking for equal ones

@@ -1,18 +1,14 @@
 """Lines of text files, in pieces of bounded size, for the readers of `perf script` and ftrace texts."""
 
-from __future__ import annotations
-
 import io
 import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import polars as pl
 
 from tracelib.sources.files import keep_freed_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Item = TypeVar("Item")
 

@@ -5,18 +5,12 @@ libtraceevent that trace-cmd uses, and perfs that load it (plugins/plugin_sched_
 `-R`, where the state is a number.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
+from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.threads import number_of
 from tracelib.words import counted
-
-if TYPE_CHECKING:
-    from tracelib.sources.health import Remarks
 
 SWITCH = (
     r"^prev_comm=(?P<prev_name>.*) prev_pid=(?P<prev>-?\d+) prev_prio=-?\d+ prev_state=(?P<state>\S+) "

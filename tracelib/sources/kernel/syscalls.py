@@ -6,20 +6,16 @@ calls. The number of a call means what it does on the machine that the call was 
 name: `syscalls.toml`.
 """
 
-from __future__ import annotations
-
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
 from tracelib.data import data
 from tracelib.schema import SLICES
+from tracelib.sources.health import Remarks
 from tracelib.words import counted
-
-if TYPE_CHECKING:
-    from tracelib.sources.health import Remarks
 
 #: First words of the events of system calls, and whether they end one. Without a group, the number tells the
 #: call.

@@ -3,8 +3,6 @@
 A scheduler event shows only thread ids, so two processes that used one id after another cannot be told apart.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 

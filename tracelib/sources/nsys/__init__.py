@@ -1,9 +1,7 @@
 """NVIDIA Nsight Systems: exports to SQLite, Parquet, Arrow; reports through `nsys export`. See README.md."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head as first_bytes
@@ -17,14 +15,9 @@ from tracelib.sources.nsys.directory import (
     tables_of,
 )
 from tracelib.sources.nsys.report import MAGIC, export_of, exported_report
-from tracelib.sources.nsys.tables import SQLITE
+from tracelib.sources.nsys.tables import SQLITE, Tables
+from tracelib.trace import Trace
 from tracelib.words import counted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelib.sources.nsys.tables import Tables
-    from tracelib.trace import Trace
 
 #: Tables that only nsys's export has; their definitions stand in the file's first pages.
 _TABLES = re.compile(

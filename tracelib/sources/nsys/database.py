@@ -7,15 +7,14 @@ expression), it is opened read-only and `immutable`, so that no journal or lock 
 packed or shortened file is completed in a copy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -23,9 +22,6 @@ from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
 from tracelib.sources.nsys.pages import FAILURES, Pages, Unusual, row_ids, rows_by_page
 from tracelib.sources.nsys.tables import SQLITE, Tables, shown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 CHUNK = 1 << 16
 #: Longer texts are cut: a name of this length is an attack or an accident, and each distinct one is kept in

@@ -4,18 +4,14 @@ The files have the names and columns of the SQLite export's tables: `CUPTI_ACTIV
 `.arrow`. The file `StringIds` stands for the whole directory, as every export has it.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tracelib.sources.nsys.tables import Tables
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 PARQUET, ARROW = b"PAR1", b"ARROW1"
 #: First bytes of an Arrow stream, which has no magic: a continuation marker, before the length of its schema.

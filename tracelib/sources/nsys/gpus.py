@@ -10,20 +10,13 @@ GPU that CUDA gave this number when nsys asked for all of them (`TARGET_INFO_GPU
 fastest first, nsys by bus); and where that is not noted either, the GPU of the same number.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.schema import FRAMES, GPU_OP_KIND
 from tracelib.sources.collective_names import collectives_by_name
-from tracelib.sources.nsys.tables import UNKNOWN, enumeration, looked_up
+from tracelib.sources.health import Remarks
+from tracelib.sources.nsys.tables import UNKNOWN, Tables, enumeration, looked_up
 from tracelib.sources.nsys.threads import FIELD, pid, ranks
-
-if TYPE_CHECKING:
-    from tracelib.sources.health import Remarks
-    from tracelib.sources.nsys.tables import Tables
 
 _DEVICES = 1 << 31
 

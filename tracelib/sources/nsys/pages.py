@@ -16,15 +16,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _Integers: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 _Bytes: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint8]]"

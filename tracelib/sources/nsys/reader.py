@@ -1,10 +1,8 @@
 """An nsys export, table by table, to a :class:`tracelib.trace.Trace`."""
 
-from __future__ import annotations
-
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 
@@ -12,13 +10,8 @@ from tracelib.schema import FRAMES, IDLE, SORT
 from tracelib.sources.files import sha256
 from tracelib.sources.health import Remarks, source_frame
 from tracelib.sources.nsys import gpus, recording, slices, threads
-from tracelib.sources.nsys.tables import string_ids
+from tracelib.sources.nsys.tables import Tables, string_ids
 from tracelib.trace import Trace, ordered
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelib.sources.nsys.tables import Tables
 
 _GRAPH_LAUNCH = "GraphLaunch"
 

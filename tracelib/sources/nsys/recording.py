@@ -4,23 +4,16 @@ Only the few fields named here are read. `META_DATA_CAPTURE`, `TARGET_INFO_SYSTE
 also hold the profiled programs' environment, arguments and output, which must not get into a trace.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import polars as pl
 
+from tracelib.sources.health import Remarks
 from tracelib.sources.nsys.gpus import GPU_TABLES
 from tracelib.sources.nsys.slices import NVTX, SYNCHRONIZATION, is_calls
-from tracelib.sources.nsys.tables import UNKNOWN, shown_name
+from tracelib.sources.nsys.tables import UNKNOWN, Tables, shown_name
 from tracelib.sources.nsys.threads import SAMPLES_TABLE, SCHED_TABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tracelib.sources.health import Remarks
-    from tracelib.sources.nsys.tables import Tables
 
 #: Tables of name-value pairs in which an export describes itself; the second until nsys 2023.
 _EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")

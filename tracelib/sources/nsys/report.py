@@ -4,20 +4,15 @@ Their format is not published and changes with every version; NVIDIA's own expor
 is, and reads reports of older versions, not of newer ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
 from tracelib.sources import programs
 from tracelib.sources.nsys.tables import SQLITE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 #: An export that takes longer hangs: a report of gigabytes takes minutes.
 SECONDS = 3600

@@ -13,19 +13,12 @@ communicator, number of ranks. The export describes its fields in `NVTX_PAYLOAD_
 unused, size of the payload u64, size of all u64.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.schema import SLICE_CATEGORY
-from tracelib.sources.nsys.tables import UNKNOWN, enumeration, looked_up, without_version
+from tracelib.sources.health import Remarks
+from tracelib.sources.nsys.tables import UNKNOWN, Tables, enumeration, looked_up, without_version
 from tracelib.sources.nsys.threads import only_process, process
-
-if TYPE_CHECKING:
-    from tracelib.sources.health import Remarks
-    from tracelib.sources.nsys.tables import Tables
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"

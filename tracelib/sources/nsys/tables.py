@@ -3,18 +3,14 @@
 Texts are looked up once per distinct number and stay Categorical: a SQL join would copy a name for every row.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tracelib.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 class Tables(ABC):

@@ -13,20 +13,13 @@ only where both happen at the same nanosecond are they one switch. nsys records 
 with that id, innermost (`stackDepth` 0) first. Chains repeat: each distinct one is kept once.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import polars as pl
 
 from tracelib.schema import FRAMES, IDLE, SCHED_EVENT, THREAD_STATE
-from tracelib.sources.nsys.tables import enumeration, looked_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tracelib.sources.nsys.tables import Tables
+from tracelib.sources.nsys.tables import Tables, enumeration, looked_up
 
 #: What a process's or a thread's field can hold.
 FIELD = 1 << 24

@@ -1,10 +1,8 @@
 """Linux `perf`: the text of `perf script`, its JSON form, and `perf.data` by way of an installed perf."""
 
-from __future__ import annotations
-
 import codecs
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracelib.sources.files import head
 from tracelib.sources.format import Format, InPerfetto
@@ -17,11 +15,7 @@ from tracelib.sources.perf.heads import (
     NO_TIME_HEAD,
     VIRTUAL,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 #: The first bytes of the format: version 2 (either byte order), version 1.
 BINARY = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")

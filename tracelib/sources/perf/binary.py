@@ -4,15 +4,12 @@ The format needs the recording machine's tracepoint descriptions, symbol tables 
 (tools/perf/Documentation/perf.data-file-format.txt); its text holds all that is asked for here.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
 import stat
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelib.errors import BadTrace
 from tracelib.sources import programs
@@ -20,9 +17,7 @@ from tracelib.sources.files import open_stream
 from tracelib.sources.health import with_remark
 from tracelib.sources.perf import BINARY
 from tracelib.sources.perf.script import UNTIMED, read_text
-
-if TYPE_CHECKING:
-    from tracelib.trace import Trace
+from tracelib.trace import Trace
 
 FORMAT = "perf.data"
 SECONDS = 600

@@ -1,18 +1,12 @@
 """Call chains of `perf script` text: each distinct line parsed once, each distinct chain stored once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.schema import STACKS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 _LIBRARY = r"\((?P<library>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
 _OFFSET = r"(?:\+0x[0-9a-f]+)?"

@@ -3,17 +3,12 @@
 The keys are those of tools/perf/util/header.c.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tracelib.clocks import clock_named, clock_numbered
 from tracelib.sources.perf.heads import MODIFIERS, PROBE, TRACEPOINT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Of these a header has some; other comments are not perf's.
 KEYS = {"hostname", "perf version", "captured on", "cmdline", "clockid", "header version"}

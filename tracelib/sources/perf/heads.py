@@ -12,8 +12,6 @@ leaves a name of at most 16 characters before it. The expressions are in the syn
 share.
 """
 
-from __future__ import annotations
-
 import polars as pl
 
 from tracelib.schema import SCHED_EVENT

@@ -9,11 +9,11 @@ The file is decoded whole in one go, or, where that fails, one sample at a time.
 a timestamp, which perf writes first.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import polars as pl
@@ -29,10 +29,6 @@ from tracelib.sources.perf.header import clock_of, tracepoints_of, wall_offset
 from tracelib.sources.perf.remarks import PerfRemarks
 from tracelib.trace import Trace
 from tracelib.words import counted, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FORMAT = "perf JSON"
 AS_TEXT = "perf script --header --ns -F +pid"

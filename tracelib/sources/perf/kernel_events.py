@@ -10,19 +10,13 @@ a few hundred ns apart; each names the other thread. Recorded for some processes
     sleep 3269/3269        1758.044605392: PERF_RECORD_SWITCH OUT
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.schema import SCHED, SCHED_EVENT, SLICES
 from tracelib.sources.kernel import sched, syscalls
 from tracelib.sources.kernel.threads import number_of
-
-if TYPE_CHECKING:
-    from tracelib.sources.perf.remarks import PerfRemarks
-    from tracelib.sources.perf.scan import Text
+from tracelib.sources.perf.remarks import PerfRemarks
+from tracelib.sources.perf.scan import Text
 
 SCHEDULER = SCHED_EVENT.categories.to_list()
 #: Systems whose tracepoints are system calls.

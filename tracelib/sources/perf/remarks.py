@@ -1,20 +1,14 @@
 """Remarks on a recording: what is missing, by whose word, and how to record it better."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracelib.schema import IDLE
 from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.sched import missing_switches
 from tracelib.sources.perf.call_chains import PAGE, PHYSICAL
+from tracelib.sources.perf.header import Header
+from tracelib.sources.perf.scan import Ending, Text
 from tracelib.words import counted, plain
-
-if TYPE_CHECKING:
-    from tracelib.sources.perf.header import Header
-    from tracelib.sources.perf.scan import Ending, Text
 
 MONOTONIC = "perf record -k mono"
 SHOWN, EXCERPT, NAMED = 3, 80, 8

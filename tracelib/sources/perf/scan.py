@@ -8,14 +8,18 @@ do not fit), the parts are dictionary-encoded, and only distinct parts are ever 
 
 from __future__ import annotations
 
+import io
 import re
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
@@ -23,14 +27,6 @@ from tracelib.sources.kernel.interning import Texts
 from tracelib.sources.kernel.lines import CHUNK, lines, pieces
 from tracelib.sources.perf import call_chains, heads
 from tracelib.sources.perf.header import Header, of_lines
-
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 #: Bytes; a block without a place to cut is cut anywhere: memory stays bounded whatever the input.
 LONGEST_BLOCK = 2 * CHUNK

@@ -1,8 +1,6 @@
 """The text of `perf script` to frames: scanned, its distinct parts parsed, the events put together."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,9 +15,6 @@ from tracelib.sources.perf.heads import NO_TIME_HEAD
 from tracelib.sources.perf.remarks import PerfRemarks, not_understood, remark_on_text
 from tracelib.sources.perf.scan import Text, scanned
 from tracelib.trace import Trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNTIMED = "events carry no time"
 COMM_RECORD = r"^(?:exec: )?(?P<comm>.*):(?P<pid>\d+)/(?P<tid>\d+)$"

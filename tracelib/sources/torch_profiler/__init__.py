@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelib.sources.format import Format, InPerfetto
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tracelib.trace import Trace
 
 _BARE_LIST = re.compile(rb'\[\s*\{[^{}]*?"ph"\s*:\s*"')

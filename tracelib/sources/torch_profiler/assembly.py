@@ -6,6 +6,8 @@ What rows need to know of the whole file (base of time, threads, devices, launch
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,6 +19,7 @@ from tracelib.sources.torch_profiler import frames
 from tracelib.sources.torch_profiler.document import (
     RANKED,
     UNRANKED,
+    Document,
     merge_notes,
     prefixed_ranks,
     prefixes,
@@ -27,10 +30,6 @@ from tracelib.sources.torch_profiler.document import (
 from tracelib.sources.torch_profiler.events import TIMED_PHASES, UNUSED_PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tracelib.sources.torch_profiler.document import Document
     from tracelib.sources.torch_profiler.reader import Contents
 
 #: 2001 in ns since the epoch: a time beyond is wall time, one before counts from a boot or its own start.

@@ -7,21 +7,15 @@ with a `"ph"` must end before the cut, so that a list of objects nested in some 
 does not pass for events.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tracelib.sources.files import Stream
 from tracelib.sources.torch_profiler.repairs import UNDECODABLE, depth_of, repaired
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracelib.sources.files import Stream
 
 #: Bytes 0 behind a chunk's text: the compiled scan stops at the first, and may look at the others.
 PAD = 64

@@ -8,8 +8,6 @@ Before, and where the kernel was launched by a CUDA graph, only the kernel's nam
 `rcclDevKernel_…`.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Any

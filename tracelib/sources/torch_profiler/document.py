@@ -9,22 +9,17 @@ each process id ("[TP01] 4711"), others add an offset per rank to the ids (Trace
 the number of the device as it was, often 0 in each.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
 
 from tracelib.sources.files import open_stream
 from tracelib.sources.torch_profiler.repairs import UNDECODABLE, repaired
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _NUMBER = re.compile(rb'"(baseTimeNanoseconds|cuda_runtime_version|cupti_version)"\s*:\s*"?(\d{1,19})(?!\d)')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,19})(?!\d)')

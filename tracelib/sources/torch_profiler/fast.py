@@ -6,19 +6,19 @@ decoder reads them, and only that one knows their rules. A chunk is refused as a
 faults keep it from being valid JSON, or few of its events are ordinary. Both decoders give the same rows.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
 from tracelib.sources.torch_profiler import plain
+from tracelib.sources.torch_profiler.chunks import Chunk
 from tracelib.sources.torch_profiler.collectives import KEYS, canonical
 from tracelib.sources.torch_profiler.events import (
     CALLS,
@@ -33,21 +33,13 @@ from tracelib.sources.torch_profiler.events import (
     on_device,
     slice_category,
 )
-from tracelib.sources.torch_profiler.native import ODD, OLDER, PLAIN, Refused, scanned
+from tracelib.sources.torch_profiler.native import ODD, OLDER, PLAIN, Column, Refused, scanned
 from tracelib.sources.torch_profiler.repairs import UNDECODABLE, repaired
 from tracelib.sources.torch_profiler.salvage import REPAIRED, salvage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from numpy.typing import NDArray
-
-    from tracelib.sources.torch_profiler.chunks import Chunk
-    from tracelib.sources.torch_profiler.native import Column
-
-    Flags = NDArray[np.bool_]
-    Integers = NDArray[np.int64]
-    Values = Integers | tuple[Integers, Flags] | tuple[pl.Series, Integers]
+Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+Values = Integers | tuple[Integers, Flags] | tuple[pl.Series, Integers]
 
 
 #: Phases of ordinary events: complete, instant; flows are only counted.

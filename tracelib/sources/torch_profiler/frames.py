@@ -1,20 +1,13 @@
 """Events of a trace to the frames of :mod:`tracelib.schema`."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import polars as pl
 
 from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
 from tracelib.sources.torch_profiler.collectives import named
-from tracelib.sources.torch_profiler.events import NOWHERE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tracelib.sources.torch_profiler.events import Batch
+from tracelib.sources.torch_profiler.events import NOWHERE, Batch
 
 _THREAD_LABEL = re.compile(r"thread \d+ \((.*)\)")
 #: Calls that start all kernels of a graph at once: cudaGraphLaunch, cuGraphLaunch_ptsz, hipGraphLaunch.

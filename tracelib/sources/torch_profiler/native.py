@@ -14,20 +14,17 @@ import sysconfig
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tracelib.sources.torch_profiler.chunks import Chunk
 from tracelib.sources.torch_profiler.events import KINETO
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tracelib.sources.torch_profiler.chunks import Chunk
-
-    Flags = NDArray[np.bool_]
-    Integers = NDArray[np.int64]
-    Kind = Literal["integer", "time", "string", "object"]
+Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+Kind = Literal["integer", "time", "string", "object"]
 
 FOLDER = Path(__file__).parent
 #: States of a value: as it should be, or something else (0: none at all); of an event: with faults to mend.

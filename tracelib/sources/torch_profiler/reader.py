@@ -7,22 +7,20 @@ stretch. What stays in memory: one part, the launch calls (25 bytes each), begin
 labels.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import tempfile
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.schema import SORT, empty
-from tracelib.sources.files import hashed, keep_freed_memory, open_stream
+from tracelib.sources.files import Stream, hashed, keep_freed_memory, open_stream
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.assembly import Assembly
 from tracelib.sources.torch_profiler.chunks import PAD, Chunk, Cutter
@@ -32,14 +30,6 @@ from tracelib.sources.torch_profiler.fast import fast_batch
 from tracelib.sources.torch_profiler.native import Refused
 from tracelib.sources.torch_profiler.salvage import decoded, salvage
 from tracelib.trace import Trace, ordered, write_parquet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-
-    from tracelib.sources.files import Stream
-    from tracelib.sources.torch_profiler.events import Batch
-
 
 #: More text than this after the list of events is not kept: events in it are counted.
 LONGEST_TAIL = 16 << 20

@@ -1,16 +1,11 @@
 """What a damaged event may have been: texts of JSON made from one that is not, least changed first."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: What decoders raise at a text that is not JSON.
 UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)

@@ -7,14 +7,13 @@ short. The piece is halved at event boundaries until each part decodes or is a s
 repaired if it can be (:mod:`repairs`), and else counted as lost.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -22,11 +21,8 @@ from tracelib.sources.torch_profiler.chunks import TRAILING, event_boundaries
 from tracelib.sources.torch_profiler.plain import Event, decode
 from tracelib.sources.torch_profiler.repairs import UNDECODABLE, depth_of, guessed, repaired
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    #: Events, and the text after the list's end, None if it did not end.
-    Part = tuple[list[Event], bytes | None]
+#: Events, and the text after the list's end, None if it did not end.
+Part = tuple[list[Event], bytes | None]
 
 T = TypeVar("T")
 _object = json.JSONDecoder(strict=False).raw_decode

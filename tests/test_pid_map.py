@@ -3,7 +3,7 @@
 import pytest
 
 from tracelib.errors import BadTrace
-from tracelib.pid_map import read_pid_map
+from tracelib.loading import read_pid_map
 
 
 def test_a_map_is_read_as_people_and_the_kernel_write_it(tmp_path):

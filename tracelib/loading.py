@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 
 from tracelib.align import align
+from tracelib.errors import BadTrace
 from tracelib.manifest import FILE_NAME, manifest_of
-from tracelib.pid_map import read_pid_map
 from tracelib.schema import FRAMES
 from tracelib.sources.cache import cache as user_cache
 from tracelib.sources.discovery import Discovery, discover, not_opened, not_read, read_files
@@ -16,6 +16,59 @@ from tracelib.sources.files import sha256
 from tracelib.sources.format import TraceFile
 from tracelib.sources.progress import progress_bar
 from tracelib.trace import Trace
+
+#: File name or glob -> id in that file -> id on the host; "*" stands for every file of a profiler in a
+#: container.
+PidMap = dict[str, dict[int, int]]
+ADVICE = "Lines are INSIDE OUTSIDE, GLOB INSIDE OUTSIDE, or as grep NSpid /proc/*/task/*/status prints them."
+
+
+def read_pid_map(path: Path) -> PidMap:
+    """Return the map in the file at `path`.
+
+    Each line is `INSIDE OUTSIDE` (two ids), or `GLOB INSIDE OUTSIDE` for the files of that name only, or a
+    line of ``grep NSpid /proc/[0-9]*/task/*/status`` run on the host, whose ids stand outermost first; of
+    these, a line with one id is skipped. So are empty lines and what follows a `#`. Source:
+    proc_pid_status(5), "NSpid".
+
+    Raises BadTrace if the file cannot be read, a line has another form, or one id inside stands for two
+    outside; the message says which line.
+    """
+    pid_map: PidMap = {}
+    for number, line in enumerate(_lines(path), 1):
+        entry = _entry(path, number, line)
+        if entry is None:
+            continue
+        glob, inside, outside = entry
+        first = pid_map.setdefault(glob, {}).setdefault(inside, outside)
+        if first != outside:
+            reason = f"{inside} is {first} on the host according to another line"
+            advice = "Two containers: begin the lines with their files' names."
+            raise BadTrace(path, "pid map", f"line {number}", reason, line, advice)
+    return pid_map
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BadTrace(path, "pid map", "", error.strerror or str(error), advice=ADVICE) from error
+
+
+def _entry(path: Path, number: int, line: str) -> tuple[str, int, int] | None:
+    """Return glob, id inside and id outside; None for a line that says nothing."""
+    short, nspid, ids = line.split("#", 1)[0].partition("NSpid:")
+    glob, words = "*", ids.split() if nspid else short.split()
+    if not nspid and len(words) == 3:
+        glob, *words = words
+    fewest, most = (1, len(words)) if nspid else (2, 2)
+    if (words or nspid) and not (fewest <= len(words) <= most and all(word.isdigit() for word in words)):
+        raise BadTrace(path, "pid map", f"line {number}", "it is not an entry of a map", line, ADVICE)
+    if len(words) < 2:
+        return None
+    numbers = [int(word) for word in words]
+    return (glob, numbers[-1], numbers[0]) if nspid else (glob, numbers[0], numbers[1])
+
 
 #: Frames that hold what happened, and each one's column of lengths.
 TIMED = {"slices": "dur_ns", "gpu_ops": "dur_ns", "samples": None, "sched": None, "counters": None}
@@ -39,7 +92,7 @@ def load(
     `paths` are files, directories (every trace file below them), or what `discover` returned. A `run.toml` in
     such a directory (docs/run-toml.md) fills in what is not given here. `offsets`, `roles` and `ftrace_clock`
     are those of :func:`tracelib.align.align`; `host` is the host of the files that do not name theirs, one
-    name for all or file name -> name; `pid_map` is a file (:func:`tracelib.pid_map.read_pid_map`).
+    name for all or file name -> name; `pid_map` is a file (:func:`read_pid_map`).
 
     `progress` is called with each file's name before it is read; by default a bar appears after two seconds,
     on a terminal or in a notebook. `cache`: whether to keep the frames of each file in the user's cache

@@ -4,6 +4,7 @@ An engine sends a message a step, two workers wait for it, launch a little and m
 3 to 9 ms, by a fixed random series. The truth is known: all files were written by one clock.
 """
 
+import itertools
 import random
 
 import polars as pl
@@ -175,6 +176,17 @@ def test_messages_leave_a_right_clock_alone():
     run = align([engine(steps()), worker(0, steps()), worker(1, steps())])
     assert run.sources["tied_by"].to_list() == ["declared"] * 3
     assert run.health.filter(pl.col("level") != "info").is_empty()
+
+
+def test_a_reader_that_is_late_for_each_message_is_not_moved():
+    """A pipeline's second stage finds its messages there, each 7 ms old."""
+    slices = [
+        {"name": "shm_broadcast.dequeue", "ts_ns": at + 7 * MS, "dur_ns": late * US}
+        for at, late in zip(steps(), itertools.cycle((7, 8, 9)))
+    ]
+    second = source("stage1.json", "torch_profiler", [WORKERS[1]], slices=slices, rank=1)
+    run = align([engine(steps()), worker(0, steps()), second])
+    assert run.sources["offset_ns"].to_list() == [0, 0, 0]
 
 
 def test_replicas_whose_groups_bear_one_name_do_not_mend_each_other():

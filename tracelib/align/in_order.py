@@ -27,6 +27,9 @@ LAGS = 8
 TOGETHER_NS = 2_000
 #: As many events on both sides that differ by no more are the same ones.
 CLOSE_NS = 20_000
+#: A call that takes so long to take a message waited for it. One that finds it there says nothing of when it
+#: was sent.
+WAITED_NS = 1_000_000
 #: What the quickest messages take to their reader: shared memory takes tens of us, waking a reader as many.
 QUICK_NS = 100_000
 
@@ -65,18 +68,27 @@ def fit_ends(first: pl.DataFrame, second: pl.DataFrame) -> Fit | None:
 def fit_messages(sent: pl.DataFrame, taken: pl.DataFrame) -> Fit | None:
     """Return how the readers' clock maps to the senders', None if the messages that were taken do not tell.
 
-    Both hold moments, ends of the calls. A reader that waits has a message as soon as it was sent: many that
-    take equally long and are the quickest show the clocks' difference, up to :data:`QUICK_NS`.
+    Both hold ends of calls, `ts_ns`, and whether they `waited`. A reader that waits has a message as soon as
+    it was sent: of those that waited, many that take equally long and are the quickest show the clocks'
+    difference, up to :data:`QUICK_NS`. One that is late finds its messages there, each as late as itself,
+    which tells nothing.
     """
     ours, theirs = (np.sort(frame["ts_ns"].to_numpy()) for frame in (sent, taken))
-    options = _pairings(ours, theirs, _haste)
+    waits = taken.filter("waited")["ts_ns"].to_numpy()
+
+    def awaited(times: Ints, missed: Ints) -> Ints:
+        kept: Ints = missed[np.isin(times, waits)]
+        return kept
+
+    options = _pairings(ours, theirs, lambda times, missed: _haste(awaited(times, missed)))
     if not options:
         return None
     best = options[0]
-    offset = QUICK_NS // 2 + _quickest(best.missed)
-    halves = [_quickest(half) for half in np.array_split(best.missed, 2)]
+    missed = awaited(best.times, best.missed)
+    offset = QUICK_NS // 2 + _quickest(missed)
+    halves = [_quickest(half) for half in np.array_split(missed, 2)]
     error = QUICK_NS + round(best.spread_ns) + abs(halves[0] - halves[1])  # those differ if the clocks drift
-    return Fit(offset, 0, int(best.times[0]), len(best.times), error // 2, error, error)
+    return Fit(offset, 0, int(best.times[0]), len(missed), error // 2, error, error)
 
 
 def messages(trace: Trace, direction: str) -> pl.DataFrame:
@@ -89,7 +101,9 @@ def messages(trace: Trace, direction: str) -> pl.DataFrame:
     )
     inside = pl.col("end").cum_max().over("thread").shift(1).over("thread") > pl.col("ts_ns")
     outer = ends.filter(~inside.fill_null(value=False))
-    return outer.select(ts_ns="end", key=pl.lit("message")).sort("ts_ns")
+    return outer.select(ts_ns="end", key=pl.lit("message"), waited=pl.col("dur_ns") >= WAITED_NS).sort(
+        "ts_ns"
+    )
 
 
 @cache
@@ -147,8 +161,10 @@ def _quickest(missed: Ints) -> int:
     return round(float(np.quantile(missed, 0.95)))
 
 
-def _haste(_times: Ints, missed: Ints) -> float | None:
-    """Return how little the quickest fifth of messages differ, None if they differ: no reader waited."""
+def _haste(missed: Ints) -> float | None:
+    """Return how little the quickest fifth of messages differ, None if they differ, or are few."""
+    if len(missed) < MIN_ANCHORS:
+        return None
     width = _quickest(missed) - float(np.quantile(missed, 0.75))
     return width if width <= QUICK_NS else None
 

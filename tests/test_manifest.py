@@ -37,6 +37,10 @@ def test_the_example_of_the_documentation_is_read_whole(tmp_path):
         cpus=32,
         allowed_cpus=16,
         cpu_max="200000 100000",
+        changed=(
+            "allowed_cpus was 32 when the recording began, 16 at its end",
+            "cpu_max was 400000 100000 when the recording began, 200000 100000 at its end",
+        ),
         cpu_stat=(tmp_path / "cpu.stat.before", tmp_path / "cpu.stat.after"),
         seconds=26.5,
         requests=tmp_path / "requests.jsonl",

@@ -11,7 +11,7 @@ from tracelib.analyses.results import analyse
 from tracelib.companions import companions
 from tracelib.errors import BadParameter
 from tracelib.loading import load
-from tracelib.options import OPTIONS, Options, compared, name_of, seconds
+from tracelib.options import OPTIONS, Options, compared, injected, name_of, seconds
 
 #: Parameters that are about the loading or the loaded, not about the run.
 OWN = {
@@ -79,10 +79,36 @@ def test_runs_are_compared_each_with_its_own_log():
         compared({**values, "requests": {"3": "log"}})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cpu_bound", 15), ("cpu_bound", -0.1), ("cpu_bound", float("nan")), ("mean_input_tokens", -1)],
+)
+def test_numbers_that_make_no_sense_are_refused(name, value):
+    with pytest.raises(BadParameter, match=f"{name}=.*a number from 0 to"):
+        Options.of({name: value})
+
+
+def test_a_parameter_that_papermill_set_and_the_notebook_does_not_have_is_refused():
+    """papermill puts what it sets into a cell behind the parameters', and runs on with the default."""
+    first, typo = 'traces: list = []\nwindow: str = ""', '# Parameters\ntrace = "run1"\n'
+    with pytest.raises(BadParameter, match=r"trace.*Did you mean 'traces'"):
+        injected({"In": ["", first, typo, "setup"], "trace": "run1"})
+    fine = {"In": ["", first, '# Parameters\ntraces = ["run1"]\n', "setup"], "traces": ["run1"]}
+    assert injected(fine) is fine
+    assert injected({"traces": []}) == {"traces": []}
+
+
+def test_without_traces_nothing_is_reported():
+    with pytest.raises(BadParameter, match="traces"):
+        load(Options().traces)
+    with pytest.raises(BadParameter, match="runs"):
+        compared({"runs": {}})
+
+
 def test_windows():
     assert seconds("") is None
     assert seconds("0.5:2") == (0.5, 2.0)
-    for text in ("2", "2:1", "a:b", "1:2:3", "1:1"):
+    for text in ("2", "2:1", "a:b", "1:2:3", "1:1", "-1:2", "0:inf", "nan:2"):
         with pytest.raises(BadParameter):
             seconds(text)
 

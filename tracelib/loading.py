@@ -128,6 +128,7 @@ def load(
     rows += [_copy_row(read[copy][0].path, read[original][0].path) for copy, original in copies.items()]
     rows += [_row("error", f"not read: {error}", "Record or copy this file again.") for error in failures]
     rows += _rows_of_others(discovery)
+    rows += [_row("warning", f"run.toml: {change}, which alone is used") for change in manifest.changed]
     health = pl.concat([trace.health, pl.DataFrame(rows, schema=FRAMES["health"])])
     return trace.replace(health=health.sort("source", maintain_order=True))
 

@@ -23,8 +23,8 @@ _OWN_KEYS: dict[str, dict[str, type]] = {
     "": {"schema": str},
     "clocks": {f"{clock}_ns": int for clock in READABLE},
     "pids": {ANY: dict},  # what `--pid-map` has in a file of its own; read by `_pids`
-    "host": {"name": str, "cpus": int, "allowed_cpus": int},
-    "quota": {"cpu_max": str, "seconds": float},
+    "host": {"name": str, "cpus": int, "allowed_cpus": int, "allowed_cpus_before": int},
+    "quota": {"cpu_max": str, "cpu_max_before": str, "seconds": float},
 }
 
 
@@ -66,6 +66,7 @@ class Manifest:
     cpu_max: str = ""  # the cgroup's file of that name: "QUOTA PERIOD" in us, or "max PERIOD"
     cpu_stat: tuple[Path, Path] | None = None  # before and after
     seconds: float | None = None  # between those two
+    changed: tuple[str, ...] = ()  # which limits were others when the recording began, in words
     requests: Path | None = None
     requests_clock: str = ""
     requests_offset_ns: int = 0
@@ -116,6 +117,12 @@ def manifest(path: Path) -> Manifest:
         cpu_max=quota.get("cpu_max", ""),
         cpu_stat=_cpu_stat(quota, path),
         seconds=quota.get("seconds"),
+        changed=tuple(
+            f"{name} was {table[f'{name}_before']} when the recording began, "
+            f"{table.get(name, 'max')} at its end"
+            for table, name in ((host, "allowed_cpus"), (quota, "cpu_max"))
+            if f"{name}_before" in table
+        ),
         requests=_neighbour(path, log["file"], "requests.file") if "file" in log else None,
         requests_clock=log.get("clock", ""),
         requests_offset_ns=log.get("offset_ns", 0),

@@ -6,8 +6,10 @@ The commands' flags (`tracelib.cli.flags`), the keys of run.toml that stand in f
 from the fields of :class:`Options` and from options.toml, which has the words for each.
 """
 
+import ast
 import inspect
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +18,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from tracelib.data import data
 from tracelib.errors import BadParameter
+from tracelib.words import readable
 
 KINDS = {
     str: "a text",
@@ -43,6 +46,7 @@ class Option:
     kind: type = str
     items: type | None = None  # of a list, or of a dict's values
     default: Any = None
+    within: Sequence[float] = ()  # the least and the largest number
 
     def cell_line(self) -> str:
         """Return the line of a notebook's first cell, in the form that `papermill --help-notebook` reads."""
@@ -65,6 +69,9 @@ class Option:
         fits = isinstance(value, (int, float) if self.kind is float else self.kind)
         if not fits or (isinstance(value, bool) and self.kind is not bool):
             raise BadParameter(self.name, value, [KINDS[self.kind]])
+        if self.within and not self.within[0] <= value <= self.within[1]:
+            least, most = self.within
+            raise BadParameter(self.name, value, [f"{KINDS[self.kind]} from {least:g} to {most:g}"])
         return value
 
     def is_empty(self, value: Any) -> bool:
@@ -76,7 +83,7 @@ class Option:
 class Options:
     """The parameters of one run; "" and empty collections stand for "not given"."""
 
-    traces: list[str] = field(default_factory=lambda: ["sample_traces/starved"])
+    traces: list[str] = field(default_factory=list)
     title: str = ""
     ticket: str = ""
     window: str = ""
@@ -154,13 +161,49 @@ def _options() -> dict[str, Option]:
 OPTIONS = _options()
 
 
+def injected(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a notebook's `globals()`, unless papermill set a parameter that the notebook does not have.
+
+    papermill runs on with the default then. It puts what it sets into a cell behind that of the parameters.
+    Raises BadParameter.
+    """
+    known: set[str] = set()
+    for cell in values.get("In", ()):
+        names = assigned(cell)
+        unknown = [name for name in names if name not in known] if cell.startswith("# Parameters\n") else []
+        if unknown:
+            raise BadParameter("parameter", unknown[0], sorted(known))
+        known |= set(names)
+    return values
+
+
+def assigned(source: str) -> list[str]:
+    """Return the names that a cell assigns.
+
+    Read with Python's own parser: papermill's pattern overlooks annotations such as `list[str] | str`.
+    """
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # of a notebook: %%html, and what was mistyped
+        return []
+    targets = [
+        node.targets if isinstance(node, ast.Assign) else [node.target]
+        for node in body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+    ]
+    return [name.id for names in targets for name in names if isinstance(name, ast.Name)]
+
+
 def compared(values: Mapping[str, Any]) -> dict[str, Options]:
     """Return the parameters of each run by label, from the `globals()` of compare.ipynb.
 
     `runs`, `requests` and `requests_offsets` have a value for each label; the others hold for all runs.
 
-    Raises BadParameter if a request log or its offset is given for a run that does not exist.
+    Raises BadParameter if there is no run, or a log or its offset is given for one that does not exist.
     """
+    injected(values)
+    if not values.get("runs"):
+        raise BadParameter("runs", {}, ["a dict of label -> a run's files"])
     runs, logs, offsets = (values.get(name) or {} for name in ("runs", "requests", "requests_offsets"))
     for label in (*logs, *offsets):
         if label not in runs:
@@ -184,13 +227,13 @@ def seconds(window: str) -> tuple[float, float] | None:
         low, high = (float(part) for part in window.split(":"))
     except ValueError:
         raise BadParameter("window", window, ["FROM:TO in seconds, such as 0.5:2"]) from None
-    if not low < high:
-        raise BadParameter("window", window, ["FROM:TO with FROM before TO"])
+    if not 0 <= low < high < math.inf:
+        raise BadParameter("window", window, ["FROM:TO with FROM before TO, from 0"])
     return low, high
 
 
 def name_of(traces: str | Sequence[str]) -> str:
     """Return a report's title for want of a better one: the names of the files and folders."""
     paths = [traces] if isinstance(traces, str) else list(traces)
-    names = [Path(path).resolve().name for path in paths]
+    names = [readable(Path(path).resolve().name) for path in paths]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

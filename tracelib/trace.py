@@ -166,7 +166,8 @@ def _as_html(trace: Trace) -> str:
 
 
 def _headline(trace: Trace) -> str:
-    first, last = trace.sources["first_ns"].drop_nulls(), trace.sources["last_ns"].drop_nulls()
+    tied = trace.sources.filter(pl.col("tied_by").ne_missing("untied"))  # the others' times are not these
+    first, last = tied["first_ns"].drop_nulls(), tied["last_ns"].drop_nulls()
     span = duration(max(last) - min(first) if first.len() and last.len() else None)
     rows = _row_counts({name: getattr(trace, name).height for name in EVENTS}) or "no events"
     files, gpus = counted(trace.sources.height, "file"), counted(trace.gpus.height, "GPU")

@@ -4,6 +4,7 @@ Texts that come from files are untrusted: :func:`plain` is the one way to put th
 """
 
 import math
+import os
 import unicodedata
 from typing import NamedTuple
 
@@ -158,6 +159,11 @@ def rate(per_second: float | None) -> str:
     ('0.25/s', '12.3/s', '1,234/s')
     """
     return NOT_KNOWN if per_second is None or math.isnan(per_second) else f"{_three_digits(per_second)}/s"
+
+
+def readable(name: str) -> str:
+    """Return a file's name in valid UTF-8: Python holds bytes that are none as halves of surrogates."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def plain(text: object, limit: int | None = None) -> str:

@@ -7,6 +7,7 @@ from tests.align.clocks import read, shifted
 from tracelib.align import align
 from tracelib.analyses.results import analyse
 from tracelib.findings import diagnose, validate
+from tracelib.words import duration
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,8 @@ def test_two_runs_with_nothing_in_common_refuse(parts):
     mine, theirs = (set(both.sched.filter(pl.col("source") == s)["next"].drop_nulls()) - {-1} for s in (0, 1))
     assert not mine & theirs
     assert len(set(both.threads["host"])) == 2
+    alone = parts["perf"].sources.row(0, named=True)
+    assert f"span {duration(alone['last_ns'] - alone['first_ns'])}:" in str(both)  # no times are subtracted
 
 
 def test_an_untied_gpu_recording_is_in_no_figure(parts, alone):

@@ -7,6 +7,7 @@ from decimal import Decimal
 import polars as pl
 
 from tracelib.cli import main
+from tracelib.export import chrome
 
 
 def test_a_window_leaves_only_what_overlaps_it(folder, results, tmp_path):
@@ -62,3 +63,18 @@ def test_the_command_writes_what_it_is_asked_for_and_never_over_a_trace(
     assert main(["export", str(folder), "--to", "chrome", "-o", str(trace)]) == 2
     assert "not one of the traces" in capsys.readouterr().err
     assert trace.read_bytes()[:2] == b"\x1f\x8b"
+
+
+def test_a_full_disk_leaves_no_half_file_and_the_earlier_one(folder, tmp_path, monkeypatch, capsys):
+    def full(_, __, target):
+        target.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(chrome, "write_chrome", full)
+    target = tmp_path / "run.json"
+    assert main(["export", str(folder), "--to", "chrome", "-o", str(target)]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    target.write_text("earlier")
+    assert main(["export", str(folder), "--to", "chrome", "-o", str(target)]) == 2
+    assert target.read_text() == "earlier"

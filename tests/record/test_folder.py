@@ -1,8 +1,51 @@
 """What a recording writes down."""
 
+import os
 import time
 
-from tracelib.record.folder import read_clocks
+import pytest
+
+from tracelib.manifest import manifest
+from tracelib.record import folder
+from tracelib.record.cgroups import CpuGroup
+from tracelib.record.folder import Counters, read_clocks
+from tracelib.record.profiler import Profiler
+
+
+def test_limits_that_changed_meanwhile_are_both_kept(tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text("200000 100000")
+    (tmp_path / "cpu.stat").write_text("usage_usec 1\n")
+    monkeypatch.setattr(folder, "cpu_group", lambda _: CpuGroup(2, tmp_path))
+    (tmp_path / "out").mkdir()
+    counters = Counters(tmp_path / "out", 8, [os.getpid()], {})
+    monkeypatch.setattr(folder, "allowed_cpus", lambda _: {0, 1, 2})
+    counters.take("before")
+    (tmp_path / "cpu.max").write_text("50000 100000")
+    monkeypatch.setattr(folder, "allowed_cpus", lambda _: {0})
+    counters.take("after")
+    found = manifest(tmp_path / "out" / "run.toml")
+    assert (found.cpu_max, found.allowed_cpus) == ("50000 100000", 1)
+    assert found.changed == (
+        "allowed_cpus was 3 when the recording began, 1 at its end",
+        "cpu_max was 200000 100000 when the recording began, 50000 100000 at its end",
+    )
+
+
+def test_a_servers_files_replace_none_of_ours_and_links_are_not_followed(tmp_path):
+    traces, out = tmp_path / "traces", tmp_path / "out"
+    traces.mkdir()
+    out.mkdir()
+    (tmp_path / "shadow").write_text("secret")
+    profiler = Profiler(out, "", "", str(traces))
+    (out / "run.toml").write_text("ours")
+    (traces / "run.toml").write_text("theirs")
+    (traces / "worker.json").write_text("{}")
+    (traces / "link.json").symlink_to(tmp_path / "shadow")
+    profiler.save()
+    assert {path.name for path in out.iterdir()} == {"run.toml", "server-run.toml", "worker.json"}
+    assert (out / "run.toml").read_text() == "ours"
+    with pytest.raises(OSError, match="symbolic"):
+        profiler._copied(traces / "link.json")
 
 
 def test_all_clocks_are_read_at_one_moment():

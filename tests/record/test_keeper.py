@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import os
 import random
+import select
 import signal
 import threading
 import time
@@ -14,6 +15,10 @@ import pytest
 import tracelib
 from tests.conftest import thorough
 from tests.record import recording
+from tracelib.record import profiler
+from tracelib.record.folder import Counters
+from tracelib.record.keeper import Keeper
+from tracelib.record.plan import Plan
 
 SLEEP = "sleep 30"
 
@@ -194,6 +199,18 @@ def test_the_servers_profiler_is_switched_and_its_traces_are_copied(tmp_path, se
     assert (tmp_path / "out" / "worker.pt.trace.json").exists()
     assert not (tmp_path / "out" / "older.json").exists()
     assert set(tracelib.load(tmp_path / "out").sources["format"]) == {"torch_profiler", "ftrace"}
+
+
+def test_the_counters_are_taken_when_recording_stops_not_when_the_server_has_exported(tmp_path, monkeypatch):
+    order = []
+    made = Plan(str(tmp_path / "out"), 0.05, "vllm", 8, start_url="http://localhost/start", stop_url="stop")
+    monkeypatch.setattr(profiler, "_post", order.append)
+    monkeypatch.setattr(Counters, "take", lambda _, side: order.append(side))
+    monkeypatch.setattr(Counters, "write_run", lambda _: None)
+    monkeypatch.setattr(select, "select", lambda *_: ([], [], []))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    Keeper(made).record()
+    assert order[:4] == ["before", "http://localhost/start", "after", "stop"]
 
 
 def test_the_servers_profiler_is_switched_off_when_the_keeper_is_killed(tmp_path, server):

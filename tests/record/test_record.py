@@ -19,8 +19,8 @@ from tracelib import cli
 from tracelib.cli.flags import PART_FAILED, USAGE_ERROR
 from tracelib.manifest import manifest
 from tracelib.record import perf, plan
-from tracelib.record.plan import recipe, recipe_names
-from tracelib.record.processes import threads
+from tracelib.record.plan import processes_of, recipe, recipe_names
+from tracelib.record.processes import Thread, threads
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_without_go_nothing_happens(tmp_path, capsys):
     recording.skip_unless_traceable(root=False)
     assert cli.main(["record", "--command", "true", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    assert "perf record -q -k mono" in said
+    assert "perf record -q -N -k mono" in said
     assert "perf_event_paranoid" in said
     assert "Nothing was recorded" in said
     assert not (tmp_path / "out").exists()
@@ -248,6 +248,7 @@ def test_without_rights_it_takes_what_it_may_and_says_what_lacks():
         ("--seconds", "inf"),
         ("--server", "localhost:8000"),
         ("--server", "http://[::1"),
+        ("--server", "http://localhost:8000/?key=1"),
         ("--without", "pref"),
         ("--pid", "4194305"),
         ("--command", "true", "--pid", "1"),
@@ -261,6 +262,56 @@ def test_bad_flags_are_one_line_and_status_2(flags, tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.startswith("tracelib: ")
     assert said.count("\n") == 1
+
+
+def test_a_url_loses_its_password_in_messages(tmp_path, capsys):
+    url = "http://someone:hunt@/er2@localhost:8000/?token=t0ken"
+    assert cli.main(["record", "--out", str(tmp_path / "out"), "--server", url]) == USAGE_ERROR
+    said = "".join(capsys.readouterr())
+    assert "http://localhost:8000/" in said
+    assert not any(secret in said for secret in ("someone", "hunt", "er2", "t0ken"))
+
+
+def test_nothing_in_the_working_directory_runs(tmp_path):
+    recording.skip_unless_traceable(root=False)
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in ("json", "tomllib", "tomli_w"):
+        (work / f"{name}.py").write_text(f"open({str(tmp_path / 'hijacked')!r}, 'w')\nraise SystemExit(9)\n")
+    start = (
+        "import sys; del sys.path[0]; sys.path.insert(0, sys.argv.pop(1)); "
+        "from tracelib.cli import main; main()"
+    )
+    flags = [
+        "--command",
+        "sleep 1",
+        "--seconds",
+        "1",
+        "--without",
+        "ftrace",
+        "--out",
+        str(tmp_path / "out"),
+        "--go",
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [sys.executable, "-c", start, str(ROOT), "record", *flags], cwd=work, env=environment, check=False
+    )
+    assert not (tmp_path / "hijacked").exists()
+    assert (tmp_path / "out" / "perf.txt.gz").exists()
+
+
+def test_a_server_is_found_by_its_module_and_a_foreign_one_is_not():
+    def thread(pid, name):
+        return Thread(pid, pid, name, start=1, run_ns=0, wait_ns=0)
+
+    running = [thread(1, "python3"), thread(2, "python3"), thread(3, "vllm"), thread(4, "vllm-exporter")]
+    commands = {
+        1: "python3 -m vllm.entrypoints.openai.api_server --model m",
+        2: "python3 -m http.server",
+        4: "/usr/bin/vllm-exporter",
+    }
+    assert processes_of(recipe("vllm"), running, lambda pid: commands.get(pid, "")) == [1, 3]
 
 
 def test_that_there_is_no_server_to_record_is_said_before_the_recording(tmp_path, capsys):

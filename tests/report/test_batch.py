@@ -13,8 +13,9 @@ from tests.cut import cut
 from tests.report.browser import chromium, opened
 from tests.report.example import findings
 from tracelib.cli import main
-from tracelib.errors import BadParameter
-from tracelib.report.batch import Entry, entry_of, expanded, names, worst_first
+from tracelib.errors import BadParameter, TraceError
+from tracelib.options import Options
+from tracelib.report.batch import Entry, _write, batch, entry_of, expanded, names, worst_first
 from tracelib.report.sections.render import render
 
 HOSTILE = '</script><img src=x onerror=alert(1)>\u202e&amp;"'
@@ -28,6 +29,19 @@ def test_an_entry_by_hand():
     assert entry.shortage_share == pytest.approx((50_000 + 400_000) / 2_000_000)
     assert entry.useful_share == pytest.approx(0.6)
     assert (entry.top_cause, entry.state, entry.window_ns) == ("kernel_launch", "cpu_bound", 1_000_000)
+
+
+@pytest.mark.parametrize("name", ["index.html", "index.json"])
+def test_an_index_of_somebody_else_is_not_replaced(tmp_path, name):
+    (tmp_path / name).write_text("<title>my page</title>")
+    with pytest.raises(TraceError, match=f"{name}: tracelib did not write it"):
+        batch([tmp_path], tmp_path, Options())
+    assert (tmp_path / name).read_text() == "<title>my page</title>"
+
+
+def test_our_own_index_is_known(tmp_path):
+    _write(tmp_path, [Entry("x", error="bad")], {})
+    assert batch([], tmp_path, Options()) == []
 
 
 def test_worst_first_then_what_does_not_tell_then_failures():

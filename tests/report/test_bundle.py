@@ -3,7 +3,7 @@
 import pytest
 
 from tracelib.errors import TraceError
-from tracelib.report.bundle import whole_folder
+from tracelib.report.bundle import MARKER, whole_folder
 
 
 def entries(path):
@@ -16,7 +16,7 @@ def test_the_folder_appears_when_it_is_whole(tmp_path):
         (made / "report.html").write_text("x")
         assert not target.exists()
         assert made.parent == target.parent
-    assert entries(target) == ["report.html"]
+    assert entries(target) == [MARKER, "report.html"]
     assert entries(target.parent) == ["report"]
 
 
@@ -33,8 +33,8 @@ def test_an_error_leaves_nothing_behind(tmp_path):
 
 def test_an_error_leaves_the_report_that_was_there(tmp_path):
     target = tmp_path / "report"
-    target.mkdir()
-    (target / "report.html").write_text("old")
+    with whole_folder(target) as made:
+        (made / "report.html").write_text("old")
 
     def fill():
         with whole_folder(target) as made:
@@ -49,12 +49,28 @@ def test_an_error_leaves_the_report_that_was_there(tmp_path):
 
 def test_a_report_is_replaced_whole(tmp_path):
     target = tmp_path / "report"
-    target.mkdir()
-    (target / "summary.md").write_text("old")
+    with whole_folder(target) as made:
+        (made / "summary.md").write_text("old")
     with whole_folder(target) as made:
         (made / "report.html").write_text("new")
-    assert entries(target) == ["report.html"]
+    assert entries(target) == [MARKER, "report.html"]
     assert entries(tmp_path) == ["report"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("summary.md", "did not write"), ("report.html", "was changed")])
+def test_a_file_of_one_s_own_in_a_report_is_not_replaced_whatever_its_name(tmp_path, name, said):
+    with whole_folder(tmp_path / "report") as made:
+        (made / "report.html").write_text("old")
+    (tmp_path / "report" / name).write_text("my notes")
+    with pytest.raises(TraceError, match=f"{name}.*{said}"), whole_folder(tmp_path / "report"):
+        pytest.fail("must not be filled")
+    assert (tmp_path / "report" / name).read_text() == "my notes"
+
+
+def test_files_named_as_ours_in_a_folder_without_our_mark_stay(tmp_path):
+    (tmp_path / "summary.md").write_text("my own")
+    with pytest.raises(TraceError, match="did not write"), whole_folder(tmp_path):
+        pytest.fail("must not be filled")
 
 
 def test_what_is_not_a_report_is_left_alone(tmp_path):

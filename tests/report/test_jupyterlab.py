@@ -28,7 +28,11 @@ def work(tmp_path_factory):
     cut(ROOT / "sample_traces" / "starved", folder / "traces", 46.4, 46.46)
     for name, path in notebooks().items():
         node = nbformat.read(path, as_version=4)
-        node.cells[0].source = re.sub(r"sample_traces/\w+", "traces", node.cells[0].source)
+        first = node.cells[0]
+        first.source = re.sub(r"(?m)^(traces: list =) \S+", r"\1 ['traces']", first.source)
+        first.source = re.sub(
+            r"(?m)^(runs: dict =) \S+", r"\1 {'2 CPUs': 'traces', '16 CPUs': 'traces'}", first.source
+        )
         nbformat.write(node, folder / f"{name}.ipynb")
     return folder
 

@@ -10,7 +10,8 @@ from papermill import inspect_notebook
 
 from tests.conftest import ROOT
 from tracelib.errors import BadParameter
-from tracelib.options import OPTIONS
+from tracelib.options import OPTIONS, Options
+from tracelib.report.notebook_cells import opened
 from tracelib.report.notebooks import PAPERMILL, located, notebook, notebooks
 from tracelib.report.run import parameter_names
 
@@ -26,6 +27,13 @@ def test_the_report_s_notebook_is_there_by_every_name():
         assert notebook(name).name == "root_cause.ipynb"
     with pytest.raises(BadParameter, match="Did you mean 'root_cause'"):
         notebook("rootcause")
+
+
+def test_files_of_several_runs_are_refused_and_those_of_one_are_not():
+    sweep = ROOT / "sample_traces" / "sweep"
+    with pytest.raises(BadParameter, match=r"2 stretches of time.*tracelib batch.*compare"):
+        opened(Options(traces=[str(sweep / "cpus_2"), str(sweep / "cpus_4")]))
+    opened(Options(traces=[str(sweep / "cpus_2")]))
 
 
 def test_papermill_s_handler_reads_and_never_writes():

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.conftest import ROOT
 from tests.report.browser import chromium
 from tracelib.findings import read, schema, validate
-from tracelib.report.bundle import FILES
+from tracelib.report.bundle import FILES, MARKER
 
 SAMPLE = ROOT / "sample_traces" / "starved"
 
@@ -50,7 +50,7 @@ def browser():
 
 
 def test_the_folder_holds_what_the_contract_says(folder):
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, MARKER))
     assert (folder / "report.html").stat().st_size < 3_000_000
     assert (folder / "overview.png").stat().st_size < 300_000
     assert (folder / "overview.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

@@ -19,7 +19,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.cut import cut
-from tracelib.report.bundle import FILES
+from tracelib.report.bundle import FILES, MARKER
 from tracelib.report.notebooks import notebooks
 
 
@@ -114,6 +114,6 @@ def test_papermill_nbconvert_and_the_command_work_without_a_checkout(run, tmp_pa
     assert page.count('class="chart"') > 5
     assert not re.search(r'(?:src|href)="https?:', page)
     command("tracelib", "report", str(tmp_path / "traces"))
-    assert sorted(path.name for path in (work / "reports" / "traces").iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in (work / "reports" / "traces").iterdir()) == sorted((*FILES, MARKER))
     findings = json.loads((work / "reports" / "traces" / "findings.json").read_text())
     assert findings["verdict"]["state"] in page

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import struct
 import tarfile
 import zipfile
@@ -12,7 +13,9 @@ import polars as pl
 import pytest
 
 import tracelib
+from tracelib.cli import main
 from tracelib.errors import TraceError, UnknownFormat
+from tracelib.sources import archives
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover
 from tracelib.sources.files import open_stream
@@ -297,3 +300,77 @@ def test_a_damaged_stream_is_read_up_to_the_damage(tmp_path):
     found, damage = whole(path)
     assert found.startswith(b"first" + data[: len(data) // 4])
     assert "damaged" in damage
+
+
+def oversized():
+    """A tar whose only header declares more bytes than there will ever be."""
+    entry = tarfile.TarInfo("trace.json")
+    entry.size = 1 << 50
+    return entry.tobuf(tarfile.GNU_FORMAT) + RANKS[0][1]
+
+
+def sparse(content=b"1"):
+    """A tar with a sparse file as GNU tar writes it: the map of its holes stands before its bytes."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        entry = tarfile.TarInfo("trace.json")
+        entry.size = len(content)
+        entry.pax_headers = {
+            "GNU.sparse.major": "1",
+            "GNU.sparse.minor": "0",
+            "GNU.sparse.realsize": str(1 << 50),
+        }
+        tar.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def overlapping(count=500):
+    """A zip whose directory names one member many times."""
+    data = zipped(RANKS[:1])
+    at = data.index(b"PK\x01\x02")
+    directory, end = data[at : data.index(b"PK\x05\x06")], data[data.index(b"PK\x05\x06") :]
+    tail = struct.pack("<4sHHHHIIH", end[:4], 0, 0, count, count, count * len(directory), at, 0)
+    return data[:at] + directory * count + tail
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (sparse(), "its headers make no sense"),
+        (sparse(b"1\n0\n1\n".ljust(512, b"\0")), "sparse"),
+        (overlapping(), "its members overlap"),
+    ],
+)
+def test_archives_made_to_explode_are_refused_and_stop_no_folder(tmp_path, data, reason):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "odd.tar").write_bytes(data)
+    with pytest.raises(UnknownFormat, match=reason):
+        discover([tmp_path / "run" / "odd.tar"])
+    (tmp_path / "run" / "trace.json").write_bytes(RANKS[0][1])
+    assert [trace.path.name for trace in discover([tmp_path / "run"]).traces] == ["trace.json"]
+
+
+def test_a_tar_that_declares_more_than_there_is_ends(loaded):
+    counts, errors = loaded(oversized(), "a.tar")
+    assert 300 < sum(counts.values()) <= COUNT  # the block in which it ends is lost
+    assert "unpacked in part" in errors
+
+
+def test_an_archive_unpacks_to_a_multiple_of_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "ALWAYS", 0)
+    (tmp_path / "bomb.zip").write_bytes(zipped([("trace.json", RANKS[0][1] + b" " * (1 << 24))]))
+    with pytest.raises(UnknownFormat, match="250 times its size"):
+        discover([tmp_path / "bomb.zip"])
+
+
+def test_names_that_are_no_utf_8_are_read_and_shown(tmp_path):
+    folder = tmp_path / os.fsdecode(b"f\xff")
+    folder.mkdir()
+    (folder / os.fsdecode(b"g\xff.json")).write_bytes(RANKS[0][1])
+    (folder / os.fsdecode(b"notes\xff.txt")).write_text("x")
+    run = tracelib.load(folder, cache=False)
+    assert run.sources["file"].to_list() == ["g\ufffd.json"]
+    assert run.health["message"].str.contains("notes\ufffd.txt").any()
+    assert main(["inspect", str(folder / os.fsdecode(b"g\xff.json"))]) == 0
+    assert main(["report", str(folder), "-o", str(tmp_path / "out")]) == 2
+    assert main(["export", str(folder), "--to", "chrome", "-o", str(tmp_path / "out.json")]) == 0

@@ -230,6 +230,31 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(tmp_path, trace_
     assert same(torch_profiler.read(trace_file), trace.replace(health=trace.health[:-1]))
 
 
+def test_a_full_disk_costs_nothing_but_time(tmp_path, trace_file, monkeypatch):
+    def full(*_, **__):
+        raise pl.exceptions.ComputeError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    cache = Cache(tmp_path / "cache")
+    trace = cache.read(Counted()(trace_file))
+    assert "No space left" in trace.health["message"][-1]
+    assert entries(cache) == []
+
+
+def test_the_folder_is_its_owner_s_alone(tmp_path, trace_file, monkeypatch):
+    cache, reader = Cache(tmp_path / "cache"), Counted()
+    cache.folder.mkdir(mode=0o755)
+    cache.read(reader(trace_file))
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+    os.chown(cache.folder, 12345, -1)
+    trace = cache.read(reader(trace_file))
+    assert "another user's (TRACELIB_CACHE_SHARED=yes" in trace.health["message"][-1]
+    assert reader.reads == 2
+    monkeypatch.setenv("TRACELIB_CACHE_SHARED", "yes")
+    cache.read(reader(trace_file))
+    assert reader.reads == 2
+
+
 def test_the_least_used_entries_go_when_the_limit_is_passed(tmp_path, trace_file):
     cache, reader = Cache(tmp_path / "cache"), Counted()
     paths = [Path(shutil.copy(trace_file, tmp_path / f"rank{rank}.json.gz")) for rank in range(3)]

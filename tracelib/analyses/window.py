@@ -14,7 +14,7 @@ import polars as pl
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.intervals import begin, end
 from tracelib.schema import FRAMES
-from tracelib.sources.health import with_remarks
+from tracelib.sources.health import no_gpu_work, with_remarks
 from tracelib.trace import Trace
 from tracelib.words import duration
 
@@ -227,9 +227,8 @@ def _without_gpu(trace: Trace) -> Window:
     start, stop = max(first for first, _ in covers), min(last for _, last in covers)
     if start >= stop:
         start, stop = min(first for first, _ in covers), max(last for _, last in covers)
-    return Window(
-        start, max(stop, start + 1), "no GPU operation was recorded: the time that the other recordings cover"
-    )
+    why = f"{no_gpu_work(trace.health['message'])}: the time that the other recordings cover"
+    return Window(start, max(stop, start + 1), why)
 
 
 def _part(whole: Window, spec: tuple[float, float]) -> Window:

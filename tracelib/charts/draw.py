@@ -22,7 +22,7 @@ CAPTION = "tracelib_caption"
 OF_RUNS: dict[str, str] = WORDS["of_runs"]
 #: Charts that need a GPU, and nothing else that `Results.missing` explains.
 _OF_GPUS = ("causes", "kernels", "staircase", "states", "worst")
-_NO_GPU = "no GPU operation was recorded"
+_NO_GPU = "no GPU operation was read"
 
 
 @dataclass(frozen=True)

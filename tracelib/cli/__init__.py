@@ -4,6 +4,8 @@ exit status: 0 done; 1 a verdict or state that `--fail-on` names; 2 the input ca
 """
 
 import argparse
+import contextlib
+import io
 import logging
 import os
 import sys
@@ -13,6 +15,7 @@ from tracelib import __version__
 from tracelib.cli import compare, record, report, share
 from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR, add_command
 from tracelib.errors import TraceError
+from tracelib.sources.programs import end_on_signals
 from tracelib.words import plain
 
 #: In the order in which --help lists them.
@@ -26,9 +29,14 @@ RUNS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; an error is one line on stderr and status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a path may be no UTF-8
     flags = _parser().parse_args(arguments)
     if getattr(flags, "no_cache", False):
         os.environ["TRACELIB_CACHE"] = "off"  # the report's notebook runs in a process of its own
+    with contextlib.suppress(ValueError):  # not the main thread: whoever called us has the signals
+        end_on_signals()
     try:
         status: int = flags.run(flags)
     except BrokenPipeError:  # whoever reads the output has seen enough (| head)
@@ -39,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"tracelib: {plain(error)}", file=sys.stderr)
         return USAGE_ERROR
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         # asyncio would report the dead kernel of the notebook's unfinished task when the process ends.
         logging.getLogger("asyncio").disabled = True
         print("tracelib: stopped; nothing was written", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + stopped.args[0] if stopped.args else INTERRUPTED
     return status
 
 

@@ -115,19 +115,17 @@ def _table(frame: pl.DataFrame) -> str:
 
 def _page(folder: Path, given: dict[str, Any]) -> bool:
     """Run compare.ipynb and write its page; return whether it worked."""
+    from tracelib.report.bundle import whole_folder
     from tracelib.report.exporter import TraceReport
     from tracelib.report.notebooks import notebook
     from tracelib.report.run import run_notebook
 
-    folder.mkdir(parents=True, exist_ok=True)
     parameters = {name: value for name, value in given.items() if value}
-    ran = run_notebook(notebook("compare"), folder / "compare.ipynb", parameters)
-    page, _ = TraceReport().from_notebook_node(ran.notebook)  # type: ignore[no-untyped-call]
-    target = folder / "compare.html"
-    part = target.with_suffix(".part")
-    part.write_text(page, encoding="utf-8")
-    part.replace(target)
+    with whole_folder(folder) as made:
+        ran = run_notebook(notebook("compare"), made / "compare.ipynb", parameters)
+        page, _ = TraceReport().from_notebook_node(ran.notebook)  # type: ignore[no-untyped-call]
+        (made / "compare.html").write_text(page, encoding="utf-8")
     if ran.failure is not None:
         print(f"tracelib: a part failed: {plain(ran.failure.one_line())}", file=sys.stderr)
-    print(f"page: {target.resolve()}")
+    print(f"page: {(folder / 'compare.html').resolve()}")
     return ran.failure is None

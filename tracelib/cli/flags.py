@@ -108,6 +108,13 @@ def _pair(text: str, each: Option) -> tuple[str, str]:
     return name, value
 
 
+def positive(value: int, name: str) -> int:
+    """Return the value of the flag `name`, which must be a whole number from 1."""
+    if value < 1:
+        raise BadParameter(name, value, ["a whole number from 1"])
+    return value
+
+
 def listed(text: str, name: str, allowed: Collection[str]) -> list[str]:
     """Return the comma-separated words of the flag `name`, all of which must be allowed."""
     words = [word.strip() for word in text.split(",") if word.strip()]

@@ -67,6 +67,8 @@ def check(flags: argparse.Namespace) -> int:
     failing = listed(flags.fail_on, "--fail-on", cpus.STATES)
     if not 0 < flags.seconds <= 3600:
         raise BadParameter("--seconds", flags.seconds, ["more than 0, at most 3600"])
+    if not 0 < flags.shortage <= 1:
+        raise BadParameter("--shortage", flags.shortage, ["a share: more than 0, at most 1"])
     verdict = cpus.check(seconds=flags.seconds, pids=flags.pid, shortage=flags.shortage)
     if flags.json:
         print(json.dumps(verdict.as_json()))

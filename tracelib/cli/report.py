@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelib.cli.flags import PART_FAILED, listed, options_of
+from tracelib.cli.flags import PART_FAILED, listed, options_of, positive
 from tracelib.errors import BadParameter
 from tracelib.options import name_of, seconds
 from tracelib.words import VERDICTS, counted, plain
@@ -25,6 +25,8 @@ def report(flags: argparse.Namespace) -> int:
 
     options = options_of(flags)
     failing = listed(flags.fail_on, "--fail-on", VERDICTS)
+    seconds(options.window)
+    positive(flags.timeout, "--timeout")
     discover(options.traces)  # a wrong path is reported at once, before a kernel starts
     folder = flags.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {counted(len(options.traces), 'path')}, writing {folder} ...", file=sys.stderr)
@@ -58,8 +60,6 @@ def batch(flags: argparse.Namespace) -> int:
     """Write the reports of many runs and their index."""
     from tracelib.report import batch as reports
 
-    if flags.jobs < 1:
-        raise BadParameter("-j", flags.jobs, ["a whole number from 1"])
     options = options_of(flags)
     seconds(options.window)  # a wrong one is reported before anything starts
     runs, others = reports.expanded(flags.runs)
@@ -69,8 +69,8 @@ def batch(flags: argparse.Namespace) -> int:
         runs,
         flags.output,
         options,
-        jobs=flags.jobs,
-        timeout_s=flags.timeout,
+        jobs=positive(flags.jobs, "-j"),
+        timeout_s=positive(flags.timeout, "--timeout"),
         afresh=flags.afresh,
         done=_print_entry,
     )

@@ -1,13 +1,16 @@
 """The commands that carry a run elsewhere: into other viewers, to other people, onto a ticket."""
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tracelib.cli.flags import options_of
 from tracelib.errors import BadParameter
 from tracelib.export import ENDINGS
 from tracelib.options import name_of, seconds
+from tracelib.sources.programs import Scratch
 
 
 def export(flags: argparse.Namespace) -> int:
@@ -36,17 +39,31 @@ def export(flags: argparse.Namespace) -> int:
     if any(target.exists() and target.samefile(path) for path in files):
         raise BadParameter("-o", target, ["a file that is not one of the traces"])
     run = load(discovery, **options.arguments_of(load))
-    if flags.to == "archive":
-        for left in write_archive(run, files, target):
-            print(f"left out: {left}", file=sys.stderr)
-    else:
-        run = redacted(run)[0] if options.redact else run
-        results = analyse(run, window_seconds=window)
-        results = in_window(results) if window else results
-        write = {"perfetto": write_perfetto, "speedscope": write_speedscope, "chrome": write_chrome}
-        write[flags.to](results, diagnose(results, title=name), target)
+    with _whole(target) as made:
+        if flags.to == "archive":
+            for left in write_archive(run, files, made):
+                print(f"left out: {left}", file=sys.stderr)
+        else:
+            run = redacted(run)[0] if options.redact else run
+            results = analyse(run, window_seconds=window)
+            results = in_window(results) if window else results
+            write = {"perfetto": write_perfetto, "speedscope": write_speedscope, "chrome": write_chrome}
+            write[flags.to](results, diagnose(results, title=name), made)
     print(target)
     return 0
+
+
+@contextlib.contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """Give a file that becomes `target` when it is whole; pipes and devices are written as they are."""
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    place = target.resolve()  # of a link, what it points to
+    with Scratch(place.parent) as folder:
+        made = Path(folder) / place.name
+        yield made
+        made.replace(place)
 
 
 def redact(flags: argparse.Namespace) -> int:

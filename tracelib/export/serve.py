@@ -1,15 +1,21 @@
-"""Opens a run in Perfetto's own page, which fetches it once from this machine: nothing is uploaded."""
+"""Opens a run in Perfetto's own page, which fetches it once from this machine: nothing is uploaded.
+
+Any page and any user of this machine can ask this address: whoever does not know the link's random path, or
+came by another name of this machine (DNS rebinding), gets nothing.
+"""
 
 from __future__ import annotations
 
 import http.server
-import tempfile
+import secrets
 import threading
+import time
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib.errors import TraceError
+from tracelib.sources.programs import Scratch
 
 if TYPE_CHECKING:
     from tracelib.trace import Trace
@@ -18,6 +24,8 @@ ORIGIN = "https://ui.perfetto.dev"
 #: The one address but HTTPS from which that page's policy lets it fetch a trace.
 ADDRESS = ("127.0.0.1", 9001)
 TIMEOUT_S = 120
+#: A connection that says nothing for so long is closed, and so often is looked whether the time is over.
+IDLE_S, POLL_S = 5, 0.2
 
 
 class PerfettoLink:
@@ -49,14 +57,13 @@ def open_in_perfetto(run: Trace, *, browser: bool = False, timeout_s: float = TI
 
     server = _server(timeout_s)
     results = analyse(run)
-    folder = tempfile.TemporaryDirectory(prefix="tracelib-")
-    path = Path(folder.name) / "run.pftrace"
-    write_perfetto(results, diagnose(results), path)
-    server.content = path.read_bytes()
-    folder.cleanup()
+    with Scratch() as folder:
+        path = Path(folder) / "run.pftrace"
+        write_perfetto(results, diagnose(results), path)
+        server.content = path.read_bytes()
     waiting = threading.Thread(target=server.once, daemon=True)
     waiting.start()
-    link = PerfettoLink(f"{ORIGIN}/#!/?url=http://{ADDRESS[0]}:{ADDRESS[1]}/run.pftrace", waiting)
+    link = PerfettoLink(f"{ORIGIN}/#!/?url=http://{ADDRESS[0]}:{ADDRESS[1]}{server.path}", waiting)
     if browser:
         webbrowser.open(link.url)
     return link
@@ -72,28 +79,33 @@ def _server(timeout_s: float) -> _Once:
         ) from None
 
 
-class _Once(http.server.HTTPServer):
-    """Answers until the trace was fetched whole, then closes."""
+class _Once(http.server.ThreadingHTTPServer):
+    """Answers until the trace was fetched whole or the time is over, then closes."""
 
     allow_reuse_address = True
+    block_on_close = False
+    timeout = POLL_S
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(ADDRESS, _Answer)
-        self.timeout = timeout_s
+        self.seconds = timeout_s
         self.content = b""
+        self.path = f"/{secrets.token_urlsafe(16)}/run.pftrace"
         self.done = False
 
     def once(self) -> None:
-        while not self.done:
+        end = time.monotonic() + self.seconds
+        while not self.done and time.monotonic() < end:
             self.handle_request()
         self.server_close()
 
-    def handle_timeout(self) -> None:
-        self.done = True
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
 
 
 class _Answer(http.server.BaseHTTPRequestHandler):
     server: _Once
+    timeout = IDLE_S
 
     def end_headers(self) -> None:
         self.send_header("Access-Control-Allow-Origin", ORIGIN)
@@ -101,7 +113,10 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         super().end_headers()
 
     def do_GET(self) -> None:
-        if self.path != "/run.pftrace":
+        host, port = self.server.server_address[:2]
+        if self.headers["Host"] != f"{host!s}:{port}" or not secrets.compare_digest(
+            self.path.encode(), self.server.path.encode()
+        ):
             self.send_error(404)
             return
         self.send_response(200)

@@ -15,6 +15,7 @@ from tracelib.analyses.results import NEEDS, Results
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.finding import Abstained, exposed_share
+from tracelib.sources.health import no_gpu_work
 from tracelib.words import counted, share
 
 #: Share of the window that must have been lost for a cause that nobody recorded to be worth a word.
@@ -42,9 +43,8 @@ class Check(NamedTuple):
 def unseen(rule: str, checks: tuple[str, ...], results: Results) -> Abstained | None:
     """Return why a rule that found nothing could not have found anything; None = it could have."""
     if results.gpu_time.is_empty():
-        reason = (
-            f"{calls_only(results)}no GPU operation was recorded, so nothing says what the GPUs waited for"
-        )
+        why = f"{calls_only(results)}{no_gpu_work(results.trace.health['message'])}"
+        reason = f"{why}, so nothing says what the GPUs waited for"
         return Abstained(id=rule, reason=reason, record_with=CALLS)
     for name in checks:
         reason = CHECKS[name].missing(results)

@@ -15,6 +15,7 @@ from tracelib.findings.document import Verdict
 from tracelib.findings.doubts import costly, doubtful, half_covered, shortfalls, unexplained
 from tracelib.findings.finding import NOT_HOST, Confidence, mean, spent
 from tracelib.findings.recording import RANKS, calls_only
+from tracelib.sources.health import no_gpu_work
 from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name
 
 #: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of
@@ -73,10 +74,11 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     if results.gpu_time.is_empty():
         return Verdict(
             state="insufficient",
-            sentence=f"These files cannot tell: {calls_only(results)}no GPU operation was recorded, so "
-            f"nothing says when the GPUs were held up{_asleep(results)}.",
+            sentence=f"These files cannot tell: {calls_only(results)}"
+            f"{no_gpu_work(results.trace.health['message'])}, so nothing says "
+            f"when the GPUs were held up{_asleep(results)}.",
             confidence="high",
-            why=[*_damage(results), "no source recorded the GPUs"],
+            why=[*_damage(results), "no source shows the GPUs"],
         )
     limits = thresholds or Thresholds()
     part = shares(results)

@@ -14,11 +14,23 @@ import tomli_w
 
 from tracelib.clocks import READABLE
 from tracelib.manifest import AFTER, BEFORE, FILE_NAME, SCHEMA
-from tracelib.record.cgroups import CpuGroup, cpu_group
+from tracelib.record.cgroups import NO_LIMIT, CpuGroup, cpu_group
 from tracelib.record.processes import PROC, Thread, allowed_cpus, descendants, outside_ids, threads
 from tracelib.words import plain
 
 TRIES = 50
+#: Files of ours, which go if nothing was recorded, and those that hold what was.
+OWN_FILES = (
+    "run.toml",
+    "recording.toml",
+    "threads.*.tsv",
+    "cpu.stat.*",
+    "pressure.*",
+    "gpu.csv",
+    ".*.part",
+    ".perf.*",
+)
+RECORDINGS = ("perf.data", "perf.txt.gz", "ftrace.txt.gz")
 
 
 @dataclass(frozen=True)
@@ -72,11 +84,13 @@ class Counters:
             (self.folder / f"pressure.{side}").write_text(pressure.read_text())
         allowed = len(allowed_cpus(threads(chosen) if chosen else [0]))
         if allowed:  # the processes are still there
-            self._limits = {
-                "allowed_cpus": allowed,
-                "cpu_max": group.cpu_max() if group and group.quota_cpus() else "",
-                "pids": outside_ids(chosen) if chosen else {},
+            cpu_max = group.cpu_max() if group and group.quota_cpus() else ""
+            now = {"allowed_cpus": allowed, "cpu_max": cpu_max}
+            before = {name: self._limits.get(name, value) for name, value in now.items()}
+            changed = {
+                f"{name}_before": before[name] or NO_LIMIT for name in now if before[name] != now[name]
             }
+            self._limits = {**now, **changed, "pids": outside_ids(chosen) if chosen else {}}
         self.write_run()
 
     def write_run(self) -> None:
@@ -102,13 +116,17 @@ def write_run(
     seconds: float | None,
     pids: Mapping[int, int],
     about: Mapping[str, Any],
+    allowed_cpus_before: int | None = None,
+    cpu_max_before: str = "",
 ) -> None:
     """Write run.toml (keys: docs/run-toml.md) with what is in the folder by now.
 
     `seconds` lies between the two copies of cpu.stat; `about` holds what the user said: title, ticket, roles,
-    requests.
+    requests. What ends in `_before` is given where it had changed by the end.
     """
-    quota: dict[str, Any] = {"cpu_max": cpu_max} if cpu_max else {}
+    limits = {"cpu_max": cpu_max, "cpu_max_before": cpu_max_before}
+    quota: dict[str, Any] = {name: value for name, value in limits.items() if value}
+    changed = {"allowed_cpus_before": allowed_cpus_before} if allowed_cpus_before else {}
     if (folder / AFTER).exists() and seconds is not None:
         quota |= {"cpu_stat_before": BEFORE, "cpu_stat_after": AFTER, "seconds": seconds}
     requests = about.get("requests", {})
@@ -116,7 +134,7 @@ def write_run(
         "schema": SCHEMA,
         **{name: about[name] for name in ("title", "ticket") if about.get(name)},
         "clocks": {f"{name}_ns": at for name, at in clocks.at.items()} | {"ftrace": "mono"},
-        "host": {"name": os.uname().nodename, "cpus": cpus, "allowed_cpus": allowed_cpus},
+        "host": {"name": os.uname().nodename, "cpus": cpus, "allowed_cpus": allowed_cpus, **changed},
         "quota": quota,
         "roles": about.get("roles", {}),
         "pids": {str(inside): outside for inside, outside in pids.items()},

@@ -3,12 +3,12 @@
 `tracelib record` starts it in a session of its own and holds the other end of its standard input: when that
 end closes, for whatever reason, the recording is ended and saved. If the keeper itself is killed, the kernel
 ends perf (a signal on its parent's death) and switches ftrace off (a trigger on its owner's exit), and
-`tracelib record` starts a second keeper that saves and clears away. Run as `python -m
-tracelib.record.keeper`, which gets its orders as one line of JSON.
+`tracelib record` starts a second keeper that saves and clears away. It gets its orders as one line of JSON.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from tracelib.errors import BadParameter
 from tracelib.record import ftrace, gpu, perf
-from tracelib.record.folder import Counters, write_recording
+from tracelib.record.folder import OWN_FILES, Counters, write_recording
 from tracelib.record.machine import MOUNT
 from tracelib.record.plan import BACKSTOP_S, Plan
 from tracelib.record.processes import Workload, alive, mark
@@ -31,18 +31,13 @@ from tracelib.record.profiler import Profiler
 
 COMPLETE, PARTLY = 0, 3
 POLL_S = 0.05
-#: Files of ours, which go if nothing was recorded.
-OWN_FILES = (
-    "run.toml",
-    "recording.toml",
-    "threads.*.tsv",
-    "cpu.stat.*",
-    "pressure.*",
-    "gpu.csv",
-    ".*.part",
-    ".perf.*",
-)
 STDIN = 0
+#: Runs this very package: isolated (`-I`), since a recorder may be root in a folder that others can write.
+START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import tracelib; sys.path.append(sys.path.pop(0)); "
+    "from tracelib.record.keeper import main; sys.exit(main())"
+)
+PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 #: End a recording early.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -84,7 +79,7 @@ def unfinished(folder: Path) -> Plan:
 def _kept(job: dict[str, Any], prefix: tuple[str, ...]) -> int:
     """Run a keeper in a session of its own; the signals that would end us end its recording instead."""
     with subprocess.Popen(
-        [*prefix, sys.executable, "-m", "tracelib.record.keeper"],
+        [*prefix, sys.executable, "-I", "-c", START, str(PACKAGE_FOLDER)],
         stdin=subprocess.PIPE,
         start_new_session=True,
     ) as keeper:
@@ -188,12 +183,15 @@ class Keeper:
                 self.stopped = "stopped early"
 
     def _end(self, counters: Counters | None) -> None:
-        """Stop all recorders at once, then save, then clear away; a failure of one stops no other."""
+        """Stop all recorders at once, then save, then clear away; a failure of one stops no other.
+
+        The counters come first: a server's profiler stops only when its traces are written, minutes later.
+        """
+        if counters:
+            self._attempt("counters", functools.partial(counters.take, "after"))
         begun = [step for step in self.steps if self.states.get(step.name, "planned") != "planned"]
         for step in reversed(begun):
             self._attempt(step.name, step.stop)
-        if counters:
-            counters.take("after")
         if self.workload:
             self._attempt("command", self.workload.end, "recorded")
         self._log("saving")
@@ -308,7 +306,3 @@ def planned(made: Plan) -> list[Step]:
     if made.gpu:
         steps.append(gpu.Gpu(folder))
     return steps
-
-
-if __name__ == "__main__":
-    sys.exit(main())

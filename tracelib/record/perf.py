@@ -47,12 +47,16 @@ def pages(cpus: int) -> int:
 def record_command(
     rung: Rung, *, cpus: int, pids: Sequence[int | str], seconds: float, output: str
 ) -> list[str]:
-    """Return the command that records `seconds`; `-k mono` and the header's clocks tie it to other traces."""
+    """Return the command that records `seconds`; `-k mono` and the header's clocks tie it to other traces.
+
+    `-N`: without it perf copies every program that it saw to `~/.debug`, gigabytes at times.
+    """
     scope = ["-a", "-m", str(pages(cpus))] if rung.whole else ["-p", ",".join(map(str, pids))]
     return [
         "perf",
         "record",
         "-q",
+        "-N",
         "-k",
         "mono",
         *scope,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from tracelib.data import data
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.record import ftrace, perf
 from tracelib.record.machine import Machine
-from tracelib.record.processes import Thread
+from tracelib.record.processes import Thread, command_line
 
 #: What can be left out by name (`--without`).
 STEPS = ("perf", "ftrace", "gpu", "profiler")
@@ -174,7 +174,11 @@ def _check(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadParameter("--out", folder, ["a folder that does not exist yet, or is empty"])
     if server and not _is_url(server):
-        raise BadParameter("--server", server, ["http://HOST:PORT", "https://HOST:PORT"])
+        allowed = [
+            "http://HOST:PORT",
+            "https://HOST:PORT (no user or password: every process here can read it)",
+        ]
+        raise BadParameter("--server", re.sub(r"(//).*@|(\?).*", r"\1\2", server), allowed)
     for name in without:
         if name not in STEPS:
             raise BadParameter("--without", name, STEPS)
@@ -187,19 +191,24 @@ def _check(
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port is not False
+        whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port is not False
     except ValueError:
         return False
+    return whole and "@" not in parts.netloc and not (parts.query or parts.fragment)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A server; `processes`: pattern of their names; `start`, `stop`: paths of its profiler's switch."""
+    """A server; `processes`, `commands`: patterns of their names, or command lines.
+
+    `start`, `stop`: paths of its profiler's switch.
+    """
 
     name: str
     processes: str
     server: str
     note: str
+    commands: str = ""
     start: str = ""
     stop: str = ""
 
@@ -224,12 +233,13 @@ def recipe(name: str) -> Recipe:
     return _recipes()[name]
 
 
-def processes_of(chosen: Recipe, threads: Iterable[Thread]) -> list[int]:
-    """Return the processes whose main thread is named as the recipe says, sorted."""
+def processes_of(
+    chosen: Recipe, threads: Iterable[Thread], started_as: Callable[[int], str] = command_line
+) -> list[int]:
+    """Return the processes whose main thread is named as the recipe says, or that were started so; sorted."""
     if not chosen.processes:
         return []
-    return sorted(
-        thread.pid
-        for thread in threads
-        if thread.tid == thread.pid and re.search(chosen.processes, thread.name)
-    )
+    main = [thread for thread in threads if thread.tid == thread.pid]
+    named = {thread.pid for thread in main if re.search(chosen.processes, thread.name)}
+    others = [thread.pid for thread in main if thread.pid not in named and chosen.commands]
+    return sorted(named | {pid for pid in others if re.search(chosen.commands, started_as(pid))})

@@ -90,6 +90,11 @@ def start_time(pid: int, proc: Path = PROC) -> int | None:
     return None if fields is None or fields[1][STATE] in DEAD else int(fields[1][START])
 
 
+def command_line(pid: int, proc: Path = PROC) -> str:
+    """Return what the process was started as, arguments apart by blanks; "" if that cannot be read."""
+    return (text(proc / str(pid) / "cmdline") or "").replace("\0", " ").strip()
+
+
 def outside_ids(pids: Iterable[int], proc: Path = PROC) -> dict[int, int]:
     """Return id inside a container -> id here, for every thread that has two.
 

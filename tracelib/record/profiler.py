@@ -1,16 +1,21 @@
 """The server's own profiler: switched by HTTP, its traces copied when they are whole."""
 
+import os
 import shutil
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+
+from tracelib.record.folder import OWN_FILES, RECORDINGS
 
 #: vLLM answers /stop_profile when its traces are written; its manual speaks of ten minutes.
 SWITCH_S = 1800.0
 SETTLED_S, EMPTY_S = 2.0, 60.0
+LISTED = 8
 
 
 @dataclass
@@ -48,16 +53,25 @@ class Profiler:
         names = [self._copied(path) for path in _settled(Path(self.traces), self.handle["since"])]
         if not names:
             raise OSError(f"the server wrote nothing to {self.traces}")
-        return f"{len(names)} traces of the server"
+        more = ", …" if len(names) > LISTED else ""
+        return f"{len(names)} files of the server: {', '.join(names[:LISTED])}{more}"
 
     def _copied(self, path: Path) -> str:
-        part = self.folder / f".{path.name}.part"
-        shutil.copyfile(path, part)
-        part.replace(self.folder / path.name)
-        return path.name
+        """Copy a file, never one behind a link (it may be another user's), nor over one of ours."""
+        ours = any(fnmatch(path.name, pattern) for pattern in (*OWN_FILES, *RECORDINGS))
+        name = f"server-{path.name}" if ours else path.name
+        part = self.folder / f".{name}.part"
+        with open(path, "rb", opener=_unlinked) as source, part.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+        part.replace(self.folder / name)
+        return name
 
     def close(self) -> None:
         self.stop()
+
+
+def _unlinked(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def _post(url: str) -> None:
@@ -74,7 +88,7 @@ def _settled(folder: Path, since: float) -> list[Path]:
         sizes = {
             path: path.stat().st_size
             for path in sorted(folder.glob("*"))
-            if path.is_file() and path.stat().st_mtime >= since
+            if path.is_file() and not path.is_symlink() and path.stat().st_mtime >= since
         }
         if sizes == before and (sizes or time.monotonic() > limit - SWITCH_S + EMPTY_S):
             return list(sizes)

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.files import head, sha256
+from tracelib.sources.programs import end_on_signals
 
 SCHEMA = "tracelib.batch/1"
+#: How each index shows that it was written here.
+MARKS = {"index.json": f'"schema": "{SCHEMA}"', "index.html": '<meta name="generator" content="tracelib">'}
 
 
 @dataclass(frozen=True)
@@ -119,21 +122,36 @@ def batch(
         raise TraceError(
             f"{output}: cannot write there: {error.strerror}. Choose another folder with -o."
         ) from None
+    _refuse_a_foreign_index(output)
     parameters = options.taken_by("batch")
     earlier = {} if afresh else _earlier(output, parameters)
     entries: list[Entry] = []
     # Processes, not threads: running a notebook sets the environment and the filters of warnings.
-    with ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(max(1, jobs), mp_context=spawn, initializer=end_on_signals) as pool:
         waiting = {
             pool.submit(_one, run, name, output, options, timeout_s, resume=name in earlier): name
             for run, name in zip(runs, names(runs), strict=True)
         }
-        for future in as_completed(waiting):
-            entry = _outcome(future, waiting[future])
-            entries.append(entry)
-            _write(output, entries, parameters)
-            done(entry)
+        try:
+            for future in as_completed(waiting):
+                entry = _outcome(future, waiting[future])
+                entries.append(entry)
+                _write(output, entries, parameters)
+                done(entry)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
+            raise
     return worst_first(entries)
+
+
+def _refuse_a_foreign_index(output: Path) -> None:
+    for name, mark in MARKS.items():
+        path = output / name
+        if path.exists() and mark not in path.read_text(errors="replace")[:2000]:
+            raise TraceError(f"{path}: tracelib did not write it. Choose another folder with -o.")
 
 
 def _outcome(future: Any, name: str) -> Entry:

@@ -8,24 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 
+from tracelib.align.timeline import stretches
 from tracelib.analyses.results import Results, analyse
 from tracelib.companions import companions
-from tracelib.errors import TraceError
+from tracelib.errors import BadParameter, TraceError
 from tracelib.findings import Document, validate
 from tracelib.loading import load
 from tracelib.manifest import manifest_of
-from tracelib.options import Options, name_of, seconds
+from tracelib.options import Options, injected, name_of, seconds
 from tracelib.report import redact as redaction
 from tracelib.report.notebooks import located
 from tracelib.report.sections.render import Section, render
 from tracelib.report.sections.tables import picture
 from tracelib.sources.health import with_remarks
 from tracelib.trace import Trace
-from tracelib.words import duration
+from tracelib.words import duration, plain
 
 #: Under this type a report notebook carries its findings and its picture, for whoever renders it.
 OUTCOME = "application/vnd.tracelib.outcome+json"
+SPAN = ("source", "first_ns", "last_ns")
+COMPARE = "tracelib compare, for what changed between runs"
 
 
 def asked(values: Mapping[str, Any]) -> Options:
@@ -34,7 +38,7 @@ def asked(values: Mapping[str, Any]) -> Options:
     Raises BadTrace, BadParameter if a parameter has the wrong type; or as
     :func:`tracelib.manifest.manifest_of`.
     """
-    options = Options.of(values)
+    options = Options.of(injected(values))
     manifest = manifest_of(located(options.traces))
     title = options.title or manifest.title or name_of(options.traces)
     return replace(options, title=title, ticket=options.ticket or manifest.ticket)
@@ -51,6 +55,7 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
     """
     options = options.with_files(lambda path: str(located(path)[0]))
     run = load(options.traces, **options.arguments_of(load))
+    _refuse_several_runs(run)
     run, redactor = redaction.trace(run) if options.redact else (run, None)
     near = companions(run=run, **options.arguments_of(companions))
     run = with_remarks(run, near.remarks, "each request needs its id, its arrival and its first token")
@@ -63,6 +68,19 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
         supply=near.supply,
     )
     return results, redactor
+
+
+def _refuse_several_runs(run: Trace) -> None:
+    """Raise BadParameter if files lie apart in time, several at a time or with GPU work."""
+    tied = run.sources.filter(pl.col("tied_by").ne_missing("untied") & pl.col("first_ns").is_not_null())
+    together = stretches({source: (first, last) for source, first, last in tied.select(SPAN).iter_rows()})
+    on_gpu = set(run.gpu_ops["source"].unique())
+    apart = [files for files in together if len(files) > 1 or on_gpu & set(files)]
+    if len(apart) > 1:
+        names = dict(run.sources.select("source", "file").iter_rows())
+        firsts = " and ".join(plain(names[files[0]], 60) for files in apart[:3])
+        one = f"the files of one run: these lie in {len(apart)} stretches of time, nothing in between"
+        raise BadParameter("traces", firsts, [one, "tracelib batch, for a report of each", COMPARE])
 
 
 def opened_runs(runs: Mapping[str, Options]) -> dict[str, Results]:

@@ -27,6 +27,7 @@ from tracelib.report.exporter import TraceReport
 from tracelib.report.notebook_cells import OUTCOME
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook, write_notebook
+from tracelib.words import plain, readable
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
 
     Raises TraceError if the input cannot be used, or the folder not be written; nothing is left behind.
     """
+    for name in (*options.files(), str(folder)):
+        if readable(name) != name:
+            raise TraceError(
+                f"{plain(name)}: a notebook cannot hold this name, which is no UTF-8. Rename it."
+            )
     with whole_folder(folder) as made:
         moved = options.with_files(lambda path: portable(path, made))
         try:

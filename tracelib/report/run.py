@@ -5,7 +5,6 @@ formats paths), the run ends after a time limit (papermill's is "never"), the ke
 (ipykernel warns otherwise), and nothing is printed.
 """
 
-import ast
 import contextlib
 import logging
 import os
@@ -23,6 +22,8 @@ from papermill.execute import execute_notebook
 from traitlets.config import Config
 
 from tracelib import errors
+from tracelib.options import assigned
+from tracelib.sources.programs import Scratch
 
 DEFAULT_TIMEOUT_S = 900
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
@@ -50,19 +51,10 @@ class NotebookRun:
 
 
 def parameter_names(source: Path) -> list[str]:
-    """Return the names assigned in the cell of `source` that is tagged `parameters`.
-
-    Read with Python's own parser: papermill's pattern overlooks annotations such as `list[str] | str`.
-    """
+    """Return the names assigned in the cell of `source` that is tagged `parameters`."""
     cells = read_notebook(source).cells
     tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", ())]
-    body = ast.parse(tagged[0].source).body if tagged else []
-    targets = [
-        node.targets if isinstance(node, ast.Assign) else [node.target]
-        for node in body
-        if isinstance(node, (ast.Assign, ast.AnnAssign))
-    ]
-    return [name.id for names in targets for name in names if isinstance(name, ast.Name)]
+    return assigned(tagged[0].source) if tagged else []
 
 
 def run_notebook(
@@ -198,15 +190,18 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _importable() -> Iterator[None]:
-    """Let the kernel import this very tracelib from any directory: a checkout need not be installed."""
-    before = os.environ.get("PYTHONPATH")
+    """Let the kernel import this very tracelib from any directory: a checkout need not be installed.
+
+    What it writes to temporary files lies in a folder of ours, which goes however the kernel ends.
+    """
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TMPDIR")}
     # A library's warning would print a path of this machine into the report.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_PACKAGE_FOLDER), *([before] if before else [])])
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_FOLDER), before["PYTHONPATH"]]))
+    with Scratch() as os.environ["TMPDIR"]:
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({} if value is None else {name: value})

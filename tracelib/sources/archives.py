@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import re
 import shutil
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
@@ -27,20 +27,35 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from tracelib.sources.files import ZIP, Stream, head, open_stream
+from tracelib.sources.programs import Scratch
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: Unpack at most this share of the free disk, so that an archive made to explode fills nothing.
 SHARE_OF_DISK = 0.5
+#: And at most so many times its own size, and this many bytes more: traces pack to a tenth or so.
+MOST_TIMES, ALWAYS = 250, 1 << 28
+#: A tar whose header declares more than there is asks for the bytes behind its end, without an end.
+MOST_EMPTY = 100
 LONGEST_NAME = 200
 #: A damaged tar loses the block in which the damage is.
 TAR_BLOCK = 1 << 13
 #: What macOS and file managers put beside the files that one meant to pack.
 _JUNK = re.compile(r"(?:^|/)(?:__MACOSX/|\.(?!\.?(?:/|$)))")
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError)
+#: What tarfile raises at headers that make no sense.
+_SENSELESS = (ValueError, ArithmeticError, LookupError, struct.error)
+_BROKEN = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    RuntimeError,  # NotImplementedError is one
+    OSError,
+    *_SENSELESS,
+)
 
-_folders: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+_folders: list[Scratch] = []  # removed when the process ends
 _damage: dict[Path, Damage] = {}  # of members where they were unpacked to, and of archives
 
 
@@ -75,13 +90,16 @@ class _Watched(io.RawIOBase):
 
     def __init__(self, stream: Stream) -> None:
         super().__init__()
-        self.stream, self.last = stream, b""
+        self.stream, self.last, self.empty = stream, b"", 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer) -> int:
         count = self.stream.readinto(buffer)
+        self.empty = 0 if count else self.empty + 1
+        if self.empty > MOST_EMPTY:
+            raise EOFError("it is shorter than its headers say")
         self.last = (self.last + bytes(memoryview(buffer)[:count]))[-tarfile.BLOCKSIZE :]
         return count
 
@@ -91,8 +109,9 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
         watched = _Watched(stream)
         with tarfile.open(fileobj=io.BufferedReader(watched), mode="r|") as tar:
             for member in tar:
-                content = tar.extractfile(member) if member.isfile() else None
-                if content:
+                if member.issparse():
+                    yield member.name, _refused("it is sparse, which is not read here")
+                elif content := member.isfile() and tar.extractfile(member):
                     yield member.name, iter(functools.partial(content.read, TAR_BLOCK), b"")
         more = watched.last.strip(b"\0")
         while block := stream.read(1 << 20):  # zeros, and the checksum of all
@@ -101,13 +120,20 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
             raise EOFError(stream.damage or "it was cut short, or holds more behind its end")
 
 
+def _refused(reason: str) -> Iterator[bytes]:
+    raise NotImplementedError(reason)
+    yield b""
+
+
 def _copied(blocks: Iterator[bytes], place: Path, limit: int) -> int:
     count = 0
     with place.open("wb") as out:
         for block in blocks:
             count += out.write(block)
             if count > limit:
-                raise _TooLarge(f"it unpacks to more than {SHARE_OF_DISK:.0%} of the free disk")
+                raise _TooLarge(
+                    f"it unpacks to {MOST_TIMES} times its size or {SHARE_OF_DISK:.0%} of the free disk"
+                )
     return count
 
 
@@ -149,12 +175,13 @@ def unpacked(path: Path) -> list[Path]:
 @functools.lru_cache
 def _unpacked(path: Path, *_version: int) -> tuple[tuple[Path, ...], str]:
     """Return where the members are, and what is wrong with the archive as a whole."""
-    folder = tempfile.TemporaryDirectory(prefix="tracelib-")
+    folder = Scratch()
     _folders.append(folder)
     names: list[str] = []
     reasons: dict[int, str] = {}
     damage = ""
-    free = int(shutil.disk_usage(folder.name).free * SHARE_OF_DISK)
+    most = path.stat().st_size * MOST_TIMES + ALWAYS
+    free = min(most, int(shutil.disk_usage(folder.name).free * SHARE_OF_DISK))
     try:
         for name, blocks in _zip_members(path) if _is_zip(path) else _tar_members(path):
             if _JUNK.search(name):
@@ -170,7 +197,7 @@ def _unpacked(path: Path, *_version: int) -> tuple[tuple[Path, ...], str]:
         folder.cleanup()
         raise OSError(f"the archive cannot be unpacked: {error}") from error
     except _BROKEN as error:
-        damage = str(error)
+        damage = f"its headers make no sense ({error})" if isinstance(error, _SENSELESS) else str(error)
     return _placed(Path(folder.name), path, names, reasons), damage
 
 
@@ -222,6 +249,8 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
     """
     with path.open("rb") as file:
         listed = _listed(path, file)
+        if listed and _overlap(listed):
+            raise zipfile.BadZipFile("its members overlap, as in an archive that is made to explode")
         for entry in _entries(file) if listed is None else listed:
             if not entry.name.endswith("/"):
                 yield entry.name, _content(file, entry)
@@ -247,6 +276,13 @@ def _listed(path: Path, file: IO[bytes]) -> list[_Entry] | None:
         )
         for info in infos
     ]
+
+
+def _overlap(entries: list[_Entry]) -> bool:
+    spans = sorted(
+        (entry.start, entry.start + (entry.size or 0)) for entry in entries if entry.start is not None
+    )
+    return any(begin < end for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 def _start(file: IO[bytes], offset: int) -> int | None:
@@ -309,7 +345,7 @@ def _content(file: IO[bytes], entry: _Entry) -> Iterator[bytes]:
         raise NotImplementedError("its size is not known")
     file.seek(entry.start)
     checksum = 0
-    for block in _stored(file, entry.size or 0) if entry.method == STORED else _inflated(file):
+    for block in _stored(file, entry.size or 0) if entry.method == STORED else _inflated(file, entry.size):
         checksum = zlib.crc32(block, checksum)
         yield block
     if entry.checksum is not None and checksum != entry.checksum:
@@ -325,12 +361,16 @@ def _stored(file: IO[bytes], size: int) -> Iterator[bytes]:
         yield block
 
 
-def _inflated(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the plain bytes of deflated ones; `file` is behind them afterwards, or where they are damaged."""
+def _inflated(file: IO[bytes], size: int | None) -> Iterator[bytes]:
+    """Yield the plain bytes of `size` deflated ones (None: it is not known).
+
+    `file` is behind them afterwards, or where they are damaged.
+    """
+    end = None if size is None else file.tell() + size
     decoder = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     while not decoder.eof:
         here, before = file.tell(), decoder.copy()
-        packed = file.read(ZIP_BLOCK)
+        packed = file.read(ZIP_BLOCK if end is None else min(ZIP_BLOCK, end - here))
         if not packed:
             raise EOFError("it is cut short")
         try:

@@ -4,8 +4,9 @@ An entry is named by all that decides what a reader returns: the content (SHA-25
 tell the rank) of the file and of those that are read with it; the source text of all readers and of what they
 use, so that no one has to remember to raise a version; and the version of the program by way of which the
 reader gets at the content, if it needs one (perf, nsys, trace-cmd). It appears whole, by a rename, or not at
-all; the checksums in it are verified before Parquet is decoded, and a broken entry is replaced. The entries
-not used for longest are removed once all of them take more than `LIMIT` bytes.
+all. The folder is for its owner alone, unless TRACELIB_CACHE_SHARED says otherwise. The checksums of an entry
+are verified before Parquet is decoded, and a broken entry is replaced. The entries not used for longest are
+removed once all of them take more than `LIMIT` bytes.
 
 The content of a file is not hashed again while its path, size, inode and times of modification and change are
 those that were seen when it was hashed, as in git's index; what was modified less than two seconds before is
@@ -51,6 +52,8 @@ STALE_S = 30 * 86_400
 VERSION_S = 10
 VARIABLE = "TRACELIB_CACHE"
 OFF = ("off", "0", "no", "false")
+#: Says that the folder may be another user's, or several users'.
+SHARED, YES = "TRACELIB_CACHE_SHARED", ("yes", "1", "on", "true")
 #: Where the readers are, and what of the package they use besides.
 PACKAGE = Path(__file__).parent.parent
 USED_BY_READERS = ("clocks.py", "data.py", "errors.py", "schema.py", "trace.py", "words.py")
@@ -84,6 +87,7 @@ class Cache:
         if file.format is None or sum(path.stat().st_size for path in file.files) < SMALLEST:
             return file.read()
         try:
+            self._keep_private()
             entry = self.folder / "frames" / self._key(file)
         except OSError as error:
             return with_remark(file.read(), "info", f"not kept in the cache {self.folder}: {error}")
@@ -106,10 +110,19 @@ class Cache:
                 _keep(entry, functools.partial(stream, file.path))
             self._forget_oldest()
             trace = trace or _kept(entry)
-        except OSError as error:
+        except (OSError, pl.exceptions.PolarsError) as error:  # Polars has its own word for a full disk
             note = f"not kept in the cache {self.folder}: {error}"
         trace = trace or file.read()
         return with_remark(trace, "info", note) if note else trace
+
+    def _keep_private(self) -> None:
+        """Raise PermissionError if another user can have written in the folder: entries are believed."""
+        if os.environ.get(SHARED, "").lower() in YES:
+            return
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.folder.stat().st_uid != os.geteuid():
+            raise PermissionError(f"it is another user's ({SHARED}=yes to use it all the same)")
+        self.folder.chmod(0o700)
 
     def _key(self, file: TraceFile) -> str:
         parts = (

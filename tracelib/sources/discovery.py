@@ -1,18 +1,21 @@
 """Which files are traces, and of which format: each file is looked at once, by content."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tracelib import sources
-from tracelib.errors import BadTrace, UnknownFormat
+from tracelib.errors import BadParameter, BadTrace, UnknownFormat
 from tracelib.sources.archives import damage_of, is_archive, unpacked
 from tracelib.sources.cache import Cache
 from tracelib.sources.files import head, open_stream
 from tracelib.sources.format import TraceFile
 from tracelib.sources.health import with_remark
+from tracelib.sources.programs import Scratch
 from tracelib.trace import Trace
+from tracelib.words import readable
 
 #: What files begin with that are packed in a way that is not read here (gzip: packed twice).
 PACKED = {
@@ -30,6 +33,9 @@ PERFETTO_REFUSED = (
     "(`traceconv systrace IN OUT` for scheduling, `traceconv json IN OUT` for ranges), "
     "or give the files that it was made of"
 )
+
+
+_links: list[Scratch] = []  # removed when the process ends
 
 
 class Discovery(NamedTuple):
@@ -120,9 +126,11 @@ def discover(paths: Iterable[str | Path]) -> Discovery:
     traces: list[TraceFile] = []
     others: list[Path] = []
     places = [Path(path) for path in paths]
+    if not places:
+        raise BadParameter("traces", [], ["trace files, or folders that hold some"])
     for path in places:
         _check_place(path)
-        inside = _traces_in(path) if path.is_file() else _traces_below(path)
+        inside = _traces_in(_named(path)) if path.is_file() else _traces_below(path)
         traces, others = [*traces, *inside[0]], [*others, *inside[1]]
     files = [trace.path for trace in traces]
     exported = {trace.path: export for trace in traces if (export := trace.export_among(files))}
@@ -139,7 +147,10 @@ def _check_place(path: Path) -> None:
     except OSError as error:
         raise _unopened(path, error) from error
     if not exists:
-        raise _unknown(path, "no such file or directory")
+        is_url = re.match(r"[a-z][a-z0-9+.-]+:/", str(path))
+        raise _unknown(
+            path, "a URL: copy what is there to this machine" if is_url else "no such file or directory"
+        )
     if is_folder and not os.access(path, os.R_OK | os.X_OK):
         raise _unknown(path, "the directory cannot be opened: permission denied")
     if not (is_folder or is_file):
@@ -147,12 +158,25 @@ def _check_place(path: Path) -> None:
 
 
 def _traces_below(folder: Path) -> tuple[list[TraceFile], list[Path]]:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not _hidden(file, folder)]
+    files = [
+        _named(file) for file in sorted(folder.rglob("*")) if file.is_file() and not _hidden(file, folder)
+    ]
     inside = [_traces_or_none(file) for file in files]
     traces = [trace for each, _ in inside for trace in each]
     if not traces:
         raise _unknown(folder, _why_none(files))
     return traces, [other for _, others in inside for other in others]
+
+
+def _named(file: Path) -> Path:
+    """Return the file by a name that can be shown: of one that is no UTF-8, a link in a temporary folder."""
+    name = readable(file.name)
+    if name == file.name:
+        return file
+    _links.append(Scratch())
+    link = Path(_links[-1].name, name)
+    link.symlink_to(file.absolute())
+    return link
 
 
 def _hidden(file: Path, folder: Path) -> bool:

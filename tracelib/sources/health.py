@@ -12,6 +12,16 @@ from tracelib.trace import Trace
 _REMARKS = data(__file__, "remarks.toml")
 
 
+#: What a reader says of device work that it has no rows for.
+UNREAD = "in a form that is not read"
+
+
+def no_gpu_work(messages: Iterable[str]) -> str:
+    """Return why a run has no GPU operations, from its remarks."""
+    unread = any(UNREAD in message for message in messages)
+    return f"the device's work was recorded {UNREAD}" if unread else "no GPU operation was recorded"
+
+
 class Remarks:
     """Remarks on one file, in the order in which they were made."""
 

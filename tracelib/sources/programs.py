@@ -1,15 +1,30 @@
-"""Programs that readers need (nsys, perf, trace-cmd): none can hold tracelib up or outlive it."""
+"""Programs that readers need (nsys, perf, trace-cmd), and temporary folders: none outlives its process.
+
+A folder goes with its process, also on SIGTERM and SIGHUP; what one that was killed outright has left goes
+when the next folder is made. Each is locked while its process lives (flock(2), which the kernel undoes at its
+holder's death): that holds across containers, whose process ids differ.
+"""
 
 import contextlib
+import fcntl
 import os
+import re
+import shutil
 import signal
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import parent_process
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 #: Statuses as a shell gives them: stopped by a timeout, could not be started.
 STOPPED, NOT_STARTED = 124, 126
+PREFIX, HIDDEN = "tracelib-scratch-", ".tracelib-scratch-"
+_OURS = re.compile(rf"\.?{PREFIX}\w{{8}}")
+#: A folder younger than this may not be locked yet.
+YOUNG_S = 2.0
 
 
 def run(
@@ -46,3 +61,58 @@ def run(
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+class Scratch(tempfile.TemporaryDirectory[str]):
+    """A temporary folder; with a `parent` a hidden one in there."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        sweep(Path(parent or tempfile.gettempdir()))
+        super().__init__(prefix=HIDDEN if parent else PREFIX, dir=parent)
+        self._lock = _lock(Path(self.name))
+
+    def cleanup(self) -> None:
+        """Remove the folder, if it is still there."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
+        with contextlib.suppress(FileNotFoundError):  # it was renamed
+            super().cleanup()
+
+
+def sweep(parent: Path) -> None:
+    """Remove from `parent` the folders of this user's processes that were killed."""
+    for folder in parent.glob(f"*{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            old = time.time() - status.st_ctime > YOUNG_S
+            if not _OURS.fullmatch(folder.name) or status.st_uid != os.geteuid() or not old:
+                continue
+            lock = _lock(folder)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Return a descriptor that holds the folder's lock, None where another has it or there are no locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, so that it clears away; the number is told."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupted)
+
+
+def _interrupted(number: int, _: Any) -> None:
+    if parent_process() is not None:  # a worker ends without a word
+        raise SystemExit(128 + number)
+    raise KeyboardInterrupt(number)

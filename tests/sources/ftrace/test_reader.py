@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sources.ftrace.lines import OTHER_CPU, SWITCH_1, SWITCH_2, messages
+from tests.sources.ftrace.lines import OTHER_CPU, SWITCH_1, SWITCH_2, line, messages
 from tracelib.errors import BadTrace
 from tracelib.sources.ftrace import read, sniff
 
@@ -24,6 +24,49 @@ def test_a_last_line_that_is_surely_whole_is_kept(trace_of):
     trace = trace_of(SWITCH_1 + SWITCH_2.rstrip("\n"))
     assert trace.sched.height == 2
     assert trace.sources["skipped_bytes"][0] == 0
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "sched_wakeup: comm=a pid=1 prio=120 target_cpu=003",
+        "sched_process_fork: comm=a pid=1 child_comm=a child_pid=12",
+        "tracing_mark_write: B|7|decode",
+        "sys_exit: NR 202 = 0",
+        "cpu_idle: state=1",
+    ],
+)
+def test_a_last_line_without_its_end_is_whole(trace_of, rest):
+    trace = trace_of(SWITCH_1 + line("2.000000", rest).rstrip("\n"))
+    assert trace.sources["last_ns"][0] == 2_000_000_000
+    assert trace.sources["skipped_bytes"][0] == 0
+    assert "the last line has no line end" in messages(trace, "info")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["sched_wakeup: comm=a pid=1 prio=120 target_cpu=00", "sys_enter: NR 20", "sched_swi", "cpu_idle:"],
+)
+def test_a_last_line_that_shows_its_cut_is_left_out(trace_of, rest):
+    trace = trace_of(SWITCH_1 + line("2.000000", rest).rstrip("\n"))
+    assert trace.sources["last_ns"][0] == 1_000_000_000
+    assert "last line is cut" in messages(trace)
+
+
+def test_the_mark_that_systrace_appends_without_a_time_is_no_event(trace_of):
+    sync = line("0.0", "0: trace_event_clock_sync: parent_ts=0.0", "dummy-0000", 0)
+    trace = trace_of(SWITCH_1 + SWITCH_2 + sync)
+    assert trace.sources.row(0, named=True)["first_ns"] == 1_000_000_000
+    assert set(trace.threads["tid"].drop_nulls()) <= {1, 2, 3}
+
+
+def test_a_document_that_quotes_lines_is_no_trace():
+    notes = f"What I saw on node 7\n\n  # cat trace\n{SWITCH_1}and then it hung.\n"
+    assert not sniff(notes.encode(), "notes.md")
+    assert sniff(
+        f"# tracer: nop\n#\n{SWITCH_1}text of a marker\nthat goes on\nand on\n".encode(), "trace.txt"
+    )
+    assert sniff(f"cpus=4\n{SWITCH_1}".encode(), "trace.txt")
 
 
 @pytest.mark.parametrize("text", ["\n", "hello\nworld\n", "no line end", "\x00\x01\x02" * 50])

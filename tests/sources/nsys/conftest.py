@@ -14,6 +14,7 @@ TABLES = {
     "TARGET_INFO_SYSTEM_ENV": "globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, utcTime TEXT, localTime TEXT",
     "TARGET_INFO_GPU": "vmId INTEGER, id INTEGER, name TEXT, cuDevice INTEGER",
+    "TARGET_INFO_CUDA_GPU": "deviceId INTEGER, name TEXT",
     "TARGET_INFO_CUDA_DEVICE": "gpuId INTEGER, cudaId INTEGER, pid INTEGER",
     "ProcessStreams": "globalPid INTEGER, filenameId INTEGER, contentId INTEGER",
     "PROCESSES": "globalPid INTEGER, pid INTEGER, name TEXT",

@@ -44,6 +44,13 @@ def test_processes_count_their_devices_from_0(export, process):
     assert sorted(seen.select("pid", "device", "name_gpu").rows()) == [(100, 2, "H200"), (101, 3, "H100")]
 
 
+def test_gpus_of_older_exports_have_their_names(export, process):
+    """Before mid-2021 nsys listed them in another table, by CUDA's number."""
+    rows = {KERNELS: [kernel(process, 0), kernel(process, 1, 30, 40)]}
+    path = export({**rows, "TARGET_INFO_CUDA_GPU": [(1, "V100"), (0, "T4")]})
+    assert placed(read(path)) == [(100, 0, "T4"), (100, 1, "V100")]
+
+
 def test_kernels_of_graphs(export, process):
     """By number where the row has it, 0 where it names only its node or was launched by cudaGraphLaunch."""
     rows = {

@@ -79,7 +79,7 @@ def test_names_may_hold_anything(load, form):
             "x\t8 [003] 5.0000:\t\t12 task-clock:u:",
             (None, 8, "x", 3, 5_000_000_000, 12, "task-clock:u"),
         ),  # simpleperf
-        ("x\t8 [003] 5.12:\t\t12 task-clock:u:", (None, 8, "x", 3, 5_120_000_000, 12, "task-clock:u")),
+        ("x\t8 [003] 5.12:\t\t12 task-clock:u:", (None, 8, "x", 3, 5_000_012_000, 12, "task-clock:u")),
         ("x 7/8 [-01] 5.000001: 12 cycles: ", (7, 8, "x", None, 5_000_001_000, 12, "cycles")),
         (
             "x 7/8 [003] 5.000001: 18446744073709551615 cycles: ",
@@ -121,6 +121,12 @@ def test_records_are_no_samples(load):
     ("text", "reason"),
     [
         ("java 19983 cycles:\n\t  7f12 foo (/a)\n\n" * 2, "its 2 events carry no time"),
+        ("java 19983 [003] cycles:\n" * 3, "its 3 events carry no time"),
+        ("java 7/8 sched:sched_switch: prev_comm=java prev_pid=8\n" * 3, "its 3 events carry no time"),
+        (
+            "x 8 [000] 0.000000: 1 cycles:\nx 8 [000] 0.004000: 1 cycles:\n" * 4,
+            r"since the event before \(--deltatime\)",
+        ),
         ("# ========\n# perf version : 6.1\n# ========\n", "no event"),
         ("x 12/12 [000] 6.000001: 1 cycl", "no event"),
     ],

@@ -61,6 +61,26 @@ def test_a_cut_event_is_left_out_and_its_bytes_counted(load):
     assert load(event.format(1) + switch).sched.is_empty()  # next_pid may have been 123
 
 
+def test_a_last_event_without_its_line_end_is_whole(load):
+    switch = (
+        "x 1/1 [000] {}.000001: sched:sched_switch: prev_comm=x prev_pid=1 prev_prio=120 "
+        "prev_state=S ==> next_comm=y next_pid=12 next_prio=120"
+    )
+    trace = load(f"{switch.format(1)}\n{switch.format(2)}")
+    assert trace.sched["ts_ns"].to_list() == [1_000_001_000, 2_000_001_000]
+    assert trace.sources["skipped_bytes"][0] == 0
+    assert load("x 1 [000] 1.000001: 5 cycles:\nx 1 [000] 2.000001: 5 cycles:").samples.height == 2
+
+
+def test_a_document_that_quotes_events_is_no_recording(load):
+    event = "x 1/1 [000] 1.000001: 1 cycles: \n\t 7f00 foo ([k])\n\n"
+    notes = "Notes of Monday\n\nThe server hung again, see:\n\n"
+    with pytest.raises(BadTrace):
+        load(f"{notes}# captured on    : Monday\nNothing else.\n", sniffed=False)
+    load(f"{notes}{event}and then it was fine.\n", sniffed=False)
+    load(f"Warning: 3 events lost\n{event * 2}")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_size_of_blocks_changes_nothing(seed, text, tmp_path, plain, monkeypatch):
     path = tmp_path / "perf.txt"

@@ -6,6 +6,8 @@ import polars as pl
 import pytest
 
 from tracelib.align import align
+from tracelib.analyses.results import analyse
+from tracelib.findings.verdict import verdict
 from tracelib.sources.discovery import recognised
 from tracelib.sources.torch_profiler.document import Document, rank_of
 
@@ -49,6 +51,7 @@ def trace_of(tmp_path):
         path.write_text(json.dumps({"baseTimeNanoseconds": BASE, **fields, "traceEvents": events}))
         return recognised(path).read().check()
 
+    load.folder = tmp_path
     return load
 
 
@@ -58,6 +61,30 @@ def said(trace):
 
 def gpu_of(trace):
     return dict(trace.gpu_ops.select(pl.col("name").cast(pl.String), "gpu").rows())
+
+
+def test_a_second_list_of_events_is_said_and_is_no_loss(trace_of):
+    others = {"type": "fuchsia", "events": [{"ph": "t", "pid": 1}, {"ph": "p", "pid": 1}]}
+    trace = trace_of([interval("op", 1, 2)])
+    text = json.dumps({"traceEvents": [interval("op", 1, 2)], "systemTraceEvents": others, "bytes": 5})
+    path = trace_of.folder / "second.json"
+    path.write_text(text)
+    trace = recognised(path).read()
+    assert "systemTraceEvents.events is a second list, of 2 events, which is not read" in said(trace)
+    assert trace.sources.select("skipped_bytes", "lost_detected").row(0) == (0, 0)
+    assert trace.health.filter(pl.col("level") == "error").is_empty()
+
+
+@pytest.mark.parametrize(
+    ("process", "category"), [("/device:GPU:0", None), ("Ascend Hardware", None), ("other", "async_npu")]
+)
+def test_device_work_in_a_form_that_is_not_read_is_said_as_such(trace_of, process, category):
+    named = {"ph": "M", "name": "process_name", "pid": 3, "tid": 0, "args": {"name": process}}
+    run = align([trace_of([named, *(interval("k", at, 5, 3, 1, category) for at in range(0, 90, 10))])])
+    assert "the work of a device is here in a form that is not read" in said(run)
+    results = analyse(run)
+    assert "the device's work was recorded in a form that is not read" in verdict(results).sentence
+    assert "form that is not read" not in said(trace_of(launched(100, 0, 5)))
 
 
 def test_ids_moved_per_rank_keep_gpus_of_one_number_apart(trace_of):

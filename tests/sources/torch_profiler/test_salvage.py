@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tracelib.errors import BadTrace, TraceError
 from tracelib.sources.discovery import recognised
 from tracelib.sources.torch_profiler import read, reader
+from tracelib.sources.torch_profiler import salvage as salvage_module
 from tracelib.sources.torch_profiler.chunks import LONGEST, Cutter
+from tracelib.sources.torch_profiler.repairs import repaired
 from tracelib.sources.torch_profiler.salvage import salvage
 
 BASE = 1_700_000_000_000_000_000
@@ -371,3 +373,17 @@ def test_a_list_of_flows_and_names_alone_says_so(trace_of):
     )
     assert trace.slices.is_empty()
     assert "none of its events is an interval, an instant or a counter" in remarks(trace)
+
+
+def test_bait_costs_a_bounded_time_for_each_object(trace_of, monkeypatch):
+    """Repairs are tried of what can become an event, and of a few of many that do not."""
+    tried = []
+    monkeypatch.setattr(salvage_module, "repaired", lambda text: tried.append(text) or repaired(text))
+    begun = '}, {"ph": ' * 4000
+    trace = trace_of(wrapped(*GOOD)[: -len('], "traceName": "x"}')] + begun)
+    assert names(trace) == [f"op{n}" for n in range(5)]
+    assert len(tried) < 500
+    tried.clear()
+    odd = ", ".join(['{"ph": "X" oops "ts" {'] * 4000)
+    trace_of(wrapped(GOOD[0], odd, *GOOD[1:]))
+    assert len(tried) < 2000

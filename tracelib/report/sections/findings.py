@@ -9,7 +9,7 @@ Figure = tuple[str, str, str]
 
 #: A share of the window in collectives whose waiting is not known, from which the numbers mention it.
 LEAST_COLLECTIVE = 0.005
-NO_GPU = "no GPU operation was recorded"
+NO_GPU = "no GPU operation was read"
 
 
 def verdict(findings: Document) -> Section:
@@ -91,7 +91,7 @@ def _third(findings: Document) -> Figure:
 def causes_table(findings: Document) -> Section:
     """Return the causes of lost GPU time, exposed time first, all host time of that kind beside it."""
     if not figures.devices(findings):
-        return _empty("The causes are not known: no GPU operation was recorded.", "causes: not known")
+        return _empty("The causes are not known: no GPU operation was read.", "causes: not known")
     rows = [row for row in figures.cause_rows(findings) if row.exposed_ns or row.total_ns]
     text = "; ".join(f"{cause_name(row.cause)} {duration(row.exposed_ns)}" for row in rows)
     return Section(render("causes", rows=rows), text)

@@ -29,7 +29,7 @@ def per_rank_table(findings: Document) -> Section:
     """Return each device's time by state (they add up to the window) and the largest causes of its loss."""
     devices = findings.devices or []
     if not devices:
-        return Section(render("empty", sentence="No GPU operation was recorded."), "no devices")
+        return Section(render("empty", sentence="No GPU operation was read."), "no devices")
     # Where one rank alone was recorded, transfer and wait cannot be told apart.
     alone = any(device.gpu_time_ns.collective for device in devices)
     window_ns = findings.window.duration_ns

@@ -29,6 +29,8 @@ EVENT = re.compile(
     "|".join(re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in (HEAD, LATENCY)), re.MULTILINE
 )
 GRAPH = re.compile(re.sub(r"\(\?P<\w+>", "(?:", BEFORE_CALL) + r"\S", re.MULTILINE)
+#: What the tools print before a trace.
+BEFORE = re.compile(r"version = \d|cpus=\d|CPU[ :]\d|capturing trace|TRACE:|# (?:clock|entries|_-)|trace-cmd")
 LOOKED_AT = 1 << 15
 
 
@@ -41,7 +43,13 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     if b"\0" in head[:LOOKED_AT] or head.lstrip()[:1] in (b"{", b"["):
         return False
     text = head[:LOOKED_AT].decode(errors="replace").replace("\r\n", "\n")
-    return any(pattern.search(text) for pattern in (HEADERS, EVENT, GRAPH))
+    lines = [line for line in text.split("\n") if line.strip()]
+    if any(pattern.match("\n".join(lines)) for pattern in (HEADERS, EVENT, GRAPH, BEFORE)):
+        return any(pattern.search(text) for pattern in (HEADERS, EVENT, GRAPH))
+    # a document that quotes some lines is no trace
+    said = [line for line in lines if not line.startswith("#")]
+    events = sum(any(pattern.match(line) for pattern in (EVENT, GRAPH)) for line in said)
+    return events > 0 and events * 2 >= len(said)
 
 
 def read(path: Path) -> Trace:

@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from tracelib.errors import BadTrace
 from tracelib.sources import programs
 from tracelib.sources.files import Stream, head, open_stream
+from tracelib.sources.programs import Scratch
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -117,7 +117,7 @@ def _reported(path: Path) -> Iterator[Path]:
     if tool is None:
         reason = "trace-cmd, which unpacks it, is not installed here"
         raise BadTrace(path, "trace.dat", "", reason, advice=f"Where it is, run: {by_hand}")
-    with tempfile.TemporaryDirectory(prefix="tracelib-") as folder:
+    with Scratch() as folder:
         data, report = path.resolve(), Path(folder) / "report.txt"
         with path.open("rb") as file:
             compressed = not is_trace_dat(file.read(len(TRACE_DAT)))

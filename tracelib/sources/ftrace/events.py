@@ -43,6 +43,8 @@ WRITTEN = re.compile(r"^#.*entries-in-buffer/entries-written:\s*(\d{1,17})/(\d{1
 CPUS = re.compile(r"^(?:(?:\s*\S+:\s+)?cpus=(\d{1,6})|#.*#P:(\d{1,6}))\b")
 CLOCK = re.compile(r"^#\s*(?:trace_)?clock:\s*(?:.*\[)?(\w[\w-]*)")
 TRACER = re.compile(r"^# tracer: (\S+)")
+#: What systrace appends where the device had no such mark.
+NO_SYNC = "trace_event_clock_sync: parent_ts=0.0"
 #: Lines that belong to the text but say nothing of their own: blank, a kernel stack (its head is an event),
 #: the mark of the thread that a function graph goes on with, its arrows at interrupts, trace-cmd's remarks.
 SILENT = (
@@ -125,6 +127,9 @@ class Events:
             rest = piece.rests.add(drawn["rest"])
             drawn = drawn.cast({"task": events.schema["task"]}).with_columns(rest=rest)
             events = pl.concat([events, drawn]).sort("index") if drawn.height else events
+        if (events["ts_ns"] == 0).any():
+            empty_sync = piece.rests.all().str.ends_with(NO_SYNC)[events["rest"]]
+            events = events.filter(~((pl.col("ts_ns") == 0) & empty_sync))
         markers = self._keep(events, piece.rests.all()) if events.height else events["index"]
         if others.height:
             self._others(others, events["index"], markers)

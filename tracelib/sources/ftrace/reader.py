@@ -12,18 +12,21 @@ from tracelib.clocks import clock_named
 from tracelib.errors import BadTrace
 from tracelib.sources.files import Stream, head, sha256
 from tracelib.sources.ftrace.containers import Atrace, in_page, is_trace_dat, open_text
-from tracelib.sources.ftrace.events import UNPRINTED, Events
+from tracelib.sources.ftrace.events import SILENT, UNPRINTED, Events
 from tracelib.sources.ftrace.frames import Frames
-from tracelib.sources.ftrace.heads import Heads, Piece
+from tracelib.sources.ftrace.graph import DRAWN
+from tracelib.sources.ftrace.heads import HEAD, LATENCY, Heads, Piece
 from tracelib.sources.health import Remarks, source_frame
 from tracelib.sources.kernel.lines import CHUNK, ahead, chunks, lines
+from tracelib.sources.kernel.sched import ends_whole
 from tracelib.trace import Trace
 from tracelib.words import counted, plain
 
 #: In the JavaScript string of old systrace pages, every line ends so.
 IN_SCRIPT = b"\\n\\\n"
-#: A last line without a line end may have been cut. It is kept where all that is used of it is surely there.
-SURELY_WHOLE = re.compile(r"(next_prio=\d+|target_cpu=\d{3}|\[-?\d+\]|-> 0x[0-9a-f]+|\))$")
+#: A last line without a line end is whole but where it shows that it is not: a number of a system call that
+#: may go on, a word that is no event.
+SHOWS_CUT = re.compile(r"NR -?\d+$|^[^\s:(]+$|:$")
 EXCERPT, LISTED = 80, 40
 NO_EVENT = (
     "If ftrace wrote it: echo 1 > options/context-info; echo 0 > options/{raw,hex,bin,verbose}; "
@@ -40,6 +43,7 @@ class Text:
     damage: str | None = None  # of the compressed data
     skipped_bytes: int = 0
     cut_line: str | None = None
+    unended: bool = False  # the last line has no line end, and was taken as it is
     not_utf8: int = 0
 
 
@@ -80,12 +84,19 @@ def _lines(stream: Stream | Atrace, text: Text, chunk_size: int) -> Iterator[tup
 def _without_cut_line(chunk: bytes, text: Text) -> bytes:
     start = chunk.rfind(b"\n") + 1
     last = chunk[start:]
-    shown_line = last[-200:].decode(errors="replace").rstrip("\r")
-    if SURELY_WHOLE.search(shown_line):
+    if _is_whole(last.decode(errors="replace").rstrip("\r")):
+        text.unended = True
         return chunk
     text.cut_line = last[:200].decode(errors="replace")
     text.skipped_bytes += len(last)
     return chunk[:start]
+
+
+def _is_whole(line: str) -> bool:
+    head = next((head for pattern in (HEAD, LATENCY) if (head := re.match(pattern, line))), None)
+    if head is None:
+        return bool(line.strip()) and any(re.search(pattern, line) for pattern in (SILENT, DRAWN))
+    return ends_whole(head["rest"]) and not SHOWS_CUT.search(head["rest"])
 
 
 def read(path: Path) -> Trace:
@@ -139,6 +150,8 @@ def _remark_on_file(text: Text, remarks: Remarks) -> None:
     if text.cut_line is not None:
         cut = f"the last line is cut and was left out: '{plain(text.cut_line, EXCERPT)}'"
         remarks.add("warning", cut, "Copy the whole file.")
+    if text.unended:
+        remarks.add("info", "the last line has no line end, and was taken to be whole")
     if text.not_utf8:
         remarks.add("info", f"{counted(text.not_utf8, 'place')} not UTF-8, shown as U+FFFD")
     if not text.events.counts:

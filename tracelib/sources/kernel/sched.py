@@ -5,6 +5,8 @@ libtraceevent that trace-cmd uses, and perfs that load it (plugins/plugin_sched_
 `-R`, where the state is a number.
 """
 
+import re
+
 import polars as pl
 
 from tracelib.schema import IDLE, SCHED, SCHED_EVENT, THREAD_STATE
@@ -24,6 +26,10 @@ WAKEUP = (
     r"^comm=(?P<next_name>.*) pid=(?P<next>-?\d+) prio=-?\d+(?: success=\d)?(?: target_cpu=(?P<cpu>\d+))?"
 )
 WAKEUP_BY_PLUGIN = r"^(?P<next_name>.*):(?P<next>-?\d+) \[-?\d+\](?: success=\d)?(?: CPU:(?P<cpu>\d+))?"
+#: A switch or wake-up, and how one that was not cut ends: with a number that a cut cannot have shortened, or
+#: that is not used.
+SWITCH_OR_WAKEUP = re.compile(r"^(?:sched:)?sched_(?:switch|wak(?:eup|ing|eup_new)):")
+WHOLE_END = re.compile(r"(?:next_prio=-?\d+|target_cpu=\d{3}|success=\d|CPU:\d{3}|\[-?\d+\]|\))\s*$")
 SPELLINGS = {"a": SWITCH, "b": SWITCH_BY_PLUGIN, "c": WAKEUP, "d": WAKEUP_BY_PLUGIN}
 FIELDS = ("prev_name", "prev", "state", "next_name", "next", "cpu")
 #: The option `fields` (Linux 6.3 and later) prints each number twice; the second is the one that counts.
@@ -37,6 +43,11 @@ OLDER_LETTERS = {"x": "X", "K": "other", "W": "other", "N": "other"}
 #: Bits of a numeric state since Linux 4.14 (include/linux/sched.h, TASK_REPORT) and before.
 BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "X", 32: "Z", 64: "P", 128: "I"}
 OLD_BITS = {1: "S", 2: "D", 4: "T", 8: "t", 16: "Z", 32: "X", 64: "X", 128: "other", 256: "other", 512: "P"}
+
+
+def ends_whole(rest: str) -> bool:
+    """Say whether all that is used of an event is surely there, in a last line without its line end."""
+    return not SWITCH_OR_WAKEUP.match(rest) or WHOLE_END.search(rest) is not None
 
 
 def fields(events: pl.Series, args: pl.Series) -> pl.DataFrame:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
 from tracelib.sources.nsys.pages import FAILURES, Pages, Unusual, row_ids, rows_by_page
 from tracelib.sources.nsys.tables import SQLITE, Tables, shown_name
+from tracelib.sources.programs import Scratch
 
 CHUNK = 1 << 16
 #: Longer texts are cut: a name of this length is an attack or an accident, and each distinct one is kept in
@@ -290,7 +290,7 @@ def plain_file(path: Path, cleanup: contextlib.ExitStack) -> tuple[Path, int, st
         head = file.read(100)
     if head.startswith(SQLITE) and _missing_bytes(head, path) <= 0:
         return path, 0, None
-    copy = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="tracelib-nsys-"))) / "export.sqlite"
+    copy = Path(cleanup.enter_context(Scratch())) / "export.sqlite"
     try:
         damage, lost = _unpacked(path, copy)
     except OSError as error:

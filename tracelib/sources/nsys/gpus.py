@@ -19,6 +19,8 @@ from tracelib.sources.nsys.tables import UNKNOWN, Tables, enumeration, looked_up
 from tracelib.sources.nsys.threads import FIELD, pid, ranks
 
 _DEVICES = 1 << 31
+#: Tables that name the GPUs, and their column of device numbers; the second is that of nsys before mid-2021.
+MODELS = (("TARGET_INFO_GPU", "id"), ("TARGET_INFO_CUDA_GPU", "deviceId"))
 
 
 def gpus(
@@ -30,8 +32,8 @@ def gpus(
     """
     devices = operations.select(key=_device(pid("globalPid"), "deviceId"))
     seen = _placed(database, devices.unique().drop_nulls())
-    models = database.read("TARGET_INFO_GPU", {"id": pl.Int64, "name": pl.String})
-    models = models.select(device="id", name="name").drop_nulls("device").unique("device", keep="first")
+    models = pl.concat(_models(database, table, number) for table, number in MODELS)
+    models = models.drop_nulls("device").unique("device", keep="first", maintain_order=True)
     listed = pl.concat([seen.select("device"), models.select("device")]).unique().sort("device")
     listed = listed.filter(pl.col("device").is_between(0, _DEVICES - 1)).with_row_index("gpu")
     listed = listed.join(models, on="device", how="left", maintain_order="left")
@@ -45,6 +47,11 @@ def gpus(
         _rank_of_gpu(database, driven), on="gpu", how="left"
     )
     return frame.sort("gpu").select(FRAMES["gpus"].names()).cast(FRAMES["gpus"]), gpu
+
+
+def _models(database: Tables, table: str, number: str) -> pl.DataFrame:
+    rows = database.read(table, {number: pl.Int64, "name": pl.String})
+    return rows.select(device=number, name="name")
 
 
 def _placed(database: Tables, keys: pl.DataFrame) -> pl.DataFrame:

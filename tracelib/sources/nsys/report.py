@@ -6,13 +6,13 @@ is, and reads reports of older versions, not of newer ones.
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tracelib.errors import BadTrace
 from tracelib.sources import programs
 from tracelib.sources.nsys.tables import SQLITE
+from tracelib.sources.programs import Scratch
 
 #: An export that takes longer hangs: a report of gigabytes takes minutes.
 SECONDS = 3600
@@ -46,7 +46,7 @@ def exported_report(path: Path) -> Iterator[Path]:
         raise BadTrace(
             path, "nsys", "", reason, advice=f"{by_hand} (where nsys is, of the recorder's version or newer)"
         )
-    with tempfile.TemporaryDirectory(prefix="tracelib-nsys-") as folder:
+    with Scratch() as folder:
         output = Path(folder) / "export.sqlite"
         command = [
             nsys,

@@ -12,6 +12,7 @@ from tracelib.sources.perf.heads import (
     FTRACE_HEADER,
     HEAD,
     NO_THREAD_HEAD,
+    NO_TIME_EVENT,
     NO_TIME_HEAD,
     VIRTUAL,
 )
@@ -31,7 +32,8 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     text = head.decode(errors="replace")
     if re.search(FTRACE_HEADER, text):
         return False
-    if "# perf version :" in text or "# captured on    :" in text:
+    header = any(mark in text for mark in ("# perf version :", "# captured on    :"))
+    if header and text.lstrip().startswith("# ===="):
         return True
     lines = [
         re.sub(VIRTUAL, "", line.rstrip("\r"))
@@ -42,10 +44,12 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     own = [line for line in lines if not _is_ftrace(line)]
     if len(own) * 2 < len(lines):
         return False
-    if any(re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line) for line in own):
-        return True
+    timed = [bool(re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line)) for line in own]
+    if any(timed) or header:  # a document that quotes some lines is no trace
+        return timed[:1] == [True] or sum(timed) * 2 >= len(own)
     chain = re.search(r"(?m)^\t *[0-9a-f]+ .*\)\r?$", text)
-    return chain is not None and any(re.match(NO_TIME_HEAD, line) for line in lines)
+    untimed = [bool(re.match(NO_TIME_HEAD if chain else NO_TIME_EVENT, line)) for line in lines]
+    return any(untimed) and (untimed[0] or sum(untimed) * 2 >= len(lines))
 
 
 def _is_ftrace(line: str) -> bool:

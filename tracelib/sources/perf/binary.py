@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 
 from tracelib.errors import BadTrace
@@ -17,6 +16,7 @@ from tracelib.sources.files import open_stream
 from tracelib.sources.health import with_remark
 from tracelib.sources.perf import BINARY
 from tracelib.sources.perf.script import UNTIMED, read_text
+from tracelib.sources.programs import Scratch
 from tracelib.trace import Trace
 
 FORMAT = "perf.data"
@@ -46,7 +46,7 @@ def read_binary(path: Path) -> Trace:
         reason = "the installed perf runs with another user's rights" if perf else "no perf is installed here"
         advice = f"Where it was recorded, run: {by_hand}, and give that text."
         raise BadTrace(path, FORMAT, "", reason, "", advice)
-    with tempfile.TemporaryDirectory(prefix="tracelib-perf-") as folder:
+    with Scratch() as folder:
         text, errors, status = _run(perf, _unpacked(path, Path(folder)), Path(folder))
         complaint = _complaint(errors)
         try:

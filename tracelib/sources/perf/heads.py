@@ -34,6 +34,11 @@ HEAD = (
 LOOSE_HEAD = r"^(?P<base>(?:.*?\s)?\d+)\.(?P<fraction>\d{1,9}):(?:\s(?P<says>.*))?$"
 #: The same without a time: good only to say so.
 NO_TIME_HEAD = rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+(?:{_CPU}\s+)?(?:\d+\s+)?[\w/=,.-]+(?::[\w-]+)*:(?:\s|$)"
+#: Such a head that no other program's line looks like: with a CPU, or of a tracepoint.
+NO_TIME_EVENT = (
+    rf"^\s*(?:\S.{{0,15}}\s+)?{_THREAD}\s+"
+    rf"(?:{_CPU}\s+(?:\d+\s+)?[\w/=,.-]+(?::[\w-]+)*|(?:\d+\s+)?[a-z]\w+:[a-z]\w+):(?:\s|$)"
+)
 
 #: A head without a thread (`-F -tid`) of an event that only perf calls so: ftrace's lines look alike
 #: otherwise.

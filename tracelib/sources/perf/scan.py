@@ -25,6 +25,7 @@ from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
 from tracelib.sources.kernel.interning import Texts
 from tracelib.sources.kernel.lines import CHUNK, lines, pieces
+from tracelib.sources.kernel.sched import ends_whole
 from tracelib.sources.perf import call_chains, heads
 from tracelib.sources.perf.header import Header, of_lines
 
@@ -196,14 +197,14 @@ class Ending:
         """Return `piece` without a cut event: a last line without an end whose right part is missing.
 
         A line that ends with the closing bracket of a library is whole even without a line end (an editor may
-        have taken that away). Of other lines nobody can say so.
+        have taken that away), and so is an event to which no call chain belongs.
         """
         if piece.endswith(b"\n"):
             self.open_chain = _in_chain(piece)
             return piece
         last = piece.rfind(b"\n") + 1
-        if piece.rstrip().endswith(b")") and b" (" in piece[last:]:
-            self.open_chain = True
+        if (piece.rstrip().endswith(b")") and b" (" in piece[last:]) or _is_event(piece, last):
+            self.open_chain = _in_chain(piece)
             return piece
         start = last
         while start > 0 and piece[start : start + 1] == b"\t":
@@ -211,6 +212,17 @@ class Ending:
         self.dropped_bytes = len(piece) - start
         self.dropped = piece[last : last + 200].decode(errors="replace")
         return piece[:start]
+
+
+def _is_event(piece: bytes, start: int) -> bool:
+    """Say whether the last line, which begins at `start`, is a whole event without a call chain."""
+    head = re.match(heads.HEAD, piece[start:].decode(errors="replace").rstrip())
+    event = re.match(heads.EVENT, (head and head["says"]) or "")
+    if not event or not event["event"]:
+        return False
+    said = f"{event['event']}: {event['rest']}"
+    chains = b"\n\t" in piece and not re.match(heads.TRACEPOINT, event["event"])
+    return ends_whole(said) and not chains
 
 
 def _in_chain(piece: bytes) -> bool:
@@ -271,7 +283,7 @@ def scan(block: bytes, tables: Tables) -> Scan:
     return Scan(
         heads=fast.select(
             tables.base.codes(fast["base"]),
-            (pl.col("fraction").str.pad_end(9, "0").cast(pl.Int32, strict=False)).alias("fraction_ns"),
+            _nanoseconds(pl.col("fraction")).alias("fraction_ns"),
             tables.says.codes(fast["says"]),
         ),
         frames=pl.DataFrame(
@@ -287,6 +299,11 @@ def scan(block: bytes, tables: Tables) -> Scan:
         orphans=int((~owned).sum()),
         damaged=damaged,
     )
+
+
+def _nanoseconds(fraction: pl.Expr) -> pl.Expr:
+    """Perf prints six digits or nine; simpleperf's reports print microseconds without their leading zeros."""
+    return fraction.str.pad_start(6, "0").str.pad_end(9, "0").cast(pl.Int32, strict=False)
 
 
 def _blank(line: pl.Series, indented: pl.Series) -> pl.Series:

@@ -17,6 +17,7 @@ from tracelib.sources.perf.scan import Text, scanned
 from tracelib.trace import Trace
 
 UNTIMED = "events carry no time"
+TIME = "Print the time: perf script"
 COMM_RECORD = r"^(?:exec: )?(?P<comm>.*):(?P<pid>\d+)/(?P<tid>\d+)$"
 
 
@@ -28,6 +29,10 @@ def read_text(path: Path, original: Path | None = None) -> Trace:
     text = scanned(path)
     if text.events.is_empty():
         raise _nothing(path, text)
+    steps = text.events["ts_ns"].diff()
+    if text.events["ts_ns"][0] == 0 and (steps < 0).sum() * 4 > steps.len():
+        reason, advice = "its times are those since the event before (--deltatime)", f"{TIME} --header --ns"
+        raise BadTrace(original or path, "perf script text", "", reason, advice=advice)
     with hashed(original or path):  # what follows leaves a core idle
         return _made(text, original or path)
 
@@ -85,7 +90,7 @@ def _nothing(path: Path, text: Text) -> BadTrace:
     excerpt = text.other["text"][0] if text.other.height else ""
     if untimed.height:
         reason, excerpt = f"its {untimed.height:,} {UNTIMED}", untimed["text"][0]
-        advice = "Print the time: perf script -F +time --ns"
+        advice = f"{TIME} -F +time --ns"
     elif text.orphans:
         reason = f"{text.orphans:,} call-chain lines, but no event with a time"
         advice = "Print thread, time and event too: perf script --header --ns"

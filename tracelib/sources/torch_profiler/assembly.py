@@ -5,6 +5,7 @@ What rows need to know of the whole file (base of time, threads, devices, launch
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ import polars as pl
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import sha256
-from tracelib.sources.health import Remarks, source_frame
+from tracelib.sources.health import UNREAD, Remarks, source_frame
 from tracelib.sources.torch_profiler import frames
 from tracelib.sources.torch_profiler.document import (
     RANKED,
@@ -27,7 +28,8 @@ from tracelib.sources.torch_profiler.document import (
     repeated_calls,
     shared_correlations,
 )
-from tracelib.sources.torch_profiler.events import TIMED_PHASES, UNUSED_PHASES
+from tracelib.sources.torch_profiler.events import TIMED_PHASES, UNUSED_PHASES, Batch
+from tracelib.words import plain
 
 if TYPE_CHECKING:
     from tracelib.sources.torch_profiler.reader import Contents
@@ -41,6 +43,11 @@ FINISH = "Wait until the profiler has finished writing, then copy the file."
 NO_BASE = "the times have no base and do not count from the epoch: the clock is unknown"
 #: GPU ops that agree in these are one op that the file holds twice.
 EQUAL = ("gpu", "stream", "ts_ns", "dur_ns", "name", "correlation")
+#: Processes under which other profilers put the work of a device, and their categories of it.
+DEVICE = re.compile(
+    r"/device:(?:GPU|TPU|XLA|CUSTOM)|^Ascend Hardware|^(?:TPU|NPU|HPU|XPU)\b|^TensorFlow.*GPU"
+)
+DEVICE_CATEGORY = re.compile(r"async_npu|npu_\w+|.*_?(?:tpu|hpu)_op")
 #: What :func:`oddities` counts, in the order of the remarks.
 ODDITIES = ("repeated", "nameless", "adrift", "orphans")
 
@@ -170,6 +177,11 @@ class Assembly:
             if number := self.odd[oddity]:
                 remarks.say(oddity, number=number, ops=self.odd["ops"])
         _add_unused(remarks, self.batch.tally)
+        if not self.odd["ops"] and (device := _unread_device(self.batch)):
+            missing = (
+                f"the work of a device is here {UNREAD} ({device}): it is missing among the GPU operations"
+            )
+            remarks.add("warning", missing, "Record with torch.profiler on a GPU, or with nsys.")
         start, end = self._recorded()
         if start is not None:
             remarks.add("info", f"the profiler says that it recorded from {start} to {end} ns")
@@ -179,6 +191,14 @@ class Assembly:
             fix = "Record with PyTorch 2.4 or later, or tie it to another source by a common event."
             remarks.add("warning", NO_BASE, fix)
         return remarks.frame()
+
+
+def _unread_device(batch: Batch) -> str:
+    """Return by what the file shows work of a device (JAX, TensorFlow, Ascend), "" if by nothing."""
+    labels = (label for (_, _, kind), label in batch.labels.items() if kind == "process_name")
+    found = next((label for label in [*labels, *batch.texts.values()] if DEVICE.search(label)), "")
+    category = next((name for _, name in batch.tally if DEVICE_CATEGORY.fullmatch(name)), "")
+    return f"process {plain(found, 40)}" if found else f"category {category}" if category else ""
 
 
 def _check(path: Path, contents: Contents) -> None:

@@ -11,6 +11,7 @@ the number of the device as it was, often 0 in each.
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,10 @@ class Document:
         several = {size for size in sizes if type(size) is int and 1 < size < 2**31}
         return several.pop() if len(several) == 1 else None
 
+    def other_lists(self) -> list[str]:
+        """Say which other lists of events the document holds, as Fuchsia's does; none if it is damaged."""
+        return [] if self.damaged else [f"{found}, which is not read" for found in _lists(self.fields)]
+
     @property
     def recorder(self) -> str | None:
         """What recorded the trace, with the versions it tells: "torch (CUPTI 130001, CUDA 13.0)"."""
@@ -122,6 +127,16 @@ class Document:
 
 def _objects(value: object) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _lists(fields: dict[str, Any], place: str = "") -> Iterator[str]:
+    """Yield the place and length of each list of events, in the object itself or in one right below."""
+    for key, value in fields.items():
+        events = [event for event in _objects(value) if isinstance(event.get("ph"), str)]
+        if events:
+            yield f"{place}{key} is a second list, of {len(events)} events"
+        elif isinstance(value, dict) and not place:
+            yield from _lists(value, f"{key}.")
 
 
 def _read(text: bytes) -> dict[str, Any] | None:

@@ -151,11 +151,14 @@ def content(path: Path, take: Callable[[Batch], None] = lambda _: None) -> Conte
             )
         whole = joined(batches)
         whole.skipped_bytes += cutter.skipped_bytes
-        # Events behind the list: a stray bracket closed it, or two files were joined.
-        if behind := len(PHASE.findall(tail or b"")):
+        fields = document(cutter.head, tail)
+        behind = len(PHASE.findall(tail or b""))
+        if behind and (others := fields.other_lists()):
+            fields.notes += others
+        elif behind:  # a stray bracket closed the list, or two files were joined
             whole.remarks[BEHIND] += behind
             whole.skipped_bytes += len(tail or b"")
-        return Contents(whole, document(cutter.head, tail), stream.damage, stream.lost_bytes)
+        return Contents(whole, fields, stream.damage, stream.lost_bytes)
 
 
 def read(path: Path) -> Trace:

@@ -41,6 +41,10 @@ _BEGUN = re.compile(rb"(?<=\})\s*,\s*\{[^{}]*$")
 MOST_STARTS = 50
 #: After so many damaged events in a row that could not be repaired no more is guessed.
 MOST_VAIN = 100
+#: And then only one of so many is looked at: such a file is bait, or of another kind.
+LOOKED_AT = 32
+#: Without a text as its phase no repair makes an event of anything.
+_PHASE_TEXT = re.compile(rb'"ph"\s*:\s*"')
 #: So many characters before an object tell whether it stands inside of something else.
 NEAR = 100
 
@@ -140,8 +144,21 @@ def _one(text: bytes) -> Part | None:
     return part if part and len(part[0]) == 1 and not _PHASE.search(part[1] or b"") else None
 
 
+def _hopeless(text: bytes, result: Salvaged) -> bool:
+    """Say that no repair of an object is worth a try; the list's end may stand in it."""
+    if not _OBJECT.search(text):
+        return False
+    passed_over = result.vain > MOST_VAIN and result.vain % LOOKED_AT > 0
+    may_end = b"]" in text and result.vain < 10 * MOST_VAIN
+    return (passed_over or not _PHASE_TEXT.search(text)) and not may_end
+
+
 def _repair(text: bytes, result: Salvaged) -> None:
     """Add the whole events in a damaged part and what can be read of the rest, else count it as lost."""
+    if _hopeless(text, result):
+        result.vain += 1
+        result.lose(text)
+        return
     if _mixed(text, result):
         return
     if event := _one(text):

@@ -17,14 +17,9 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from tracelib.data import data
 from tracelib.errors import BadParameter
 
-KINDS = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list of texts",
-    dict: "a dict",
-}
+#: How much of what is private is removed (docs/redaction.md).
+LEVELS = ("strict", "standard", "off")
+KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list of texts", dict: "a dict"}
 
 
 @dataclass(frozen=True)
@@ -33,9 +28,9 @@ class Option:
 
     help: str
     more: str = ""
-    off: str = ""
     metavar: str = ""
     names_files: bool = False
+    choices: Sequence[str] = ()
     keys: Sequence[str] = ()
     commands: Sequence[str] = ("report",)
     common: bool = False
@@ -46,8 +41,7 @@ class Option:
 
     def cell_line(self) -> str:
         """Return the line of a notebook's first cell, in the form that `papermill --help-notebook` reads."""
-        value = str(self.default) if self.kind is bool else json.dumps(self.default)
-        return f"{self.name}: {self.kind.__name__} = {value}  # {self.help}"
+        return f"{self.name}: {self.kind.__name__} = {json.dumps(self.default)}  # {self.help}"
 
     def checked(self, value: Any) -> Any:
         """Return `value` in the option's type; None stands for the default, one text for a list of one.
@@ -63,13 +57,15 @@ class Option:
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         fits = isinstance(value, (int, float) if self.kind is float else self.kind)
-        if not fits or (isinstance(value, bool) and self.kind is not bool):
+        if not fits or isinstance(value, bool):
             raise BadParameter(self.name, value, [KINDS[self.kind]])
+        if self.choices and value not in self.choices:
+            raise BadParameter(self.name, value, self.choices)
         return value
 
     def is_empty(self, value: Any) -> bool:
         """Return whether `value` stands for "not given": an empty text or collection, or a number of 0."""
-        return self.kind is not bool and not value
+        return not value
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ class Options:
     cpu_stat: list[str] = field(default_factory=list)
     mean_input_tokens: float = 0.0
     rules: str = ""
-    redact: bool = True
+    redact: str = "strict"
     cpu_bound: float = 0.15
 
     @classmethod

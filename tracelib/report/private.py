@@ -45,7 +45,7 @@ def _vocabulary() -> frozenset[str]:
         tables = tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
         rows = [row for rows in tables.values() for row in rows if isinstance(row, dict)]
         keys = ("name", "match", "symbol", "library", "inside")
-        texts += [row[key] for row in rows for key in keys if key in row]
+        texts += [row[key] for row in rows for key in keys if isinstance(row.get(key), str)]
     return frozenset(word.lower() for text in texts for word in re.findall(r"[A-Za-z]+", text))
 
 

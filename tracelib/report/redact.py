@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -109,9 +109,9 @@ class Redactor:
         """Count a piece of a file that is not in its copy, because nothing could be read of it."""
         self._removed["unreadable piece"].add(piece)
 
-    def taught(self) -> Self:
+    def taught(self) -> "Redactor":
         """Return a redactor that knows the names and secrets of this one, and has removed nothing yet."""
-        other = type(self)(self._users, level=self.level)
+        other = Redactor(self._users, level=self.level)
         other._hosts = dict(self._hosts)
         known = [*sorted(self._given), *sorted(self._removed["secret"] - self._given)]
         known = [re.escape(each) for each in known if len(each) >= SHORTEST and "[" not in each][:MOST_KNOWN]

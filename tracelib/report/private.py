@@ -185,8 +185,8 @@ def short_path(path: re.Match[str]) -> str:
         return path[0]
     start = next((n for n, part in enumerate(parts[:-1]) if _PACKAGE.fullmatch(part)), None)
     if start is None and not _FILE.fullmatch(parts[-1]):
-        return "~" if path["path"] and len(parts) == 1 and not parts[0] else "[path]"
-    return "/".join(["[path]", *parts[len(parts) - 1 if start is None else start :]])
+        return "~" if path["path"] and len(parts) == 1 and not parts[0] else "/..."
+    return "/".join(["/...", *parts[len(parts) - 1 if start is None else start :]])
 
 
 def paths(text: str) -> str:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -188,7 +190,7 @@ def test_a_picture_that_is_not_drawn_is_told_of(tmp_path, monkeypatch, capsys):
     assert "overview.png" not in capsys.readouterr().err
     monkeypatch.setattr(notebook_cells, "can_draw", lambda: False)
     assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
-    assert "no overview.png: it takes the package resvg-py" in capsys.readouterr().err
+    assert "no overview.png: it takes the extra image" in capsys.readouterr().err
 
 
 def test_terminal_escapes_in_names_are_neutralised(tmp_path, monkeypatch, capsys):
@@ -244,7 +246,8 @@ def test_flags_are_read_as_the_options_that_they_set():
         "x=y=engine",
         "--cpu-stat",
         "f",
-        "--no-redact",
+        "--redact",
+        "off",
     ]
     read = options_of(cli._parser().parse_args(["report", "run", "--requests-offset", "7", *flags]))
     assert read == Options(
@@ -252,7 +255,7 @@ def test_flags_are_read_as_the_options_that_they_set():
         offsets={"a=b": 5, "c": -1},
         roles={"x=y": "engine"},
         cpu_stat=["f"],
-        redact=False,
+        redact="off",
         requests_offset=7,
     )
 
@@ -264,7 +267,7 @@ def test_each_option_of_a_command_is_a_flag_with_its_help(command, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     for each in OPTIONS.values():
         if command in each.commands:
-            assert (each.off or each.help) in shown, each.name
+            assert each.help in shown, each.name
             assert each.name == "traces" or flag(each) in shown, each.name
 
 
@@ -280,3 +283,18 @@ def test_each_option_of_a_command_is_a_flag_with_its_help(command, capsys):
 )
 def test_the_default_folder_stays_below_reports(name, folder):
     assert default_folder(name) == Path("reports") / folder
+
+
+def test_install_advice_names_only_what_is_ours():
+    """A free name on the index is anybody's to register."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    ours = {".", *(f"'.[{extra}]'" for extra in extras)}
+    texts = [
+        ROOT / "README.md",
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("tracelib/**/*.py"),
+        *ROOT.glob("tracelib/**/*.toml"),
+    ]
+    advice = {name for path in texts for name in re.findall(r"pip install ([^\s`)\"]+)", path.read_text())}
+    assert advice <= ours
+    assert "'.[tickets]'" in advice

@@ -53,8 +53,16 @@ def test_values_are_of_the_option_s_type():
         {"traces": "run1", "cpu_stat": (Path("a"), "b"), "roles": None, "x": 1, "cpu_bound": 1}
     )
     assert options == Options(traces=["run1"], cpu_stat=["a", "b"], cpu_bound=1)
-    for name, value in (("requests", os), ("window", 3), ("redact", "no"), ("requests_offset", 1.5)):
-        with pytest.raises(BadParameter, match=f"{name}=.*Allowed: (a text|true or false|a whole number)"):
+    for name, value in (
+        ("requests", os),
+        ("window", 3),
+        ("redact", "no"),
+        ("redact", True),
+        ("requests_offset", 1.5),
+    ):
+        with pytest.raises(
+            BadParameter, match=f"{name}=.*Allowed: (a text|strict, standard, off|a whole number)"
+        ):
             Options.of({name: value})
 
 
@@ -65,8 +73,8 @@ def test_files_are_renamed_wherever_they_stand():
 
 
 def test_a_report_names_files_and_not_paths_and_only_what_was_said():
-    options = Options(traces=["/data/a", "b"], rules="/etc/rules.toml", title="x", redact=False)
-    shown = {"traces": ["a", "b"], "rules": "rules.toml", "redact": False, "cpu_bound": 0.15}
+    options = Options(traces=["/data/a", "b"], rules="/etc/rules.toml", title="x", redact="off")
+    shown = {"traces": ["a", "b"], "rules": "rules.toml", "redact": "off", "cpu_bound": 0.15}
     assert options.shown() == shown
 
 

@@ -20,14 +20,9 @@ from tracelib.data import data
 from tracelib.errors import BadParameter
 from tracelib.words import readable
 
-KINDS = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list of texts",
-    dict: "a dict",
-}
+#: How much of what is private is removed (docs/redaction.md).
+LEVELS = ("strict", "standard", "off")
+KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list of texts", dict: "a dict"}
 
 
 @dataclass(frozen=True)
@@ -36,9 +31,9 @@ class Option:
 
     help: str
     more: str = ""
-    off: str = ""
     metavar: str = ""
     names_files: bool = False
+    choices: Sequence[str] = ()
     keys: Sequence[str] = ()
     commands: Sequence[str] = ("report",)
     common: bool = False
@@ -50,8 +45,7 @@ class Option:
 
     def cell_line(self) -> str:
         """Return the line of a notebook's first cell, in the form that `papermill --help-notebook` reads."""
-        value = str(self.default) if self.kind is bool else json.dumps(self.default)
-        return f"{self.name}: {self.kind.__name__} = {value}  # {self.help}"
+        return f"{self.name}: {self.kind.__name__} = {json.dumps(self.default)}  # {self.help}"
 
     def checked(self, value: Any) -> Any:
         """Return `value` in the option's type; None stands for the default, one text for a list of one.
@@ -67,16 +61,18 @@ class Option:
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         fits = isinstance(value, (int, float) if self.kind is float else self.kind)
-        if not fits or (isinstance(value, bool) and self.kind is not bool):
+        if not fits or isinstance(value, bool):
             raise BadParameter(self.name, value, [KINDS[self.kind]])
         if self.within and not self.within[0] <= value <= self.within[1]:
             least, most = self.within
             raise BadParameter(self.name, value, [f"{KINDS[self.kind]} from {least:g} to {most:g}"])
+        if self.choices and value not in self.choices:
+            raise BadParameter(self.name, value, self.choices)
         return value
 
     def is_empty(self, value: Any) -> bool:
         """Return whether `value` stands for "not given": an empty text or collection, or a number of 0."""
-        return self.kind is not bool and not value
+        return not value
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class Options:
     cpu_stat: list[str] = field(default_factory=list)
     mean_input_tokens: float = 0.0
     rules: str = ""
-    redact: bool = True
+    redact: str = "strict"
     cpu_bound: float = 0.15
 
     @classmethod

@@ -22,7 +22,8 @@ def test_a_window_leaves_only_what_overlaps_it(folder, results, tmp_path):
                 "chrome",
                 "--window",
                 "0.02:0.05",
-                "--no-redact",
+                "--redact",
+                "off",
                 "-o",
                 str(tmp_path / "run.json"),
             ]
@@ -49,7 +50,7 @@ def test_a_window_leaves_only_what_overlaps_it(folder, results, tmp_path):
 
 def test_the_archive_is_not_cut(folder, capsys):
     assert main(["export", str(folder), "--to", "archive", "--window", "0:1"]) == 2
-    assert "which holds the files as they are" in capsys.readouterr().err
+    assert "which holds whole files" in capsys.readouterr().err
 
 
 def test_the_command_writes_what_it_is_asked_for_and_never_over_a_trace(

@@ -38,7 +38,7 @@ _FINDINGS: dict[str, Any] = {
     "generated_utc": "2026-11-30T02:45:00Z",
     "title": "decode is slow",
     "ticket": "INC-42",
-    "parameters": {"traces": ["worker_TP0.json.gz"], "redact": True},
+    "parameters": {"traces": ["worker_TP0.json.gz"], "redact": "strict"},
     "sources": [
         {
             "file": "worker_TP0.json.gz",

@@ -107,7 +107,7 @@ def test_nothing_private_is_left_in_any_frame(clean):
 def test_names_that_rules_and_people_need_are_as_recorded(clean):
     run, _ = clean
     assert {KERNEL, "aten::mm"} <= set(run.slices["name"].cast(pl.String))
-    assert run.stacks["library"].to_list() == ["~/venv/lib/tokenizers.abi3.so"]
+    assert run.stacks["library"].to_list() == ["/.../lib/tokenizers.abi3.so"]
     assert run.threads["name"].to_list() == ["worker_TP0"]
     assert run.health["message"].to_list() == ["not read: x.json: not readable as perf at line 3"]
 
@@ -122,7 +122,7 @@ def test_the_same_host_has_the_same_stand_in_everywhere(clean):
 def test_it_counts_what_it_removed(clean):
     _, redactor = clean
     assert redactor.counts["host name"] == 1
-    assert redactor.counts["prompt-like text"] == 1
+    assert redactor.counts["free text"] == 1
     assert redactor.counts["environment"] == 1
     assert "1 host name" in redactor.summary()
     assert Redactor().summary() == ""
@@ -151,11 +151,19 @@ def test_the_frames_still_keep_their_schema(clean):
         "torch.nn.modules.linear",
         "decode[3] step=17",
         "rank 0",
-        "the profiler says that it recorded",
+        "void at::native::(anonymous namespace)::f<int>(unsigned int, char const*)",
+        "<built-in method all_gather of type object at 0x7fe88613e180>",
+        "## Call CompiledFxGraph fuzcv3dyx4gzmo4a2gclgmcfgzicrq62224crngh4fmzuhjfrblx ##",
+        "triton_red_fused__to_copy_add_mean_0d1d2d3d4d5d6d7d8d9d10de11de",
+        "Memcpy HtoD (Pageable -> Device)",
+        "/usr/lib/x86_64-linux-gnu/libc.so.6",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEE",
+        "cmpl-0123456789abcdef0123456789abcdef",
     ],
 )
-def test_what_only_looks_private_stays(text):
-    assert Redactor().text(text, recorded=True) == text
+@pytest.mark.parametrize("level", ["strict", "standard"])
+def test_what_only_looks_private_stays(text, level):
+    assert Redactor(level=level).text(text, recorded=True) == text
 
 
 @pytest.mark.parametrize(
@@ -164,12 +172,21 @@ def test_what_only_looks_private_stays(text):
         ("fe80::1ff:fe23:4567:890a", "[address]"),
         ("peer=192.168.1.20:443", "peer=[address]:443"),
         ("Authorization: Bearer abcdefghijklmnop", "Authorization: [secret]"),
-        ("https://bob:hunter2@git.example/x", "https://[secret]@git.example/x"),
-        ('{"prompt": "tell me about my illness"}', '{"prompt": [text of 24 characters]}'),
+        ("https://bob:hunter2@git.example/x", "https://[secret]@host-1/x"),
+        ('{"prompt": "tell me about my illness"}', '{"prompt": [text]}'),
         (r"C:\Users\bob\x.py", r"~\x.py"),
+        (
+            "python3 serve.py --model bigcorp/llama --port 8000",
+            "python3 serve.py --model [removed] --port 8000",
+        ),
+        (
+            "/srv/bigcorp/venv/site-packages/vllm/engine.py(12): step",
+            "/.../site-packages/vllm/engine.py(12): step",
+        ),
+        ("/srv/bigcorp/plans.txt", "/.../plans.txt"),
         ("api_key=abcd1234efgh", "api_key=[removed]"),
-        ("/root/x", "~/x"),
-        ("/Users/bob/x", "~/x"),
+        ("/root/x.py", "/.../x.py"),
+        ("/Users/bob/x.py", "/.../x.py"),
     ],
 )
 def test_each_kind_has_a_stand_in(text, clean_text):
@@ -191,7 +208,7 @@ def test_parameters_and_titles_are_redacted_as_a_document():
         "traces": ["starved"],
         "roles": {"[email]": "worker"},
         "rules": "r.toml",
-        "redact": True,
+        "redact": "strict",
         "cpu_bound": 0.15,
     }
     assert redacted == findings(title="host-1 is slow", parameters=expected)

@@ -95,19 +95,31 @@ def test_kineto(server, tmp_path):
     json.loads(plain(tmp_path / "out_worker_TP0.json.gz"))
     assert redactor.counts["assignment"] == 2  # api_key and db_password
     one, two = same_events(source, tmp_path / "out_worker_TP0.json.gz")
-    assert "~/model.py(12): mm" in two.slices["name"].cast(str).to_list()
+    assert "/.../model.py(12): mm" in two.slices["name"].cast(str).to_list()
     assert one.slices["name"].n_unique() == two.slices["name"].n_unique()
 
 
-def test_numbers_and_damage_stay_byte_for_byte(tmp_path):
-    """No JSON library touches the file: 17 digits stay 17 digits, and a file cut short stays cut there."""
-    text = (
-        '{"schemaVersion": 1, "traceEvents": [\n{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,'
-        '"ts":5149387613158.54417,"dur":1.10}\n,{"ph":"X","na'
+def test_numbers_stay_digit_for_digit_and_a_file_cut_short_stays_cut(tmp_path):
+    numbers = '"pid":-1,"tid":36893488147419103232,"ts":5149387613158.54417,"dur":1.10'
+    event = f'{{"ph":"X","cat":"cpu_op","name":"a",{numbers}}}'
+    (tmp_path / "x.pt.trace.json").write_text(
+        f'{{"schemaVersion": 1, "traceEvents": [\n{event}\n,{{"ph":"X","na'
     )
-    (tmp_path / "x.pt.trace.json").write_text(text)
-    redacted_copy(tmp_path / "x.pt.trace.json", tmp_path / "y.json")
-    assert (tmp_path / "y.json").read_text() == text
+    redactor = redacted_copy(tmp_path / "x.pt.trace.json", tmp_path / "y.json")
+    assert (tmp_path / "y.json").read_text() == f'{{"schemaVersion":1,"traceEvents":[\n{event}'
+    assert redactor.counts == {"unreadable piece": 1}
+
+
+@pytest.mark.parametrize("between", ["", " ", '"x": 1, '])
+def test_an_event_list_keeps_its_form(between, tmp_path):
+    event = '{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":2,"args":{"l":[{"b":"c"}]}}'
+    (tmp_path / "x.json").write_text(f'{{{between}"traceEvents":[{event}], "tail":[{{"k":"v"}}]}}')
+    redacted_copy(tmp_path / "x.json", tmp_path / "y.json")
+    whole = json.loads((tmp_path / "x.json").read_text())
+    assert json.loads((tmp_path / "y.json").read_text()) == whole
+    (tmp_path / "list.json").write_text(f"[{event},{event}]")
+    redacted_copy(tmp_path / "list.json", tmp_path / "z.json")
+    assert json.loads((tmp_path / "z.json").read_text()) == whole["traceEvents"] * 2
 
 
 def test_perf(server, tmp_path):

@@ -14,6 +14,8 @@ from tracelib.errors import BadParameter, TraceError
 from tracelib.report.ticket import as_plain, as_wiki, summary
 from tracelib.report.tickets import SYSTEMS, attach, planned, ticket_of
 
+#: What is attached of a report.
+FILES = ("report.html", "findings.json", "overview.png", "root_cause.ipynb")
 ADDRESSES = {
     "jira": "jira:OPS-42",
     "github": "github:owner/repo#7",
@@ -29,6 +31,8 @@ def report(tmp_path):
     (folder / "report.html").write_text("<html>the report</html>")
     (folder / "summary.md").write_text(summary(findings(), "f" * 64))
     (folder / "findings.json").write_text(findings().to_json())
+    written = {"metadata": {"papermill": {"parameters": {"redact": "strict"}}}}
+    (folder / "root_cause.ipynb").write_text(json.dumps(written))
     (folder / "overview.png").write_bytes(b"\x89PNG\r\n\x1a\npicture")
     return folder
 
@@ -156,11 +160,9 @@ def uploaded(server, path):
 
 def test_jira_gets_the_files_and_a_comment_in_its_markup(server, report):
     done = attach(report, "jira:OPS-42")
-    assert done == ["report.html", "findings.json", "overview.png", "comment on OPS-42"]
+    assert done == [*FILES, "comment on OPS-42"]
     files = uploaded(server, "/attachments")
-    assert files == {
-        name: (report / name).read_bytes() for name in ("report.html", "findings.json", "overview.png")
-    }
+    assert files == {name: (report / name).read_bytes() for name in FILES}
     comment = json.loads(bodies(server, "/comment")[0])["body"]
     assert comment.startswith("h3. INC-42: decode is slow\n")
     assert "||Cause of lost GPU time||Share of window||" in comment
@@ -181,20 +183,18 @@ def test_github_gets_the_comment_and_a_person_the_files(server, report):
     done = attach(report, "github:owner/repo#7")
     assert done[0] == "comment https://github.example/9"
     assert "takes no files" in done[1]
-    assert [line.split()[0] for line in done[2:]] == [
-        str(report / n) for n in ("report.html", "findings.json", "overview.png")
-    ]
+    assert [line.split()[0] for line in done[2:]] == [str(report / n) for n in FILES]
     (body,) = bodies(server, "/comments")
     assert json.loads(body)["body"] == (report / "summary.md").read_text()
 
 
 def test_gitlab_gets_the_files_and_a_comment_that_links_to_them(server, report):
     attach(report, "gitlab:group/sub/project#7")
-    assert set(uploaded(server, "/uploads")) == {"report.html", "findings.json", "overview.png"}
+    assert set(uploaded(server, "/uploads")) == set(FILES)
     (body,) = bodies(server, "/notes")
     said = json.loads(body)["body"]
     assert said.startswith((report / "summary.md").read_text().rstrip())
-    assert said.count("(/uploads/x/report.html)") == 3
+    assert said.count("(/uploads/x/report.html)") == len(FILES)
     assert all(h["PRIVATE-TOKEN"] == "lab-secret" for _, _, h, _ in server.seen)
 
 
@@ -212,7 +212,7 @@ def test_slack_gets_plain_text_and_the_files_in_its_thread(server, report):
     assert "**" not in said["text"]
     assert "\\" not in said["text"]
     sent = [body for _, path, _, body in server.seen if path.startswith("/upload")]
-    assert {(report / n).read_bytes() for n in ("report.html", "findings.json", "overview.png")} <= set(sent)
+    assert {(report / n).read_bytes() for n in FILES} <= set(sent)
     done = bodies(server, "completeUploadExternal")[0].decode()
     assert "C0000001" in done
     assert "1.2" in done
@@ -301,3 +301,18 @@ def test_names_in_plain_text_are_as_recorded():
     plain = as_plain(summary(everywhere(HOSTILE), "f" * 64))
     assert "*b* _i_ {code} [l|http" in plain
     assert "a\\b &lt;b&gt; &amp; |" in plain  # Slack wants these three escaped
+
+
+def test_a_report_that_was_redacted_less_is_not_sent(report, tmp_path, capsys):
+    """Nor one that does not say how it was."""
+    written = report / "root_cause.ipynb"
+    to = ["--to", f"file:{tmp_path / 'out'}"]
+    for level, needed in (("standard", "standard"), ("off", "off"), (None, "off")):
+        parameters = {"redact": level}
+        written.write_text(json.dumps({"metadata": {"papermill": {"parameters": parameters}}}))
+        assert main(["attach", str(report), *to]) == 2
+        assert f"--redact {needed}" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+        assert main(["attach", str(report), *to, "--level", needed, "--dry-run"]) == 0
+    written.unlink()
+    assert main(["attach", str(report), *to]) == 2

@@ -52,7 +52,9 @@ def overview_png(results: Results) -> bytes:
         import resvg_py  # noqa: PLC0415  (an extra: only pictures need it)
     except ImportError as error:
         raise MissingEvents(
-            "the package resvg_py to draw a PNG", ["overview as SVG"], "pip install resvg_py"
+            "the package resvg_py to draw a PNG",
+            ["overview as SVG"],
+            "pip install '.[image]' in tracelib's own folder",
         ) from error
     svg = overview_svg(results, dark=False)
     with resources.as_file(resources.files("tracelib.charts") / "fonts") as fonts:

@@ -56,7 +56,12 @@ def add_options(command: argparse.ArgumentParser, name: str, note: str = "") -> 
 
 
 def _add(command: argparse.ArgumentParser, each: Option, note: str) -> None:
-    default = f" (default {each.default:g})" if each.kind in (int, float) and each.default else ""
+    shown = (
+        f"{each.default:g}"
+        if each.kind in (int, float) and each.default
+        else each.choices[:1] and each.default
+    )
+    default = f" (default {shown})" if shown else ""
     again = "can be repeated" if each.kind in (list, dict) and each.name != "traces" else ""
     text = "; ".join(filter(None, [each.help, each.more, again, note])) + default
     how: dict[str, Any] = {
@@ -66,18 +71,18 @@ def _add(command: argparse.ArgumentParser, each: Option, note: str) -> None:
     }
     if each.name == "traces":
         command.add_argument("traces", nargs="+", metavar=each.metavar, help=text)
-    elif each.kind is bool:
-        command.add_argument(flag(each), dest=each.name, action="store_false", help=each.off)
     elif each.kind in (list, dict):
         command.add_argument(flag(each), action="append", default=[], **how)
     else:
-        command.add_argument(flag(each), type=each.kind, default=each.default, **how)
+        command.add_argument(
+            flag(each), type=each.kind, default=each.default, choices=each.choices or None, **how
+        )
 
 
 def flag(each: Option) -> str:
-    """Return the flag that sets an option: an entry of a dict is given at a time, a switch is turned off."""
+    """Return the flag that sets an option: an entry of a dict is given at a time."""
     name = each.name.removesuffix("s") if each.kind is dict else each.name
-    return f"--{'no-' if each.kind is bool else ''}{name.replace('_', '-')}"
+    return f"--{name.replace('_', '-')}"
 
 
 def options_of(flags: argparse.Namespace) -> Options:

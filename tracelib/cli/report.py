@@ -42,9 +42,7 @@ def report(flags: argparse.Namespace) -> int:
             print(f"tracelib: parts of the recording are lost: {plain(errors[0])}{more}", file=sys.stderr)
     print(f"report: {(folder / 'report.html').resolve()}")
     if not can_draw():
-        print(
-            "tracelib: no overview.png: it takes the package resvg-py (pip install resvg-py)", file=sys.stderr
-        )
+        print("tracelib: no overview.png: it takes the extra image (pip install '.[image]')", file=sys.stderr)
     if written.failure is not None:
         print(f"tracelib: a part failed: {plain(written.failure.one_line())}", file=sys.stderr)
         return PART_FAILED

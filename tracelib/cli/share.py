@@ -24,13 +24,14 @@ def export(flags: argparse.Namespace) -> int:
     from tracelib.findings import diagnose
     from tracelib.loading import load
     from tracelib.report.redact import trace as redacted
+    from tracelib.report.redacted_copy import copies
     from tracelib.sources.discovery import discover
 
     options = options_of(flags)
     window = seconds(options.window)
     if window and flags.to == "archive":
         raise BadParameter(
-            "--window", options.window, ["no window with --to archive, which holds the files as they are"]
+            "--window", options.window, ["no window with --to archive, which holds whole files"]
         )
     name = name_of(options.traces[:1])
     target = flags.output or Path(name + ENDINGS[flags.to])
@@ -39,12 +40,15 @@ def export(flags: argparse.Namespace) -> int:
     if any(target.exists() and target.samefile(path) for path in files):
         raise BadParameter("-o", target, ["a file that is not one of the traces"])
     run = load(discovery, **options.arguments_of(load))
+    named = run.sources["file"]
+    run = redacted(run, options.redact)[0]
     with _whole(target) as made:
         if flags.to == "archive":
-            for left in write_archive(run, files, made):
-                print(f"left out: {left}", file=sys.stderr)
+            names = dict(zip(named, run.sources["file"], strict=True))
+            with copies(files, names, options.redact) as (packed, why):
+                for left in [*why, *write_archive(run, packed, made)]:
+                    print(f"left out: {left}", file=sys.stderr)
         else:
-            run = redacted(run)[0] if options.redact else run
             results = analyse(run, window_seconds=window)
             results = in_window(results) if window else results
             write = {"perfetto": write_perfetto, "speedscope": write_speedscope, "chrome": write_chrome}
@@ -70,7 +74,7 @@ def redact(flags: argparse.Namespace) -> int:
     """Write a redacted copy of a trace."""
     from tracelib.report.redacted_copy import redacted_copy
 
-    redactor = redacted_copy(flags.file, flags.output)
+    redactor = redacted_copy(flags.file, flags.output, flags.level)
     print(redactor.summary() or "Nothing was found that needs to be removed.", file=sys.stderr)
     print(flags.output)
     return 0
@@ -80,6 +84,6 @@ def attach(flags: argparse.Namespace) -> int:
     """Put a report onto a ticket, or say what would be sent."""
     from tracelib.report import tickets
 
-    for line in (tickets.planned if flags.dry_run else tickets.attach)(flags.report, flags.to):
+    for line in (tickets.planned if flags.dry_run else tickets.attach)(flags.report, flags.to, flags.level):
         print(line)
     return 0

@@ -24,7 +24,7 @@ NAME_CHARACTERS = 99
 def write_archive(run: Trace, files: Sequence[Path], target: Path) -> list[str]:
     """Pack `files`, from which `run` was loaded, with a manifest; return what was left out, and why.
 
-    The files go in as they are: nothing in them is redacted.
+    The files go in as they are: whoever calls this redacts them before.
 
     Raises TraceError if none of the files is one that Perfetto opens; OSError if a file cannot be read, or
     the archive not be written.

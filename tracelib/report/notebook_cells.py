@@ -44,8 +44,8 @@ def asked(values: Mapping[str, Any]) -> Options:
     return replace(options, title=title, ticket=options.ticket or manifest.ticket)
 
 
-def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
-    """Return the results of one run, and the redactor that cleaned its names (None if `redact` is off).
+def opened(options: Options) -> tuple[Results, redaction.Redactor]:
+    """Return the results of one run, and the redactor that cleaned its names.
 
     What the folders hold next to the traces (:func:`tracelib.companions.companions`) fills in what `options`
     leave open.
@@ -56,15 +56,17 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor | None]:
     options = options.with_files(lambda path: str(located(path)[0]))
     run = load(options.traces, **options.arguments_of(load))
     _refuse_several_runs(run)
-    run, redactor = redaction.trace(run) if options.redact else (run, None)
+    run, redactor = redaction.trace(run, options.redact)
     near = companions(run=run, **options.arguments_of(companions))
-    run = with_remarks(run, near.remarks, "each request needs its id, its arrival and its first token")
+    run = with_remarks(
+        run, map(redactor.text, near.remarks), "each request needs its id, its arrival and its first token"
+    )
     results = analyse(
         run,
         window_seconds=seconds(options.window),
         window_of=options.window_of or None,
         rules_path=Path(options.rules) if options.rules else None,
-        requests_log=near.requests,
+        requests_log=redaction.request_ids(near.requests, redactor),
         supply=near.supply,
     )
     return results, redactor
@@ -136,10 +138,10 @@ def record_picture(results: Results) -> Outcome:
     return Outcome({"overview_png": base64.b64encode(overview_png(results)).decode("ascii")})
 
 
-def removed(redactor: redaction.Redactor | None) -> Section:
+def removed(redactor: redaction.Redactor) -> Section:
     """Return the line that says what redaction removed; empty if it removed nothing."""
-    off = "Redaction was off (--no-redact): names are as recorded."
-    text = off if redactor is None else redactor.summary()
+    off = "Redaction was off (--redact off): names are as recorded."
+    text = off if redactor.level == "off" else redactor.summary()
     return Section(render("remark", text=text) if text else "", text)
 
 

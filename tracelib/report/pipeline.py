@@ -63,13 +63,14 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
             typed = dict(zip(moved.files(), options.files(), strict=True))
             raise TraceError(_as_typed(str(error), typed)) from error
         outcome = _outcome(ran.notebook)
-        redactor = redact.Redactor() if options.redact else None
+        redactor = redact.Redactor(level=options.redact)
         failure = _clean_failure(ran.failure, redactor)
-        node = _tidy(ran.notebook, folder, redactor)
+        findings = convert(outcome["findings"], Document) if "findings" in outcome else None
+        said = {options.title: findings.title, options.ticket: findings.ticket} if findings else {}
+        node = _tidy(ran.notebook, folder, redactor, {text: new or "" for text, new in said.items() if text})
         write_notebook(node, made / "root_cause.ipynb")
         page, _ = TraceReport().from_notebook_node(_without_outcome(node))  # type: ignore[no-untyped-call]
         (made / "report.html").write_text(page, encoding="utf-8")
-        findings = convert(outcome["findings"], Document) if "findings" in outcome else None
         digest = hashlib.sha256(page.encode()).hexdigest()
         comment = ticket.summary(findings, digest, failure) if findings else ticket.failed(failure, digest)
         (made / "summary.md").write_text(comment, encoding="utf-8")
@@ -80,10 +81,8 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
     return Report(folder, findings, ran.failure)
 
 
-def _clean_failure(failure: Failure | None, redactor: redact.Redactor | None) -> Failure | None:
-    if failure is None or redactor is None:
-        return failure
-    return replace(failure, message=redactor.text(failure.message))
+def _clean_failure(failure: Failure | None, redactor: redact.Redactor) -> Failure | None:
+    return failure and replace(failure, message=redactor.text(failure.message))
 
 
 def portable(path: str, folder: Path) -> str:
@@ -115,18 +114,25 @@ def _outcome(node: NotebookNode) -> dict[str, Any]:
     return parts
 
 
-def _tidy(node: NotebookNode, folder: Path, redactor: redact.Redactor | None) -> NotebookNode:
-    """Return `node` without the temporary folder, with what was typed and what failed redacted."""
+def _tidy(
+    node: NotebookNode, folder: Path, redactor: redact.Redactor, typed: Mapping[str, str]
+) -> NotebookNode:
+    """Return `node` without the temporary folder, with what was typed and what failed redacted.
+
+    `typed` has texts that the run, which knows the names in its traces, has redacted already.
+    """
     papermill = node.metadata.get("papermill", {})
     papermill.pop("output_path", None)
     papermill.pop("input_path", None)
     node.metadata["title"] = folder.name
-    if redactor is None:
-        return node
-    papermill["parameters"] = redactor.anything(dict(papermill.get("parameters", {})))
+    given = dict(papermill.get("parameters", {}))
+    papermill["parameters"] = redactor.anything(
+        {key: typed.get(text, text) if isinstance(text, str) else text for key, text in given.items()}
+    )
+    quoted = {f'"{text}"': f'"{new}"' for text, new in typed.items()}
     for cell in node.cells:
         if {"injected-parameters", "papermill-error-cell-tag"} & set(cell.metadata.get("tags", ())):
-            cell.source = redactor.text(cell.source)
+            cell.source = redactor.text(_as_typed(cell.source, quoted))
         for output in cell.get("outputs", ()):
             for key in ("evalue", "text", "traceback"):
                 if key in output:

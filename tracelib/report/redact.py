@@ -3,67 +3,120 @@
 Names in a trace are redacted before anything is computed from them (:func:`trace`), so that every table,
 chart and ticket is clean by construction; what people typed (title, parameters) and what tools said
 (tracebacks) by :meth:`Redactor.anything` on the way out. The counts of what was removed go into the report.
+docs/redaction.md says what each level removes.
 """
 
-from __future__ import annotations
-
-import ipaddress
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import polars as pl
 
-from tracelib.data import data
 from tracelib.findings.document import Document
+from tracelib.report import private
+from tracelib.report.private import Shape
 from tracelib.trace import Trace
 
-_DATA = data(__file__, "redact.toml")
-_PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA.items() if isinstance(pattern, str)}
-_COLUMNS: dict[str, list[str]] = _DATA["columns"]
-_COMMON, _HARMLESS = _PATTERNS["common"], _PATTERNS["harmless"]
-PROMPT_CHARACTERS = 120
-PROMPT_WORDS = 12
-#: Columns whose text this project wrote: prose in them is nobody's prompt.
-_OURS = {"message", "fix"}
+_HOME = re.compile(
+    r"(?:(?:/[\w.-]+)*/(?:home|homes|users|Users|user)/|[A-Za-z]:\\+Users\\+)(?P<user>[^/\\\s:'\"<>|\[\]]+)"
+    r"|(?<![\w/.])/root(?=/|\b)"
+)
+#: A secret of this length is looked for wherever it may stand.
+SHORTEST = 8
+#: So many are looked for: where a file has more, they are names of something.
+MOST_KNOWN = 500
+#: A stand-in for fewer characters than this has no room for their number: names of threads have 15 bytes.
+SHORT = 24
+
+_COLUMNS = {
+    "slices": ("name",),
+    "gpu_ops": ("name", "group"),
+    "samples": ("event",),
+    "stacks": ("symbol", "library"),
+    "counters": ("name", "track"),
+    "threads": ("name", "process", "host"),
+    "gpus": ("host", "name"),
+    "sources": ("file", "recorder", "host", "tied_with"),
+    "health": ("message", "fix"),
+}
+#: Columns whose text this project wrote: words in them are nobody's prompt.
+_OURS = {"message", "fix", "file", "tied_with", "recorder"}
 
 
 class Redactor:
-    """Replaces what gives people and machines away, a name always by the same stand-in, and counts it."""
+    """Replaces what gives people and machines away, a name always by the same stand-in, and counts it.
 
-    def __init__(self, users: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
+    `level` is one of :data:`tracelib.options.LEVELS`.
+    """
+
+    def __init__(
+        self, users: Iterable[str] = (), hosts: Iterable[str] = (), *, level: str = "strict"
+    ) -> None:
+        self.level = level
         self._removed: dict[str, set[str]] = defaultdict(set)
-        self._users = {name for name in users if len(name) > 2 and not _COMMON.fullmatch(name)}
+        self._users: set[str] = set()
         self._hosts: dict[str, str] = {}
+        self._given: set[str] = set()  # values of secrets, which may stand elsewhere without their names
+        self._known: re.Pattern[str] | None = None
         self._seen: dict[tuple[str, bool], str] = {}
+        self._values: dict[tuple[str, str, bool], str] = {}
+        for user in users:
+            self._learn_user(user)
         for host in sorted(hosts):
-            if not _COMMON.fullmatch(host):
+            if host.lower() not in private.COMMON:
                 self._hosts[host] = f"host-{len(self._hosts) + 1}"
 
     def text(self, text: str, *, recorded: bool = False) -> str:
-        """Return `text` redacted; `recorded` = out of a trace, where long prose is a user's words."""
+        """Return `text` redacted; `recorded` = out of a trace, where free text is a user's words."""
+        if self.level == "off":
+            return text
         key = (text, recorded)
         if key not in self._seen:
             self._seen[key] = self._redacted(text, recorded=recorded)
         return self._seen[key]
 
-    def value(self, name: str, text: str) -> str:
-        """Return a recorded `text` redacted that is the value of `name`, which may tell of a secret."""
-        pair = f"{name}={text}"
-        if (
-            text
-            and "\0" not in pair
-            and self._each(_PATTERNS["assigned"], pair, "assignment", _assignment).endswith("=[removed]")
-        ):
-            return "[removed]"
-        return self.text(text, recorded=True)
+    def value(self, name: str, text: str, *, recorded: bool = True) -> str:
+        """Return `text` redacted that is the value of `name`, which may tell of a secret."""
+        key = (name, text, recorded)
+        if key not in self._values:
+            self._values[key] = self._valued(name, text, recorded=recorded) if self.level != "off" else text
+        return self._values[key]
 
-    def taught(self) -> Redactor:
-        """Return a redactor that knows the names this one has learned, and has removed nothing yet."""
-        return Redactor(self._users, self._hosts)
+    def _valued(self, name: str, text: str, *, recorded: bool) -> str:
+        text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no character
+        kind = private.kind_of_key(name)
+        if not kind or private.STAND_IN.fullmatch(text) or (kind == "environment" and not recorded):
+            return self.text(text, recorded=recorded)
+        if kind in ("prompt", "secret", "environment") and private.is_harmless(text):
+            return text
+        if kind == "prompt":
+            return self._gone("prompt-like text", text)
+        if kind in ("secret", "environment"):
+            return self._assigned(name, text, given=kind == "secret")
+        if kind == "host":
+            return self.host(text)
+        self._learn_user(text)
+        return self.text(text, recorded=recorded)
+
+    def names_secret(self, name: str) -> bool:
+        """Say whether values under `name` are secrets, were they numbers: counts of tokens are not."""
+        return private.kind_of_key(name) == "secret" and not name.lower().endswith(("token", "tokens"))
+
+    def leave_out(self, piece: str) -> None:
+        """Count a piece of a file that is not in its copy, because nothing could be read of it."""
+        self._removed["unreadable piece"].add(piece)
+
+    def taught(self) -> "Redactor":
+        """Return a redactor that knows the names and secrets of this one, and has removed nothing yet."""
+        other = Redactor(self._users, level=self.level)
+        other._hosts = dict(self._hosts)
+        known = [*sorted(self._given), *sorted(self._removed["secret"] - self._given)]
+        known = [re.escape(each) for each in known if len(each) >= SHORTEST and "[" not in each][:MOST_KNOWN]
+        other._known = re.compile("|".join(sorted(known, key=len, reverse=True))) if known else None
+        return other
 
     def anything(self, value: Any) -> Any:
         """Return `value`, made of dicts, lists and plain values, with every string in it redacted."""
@@ -86,6 +139,10 @@ class Redactor:
         """Return how many different things of each kind were removed."""
         return Counter({kind: len(texts) for kind, texts in self._removed.items() if texts})
 
+    def secrets(self) -> set[str]:
+        """Return the secrets that were removed, with the names that they were assigned to."""
+        return self._removed["secret"] | self._removed["assignment"] | self._given
+
     def summary(self) -> str:
         """Return one line that says what was removed; "" if nothing was."""
         parts = [
@@ -95,45 +152,77 @@ class Redactor:
         return f"Removed before writing: {', '.join(parts)}." if parts else ""
 
     def _redacted(self, text: str, *, recorded: bool) -> str:
-        if recorded and _is_prose(text):
-            self._removed["prompt-like text"].add(text)
-            return f"[text of {len(text)} characters]"
-        text = self._each(_PATTERNS["environment"], text, "environment", lambda _: "[environment]")
-        text = self._each(_PATTERNS["secrets"], text, "secret", lambda _: "[secret]")
-        text = self._each(
-            _PATTERNS["prompt_value"],
-            text,
-            "prompt-like text",
-            lambda m: f"{m['name']}[text of {len(m['value']) - 2} characters]",
-        )
-        text = self._each(_PATTERNS["assigned"], text, "assignment", _assignment)
-        text = self._each(_PATTERNS["home"], text, "home directory path", self._home)
-        text = self._each(_PATTERNS["email"], text, "email address", lambda _: "[email]")
-        text = self._each(_PATTERNS["ipv4"], text, "IP address", _address)
-        text = self._each(_PATTERNS["ipv6"], text, "IP address", _address)
-        text = self._each(_PATTERNS["fqdn"], text, "host name", lambda m: self.host(m[0]))
-        return self._names(text)
+        """Return `text` redacted until nothing more is to be removed: what it returns, it leaves as it is."""
+        for _ in range(5):
+            new = self._once(text, recorded=recorded)
+            if new == text:
+                return text
+            text = new
+        return self._gone("free text", text)
 
-    def _each(
-        self, pattern: re.Pattern[str], text: str, kind: str, stand_in: Callable[[re.Match[str]], str]
-    ) -> str:
-        def replaced(match: re.Match[str]) -> str:
-            new = stand_in(match)
-            if new != match[0]:
-                self._removed[kind].add(match[0])
-            return new
+    def _once(self, text: str, *, recorded: bool) -> str:
+        if self._known and (again := self._known.search(text)):
+            self._removed["secret"].add(again[0])
+            text = self._known.sub("[secret]", text)
+        lower = text.lower()
+        for shape in private.SHAPES:
+            if shape.matters(lower, recorded=recorded):
+                text = self._replaced(shape, text)
+        text = self._names(_HOME.sub(self._home, text))
+        if not recorded:
+            return text
+        if self.level == "strict":
+            text = self._shorter("command-line value", text, private.command(text))
+            text = self._shorter("folder", text, private.paths(text))
+        if private.foreign_words(text) >= private.WORDS[self.level]:
+            return self._gone("free text", text)
+        return text
 
-        return pattern.sub(replaced, text)
+    def _assigned(self, name: str, value: str, *, given: bool) -> str:
+        self._removed["assignment"].add(f"{name}={value}")
+        bare = value.strip("\\\"'")
+        if given and re.search(r"[^a-zA-Z]", bare) and not private.is_plain(bare):
+            self._given.add(bare)
+        return "[removed]"
+
+    def _shorter(self, kind: str, text: str, new: str) -> str:
+        if new != text:
+            self._removed[kind].add(text)
+        return new
+
+    def _gone(self, kind: str, text: str) -> str:
+        self._removed[kind].add(text)
+        return "[text]" if len(text) < SHORT else f"[text of {len(text)} characters]"
+
+    def _replaced(self, shape: Shape, text: str) -> str:
+        def new(match: re.Match[str]) -> str:
+            if not shape.holds(match):
+                return match[0]
+            if shape.stand_in == "host":
+                return match[0][: match.start("host") - match.start()] + self.host(match["host"])
+            if shape.kind == "assignment":
+                self._assigned(match["name"].rstrip("=: "), match["value"], given=not shape.recorded)
+            else:
+                self._removed[shape.kind].add(match[0])
+            return match.expand(shape.stand_in)
+
+        return shape.pattern.sub(new, text)
 
     def _home(self, path: re.Match[str]) -> str:
-        user = path["user"]
-        if user and len(user) > 2 and not _COMMON.fullmatch(user):
-            self._users.add(user)
+        self._removed["home directory path"].add(path[0])
+        self._learn_user(path["user"] or "")
         return "~"
+
+    def _learn_user(self, user: str) -> None:
+        if len(user) > 2 and user.lower() not in private.COMMON and not self._is_stand_in(user):
+            self._users.add(user)
+
+    def _is_stand_in(self, name: str) -> bool:
+        return name in self._hosts.values() or bool(private.STAND_IN.fullmatch(name))
 
     def host(self, name: str) -> str:
         """Return the stand-in for the host called `name`."""
-        if _COMMON.fullmatch(name):
+        if name.lower() in private.COMMON or self._is_stand_in(name):
             return name
         self._removed["host name"].add(name)
         return self._hosts.setdefault(name, f"host-{len(self._hosts) + 1}")
@@ -150,11 +239,14 @@ class Redactor:
                 # "vm" is a word of many names: one so short counts only where it stands alone.
                 before, after = ("[A-Za-z0-9]", "[A-Za-z0-9]") if len(name) > 2 else (r"\S", r"[^\s,.;:]")
                 whole = re.compile(rf"(?<!{before}){re.escape(name)}(?!{after})")
-                text = self._each(whole, text, kind, lambda _, new=stand_in: new)  # type: ignore[misc]
+                new = whole.sub(stand_in, text)
+                if new != text:
+                    self._removed[kind].add(name)
+                text = new
         return text
 
 
-def trace(run: Trace) -> tuple[Trace, Redactor]:
+def trace(run: Trace, level: str = "strict") -> tuple[Trace, Redactor]:
     """Return `run` with every recorded name redacted, and the redactor, which knows what it removed.
 
     Names of threads, kernels, annotations and libraries keep what rules need: only private parts are
@@ -163,10 +255,24 @@ def trace(run: Trace) -> tuple[Trace, Redactor]:
     hosts = {
         host for frame in (run.threads, run.gpus, run.sources) for host in frame["host"].drop_nulls().unique()
     }
-    redactor = Redactor(users=_current_user(), hosts=hosts)
+    redactor = Redactor(users=_current_user(), hosts=hosts, level=level)
+    if level == "off":
+        return run, redactor
     _learn(run, redactor)
     frames = {name: _frame(getattr(run, name), columns, redactor) for name, columns in _COLUMNS.items()}
     return run.replace(**frames), redactor
+
+
+def request_ids(log: pl.DataFrame | None, redactor: Redactor) -> pl.DataFrame | None:
+    """Return a log of requests whose private ids are numbers: two requests never become one."""
+    if log is None:
+        return None
+    new = {
+        name: f"request-{number}"
+        for number, name in enumerate(log["id"].cast(pl.String).drop_nulls().unique(maintain_order=True), 1)
+        if redactor.text(name, recorded=True) != name
+    }
+    return log.with_columns(pl.col("id").cast(pl.String).replace(new)) if new else log
 
 
 def _learn(run: Trace, redactor: Redactor) -> None:
@@ -197,25 +303,3 @@ def _name(name: str, column: str, redactor: Redactor) -> str:
 
 def _current_user() -> set[str]:
     return {name for variable in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(variable))}
-
-
-def _assignment(match: re.Match[str]) -> str:
-    harmless = _HARMLESS.fullmatch(match["value"]) or match["value"].startswith("[")
-    return match[0] if harmless else f"{match['name']}{match['equals']}[removed]"
-
-
-def _address(match: re.Match[str]) -> str:
-    try:
-        address = ipaddress.ip_address(match[0])
-    except ValueError:
-        return match[0]
-    return match[0] if address.is_loopback or address.is_unspecified else "[address]"
-
-
-def _is_prose(text: str) -> bool:
-    """Say whether `text` reads like a person's words: long, many plain words, hardly any marks of code."""
-    if len(text) < PROMPT_CHARACTERS:
-        return False
-    words = re.findall(r"(?<!\S)[^\W\d_]+[.,;:!?]?(?!\S)", text)
-    code = sum(text.count(mark) for mark in "<>(){}[]=&*|_/:\\")
-    return len(words) >= PROMPT_WORDS and code * 20 < len(text)

@@ -1,56 +1,67 @@
 """`tracelib redact`: a copy of a trace to give away, in its own format, events and times as they were.
 
-Text formats are rewritten string by string: what is not a string (times, ids, numbers) stays as it is, byte
-for byte. A database (an nsys export) is rewritten column by column: names, the programs' environment, their
-arguments and what they printed. Every file is gone through twice: a name is often seen before the home
-directory that shows it to be a user's.
+A copy holds what a reader reads: JSON is parsed and written anew, numbers digit for digit; of lines of
+`perf script` and ftrace text each field stands for itself; a database is written anew
+(:mod:`redacted_database`). What cannot be parsed is left out, and counted. A file is gone through twice, for
+a name is often seen before the home directory that shows it to be a user's, and then the copy is: redacting
+it again must change nothing, and no secret that was removed may be in its bytes.
 """
 
 import contextlib
 import gzip
 import io
+import itertools
 import json
 import re
-import shutil
-import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from tracelib.errors import BadParameter, BadTrace, TraceError, UnknownFormat
-from tracelib.report.redact import Redactor
+import msgspec
+import polars as pl
+
+from tracelib.errors import BadParameter, TraceError, UnknownFormat
+from tracelib.options import LEVELS
+from tracelib.report.private import words_of_command
+from tracelib.report.redact import SHORTEST, Redactor
+from tracelib.report.redacted_database import SQLITE, redacted_database
+from tracelib.report.redacted_lines import redacted_line
 from tracelib.sources.discovery import recognised
 from tracelib.sources.files import head, open_stream
+from tracelib.sources.torch_profiler.chunks import Cutter, event_boundaries
+from tracelib.sources.torch_profiler.repairs import repaired
 
-SQLITE = b"SQLite format 3\0"
-#: What Python cannot decode goes through unchanged.
-AS_IT_IS = "surrogateescape"
-_HOST_TEXTS = (
-    re.compile(r"^# hostname : (\S+)\s*$", re.MULTILINE),
-    re.compile(r'"(?:host_?name|hostname)"\s*:\s*"([^"\\]+)"', re.IGNORECASE),
-)
-_STRING = r'"((?:[^"\\]|\\.)*)"'
-_STRINGS = re.compile(rf"{_STRING}(?:(\s*:\s*){_STRING})?")
-_MARKER = re.compile(r"(?P<head>: tracing_mark_write: )(?P<text>.*)")
-GONE = "[removed]"
-#: Tables whose prose nsys wrote itself: it is nobody's prompt.
-OURS = re.compile(r"ENUM_|DIAGNOSTIC_EVENT|META_DATA_EXPORT|TARGET_INFO_")
-#: Settings of the recording that tell how the program was started.
-STARTED = ("%ENV%", "%ARGUMENT%", "%COMMAND%", "%WORKING_DIR%", "%USER%")
-_HOST_VALUES = (
-    ("TARGET_INFO_SYSTEM_ENV", "name = 'Hostname'"),
-    ("META_DATA_CAPTURE", "name = 'DEVICE_DISPLAY_NAME'"),
-)
+#: Yields a file's copy, piece by piece.
+Rewritten = Callable[[Path, Redactor], Iterator[bytes]]
+
+#: Where a list of events may end; so many such places at the end of a file are looked at.
+_LIST_END = re.compile(rb"(?:^|[}\[,])\s*\]")
+MOST_ENDS = 50
+_TAIL = re.compile(rb'\s*(?:,\s*"[^"]{1,80}"\s*:|\}\s*$|$)')
+#: So many pieces of a copy are looked at together.
+LOOKED_AT = 1 << 14
+#: A document that is no list of events is parsed in one go: a bound on memory.
+LARGEST_DOCUMENT = 1 << 30
+_HOSTNAME = re.compile(r"^# hostname : (\S+)\s*$", re.MULTILINE)
+_encoder = msgspec.json.Encoder()
 
 
-def redacted_copy(path: Path, target: Path) -> Redactor:
+def redacted_copy(path: Path, target: Path, level: str = "strict") -> Redactor:
     """Write a redacted copy of the trace at `path` to `target` (packed if `.gz`); return what was removed.
 
-    Raises UnknownFormat, BadTrace if the file is not a trace, or a database that cannot be read; BadParameter
-    if `target` exists; TraceError if the trace is of a kind that cannot be rewritten.
+    Raises
+    ------
+    UnknownFormat, BadTrace
+        The file is not a trace, or a database that cannot be read.
+    BadParameter
+        `target` exists; `level` is none.
+    TraceError
+        The trace is of a kind that cannot be rewritten, or its copy cannot be shown to be clean.
+
     """
+    if level not in LEVELS[:-1]:
+        raise BadParameter("--level", level, LEVELS[:-1])
     if target.exists():
         raise BadParameter("-o", target, ["a file that does not exist yet"])
     if not path.is_file():
@@ -59,18 +70,35 @@ def redacted_copy(path: Path, target: Path) -> Redactor:
     start = head(path)
     with _whole_or_not(target) as half:
         if start.startswith(SQLITE):
-            return _database(path, half, packed=target.suffix == ".gz")
+            return _database(path, half, level, packed=target.suffix == ".gz")
         if b"\0" in start:
             raise TraceError(
                 f"{path}: a binary recording cannot be redacted. "
                 "Export it first (perf script, nsys export, trace-cmd report)."
             )
-        return _text(
-            path,
-            half,
-            _json_line if start.lstrip()[:1] in (b"{", b"[") else _plain_line,
-            packed=target.suffix == ".gz",
-        )
+        rewritten = _json if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else _lines
+        return _text(path, half, rewritten, level, packed=target.suffix == ".gz")
+
+
+@contextlib.contextmanager
+def copies(
+    files: Sequence[Path], names: Mapping[str, str], level: str
+) -> Iterator[tuple[list[Path], list[str]]]:
+    """Give copies of `files` by their new `names`, and why others have none; if `off`, the files."""
+    if level == "off":
+        yield list(files), []
+        return
+    with tempfile.TemporaryDirectory(prefix="tracelib-") as folder:
+        made, left = [], []
+        for path in files:
+            target = Path(folder) / names.get(path.name, path.name)
+            try:
+                redacted_copy(path, target, level)
+            except TraceError as error:
+                left.append(str(error))
+            else:
+                made.append(target)
+        yield made, left
 
 
 @contextlib.contextmanager
@@ -82,14 +110,15 @@ def _whole_or_not(target: Path) -> Iterator[Path]:
         half.replace(target)
 
 
-def _text(path: Path, half: Path, rewritten: Callable[[str, Redactor], str], *, packed: bool) -> Redactor:
-    first = Redactor(hosts=_hosts(path))
-    for line in _lines(path):
-        rewritten(line, first)
+def _text(path: Path, half: Path, rewritten: Rewritten, level: str, *, packed: bool) -> Redactor:
+    first = Redactor(level=level)
+    for _ in rewritten(path, first):
+        pass
     final = first.taught()
     with _opened(half, packed=packed) as file:
-        for line in _lines(path):
-            file.write(rewritten(line, final).encode("utf-8", AS_IT_IS))
+        for piece in rewritten(path, final):
+            file.write(piece)
+    _prove(half, rewritten(half, final.taught()), final)
     return final
 
 
@@ -97,153 +126,218 @@ def _opened(half: Path, *, packed: bool) -> BinaryIO:
     return cast("BinaryIO", gzip.GzipFile(half, "wb", mtime=0)) if packed else half.open("wb")
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _prove(copy: Path, again: Iterator[bytes], redactor: Redactor) -> None:
+    """Raise TraceError unless redacting the copy `again` gives the copy, and it holds no removed secret."""
+    with open_stream(copy) as stream:
+        file = io.BufferedReader(stream, 1 << 20)
+        for pieces in _batched(again):
+            whole = b"".join(pieces)
+            written = file.read(len(whole))
+            if written != whole or _holds_any(written, redactor.secrets()):
+                raise not_clean(copy)
+        if file.read(1):
+            raise not_clean(copy)
+
+
+def _batched(pieces: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while some := list(itertools.islice(pieces, LOOKED_AT)):
+        yield some
+
+
+def not_clean(copy: Path) -> TraceError:
+    """Return the error of a copy that is not proven to be clean."""
+    return TraceError(
+        f"{copy.name}: the copy could not be proven clean, so none was written. Please report this."
+    )
+
+
+def _holds_any(data: bytes, secrets: set[str]) -> bool:
+    """Say whether one of the secrets is in `data`, as it is or as JSON writes it."""
+    known = {each.encode("utf-8", "replace").decode() for each in secrets if len(each) >= SHORTEST}
+    known |= {_encode(each)[1:-1].decode() for each in known}
+    text = pl.Series([data.decode("utf-8", "replace")])
+    return bool(known) and bool(text.str.contains_any(sorted(known))[0])
+
+
+def _lines(path: Path, redactor: Redactor) -> Iterator[bytes]:
+    """Yield the lines that a reader understands, redacted."""
     with open_stream(path) as stream:
         buffered = io.BufferedReader(stream, 1 << 20)
-        yield from io.TextIOWrapper(buffered, encoding="utf-8", errors=AS_IT_IS, newline="\n")
+        for line in io.TextIOWrapper(buffered, encoding="utf-8", errors="replace", newline="\n"):
+            for host in _HOSTNAME.findall(line):
+                redactor.host(host)
+            text = line.rstrip("\r\n")
+            new = redacted_line(text, redactor)
+            if new is None:
+                redactor.leave_out(text)
+            else:
+                yield (new + line[len(text) :]).encode()
 
 
-def _hosts(path: Path) -> set[str]:
-    return {name for line in _lines(path) for pattern in _HOST_TEXTS for name in pattern.findall(line)}
+def _json(path: Path, redactor: Redactor) -> Iterator[bytes]:
+    """Yield a document of JSON, redacted: the events of its list one by one, if it has one."""
+    with open_stream(path) as stream:
+        cutter = Cutter(stream)
+        chunks = iter(cutter)
+        first = next(chunks, None)
+        if first is None:
+            yield from _document(path, redactor)
+            return
+        yield _head(cutter.head or b"", redactor)
+        comma, tail = b"\n", None
+        while first is not None:
+            events, tail = _events(first.text, redactor, last=first.last)
+            for event in events:
+                yield comma + event
+                comma = b",\n"
+            first = next(chunks, None)
+        if tail is not None:
+            yield b"\n]" + _tail(tail, redactor, cutter.head or b"")
 
 
-def _plain_line(line: str, redactor: Redactor) -> str:
-    """Return a line of `perf script` or ftrace redacted; what a program wrote into the trace is its words."""
-    marker = _MARKER.search(line)
-    if marker is None:
-        return redactor.text(line)
-    text = marker["text"].rstrip("\r\n")
-    end = line[marker.start("text") + len(text) :]
-    # "B|4711|name", "C|4711|counter|3": the bars make it an event, each part stands for itself.
-    parts = [redactor.text(part, recorded=True) for part in text.split("|")]
-    return redactor.text(line[: marker.start("text")]) + "|".join(parts) + end
+def _document(path: Path, redactor: Redactor) -> Iterator[bytes]:
+    with open_stream(path) as stream:
+        text = io.BufferedReader(stream).read(LARGEST_DOCUMENT)
+    document = _parsed(text)
+    if document is None:
+        raise TraceError(
+            f"{path}: not JSON that can be read whole, so no copy of it can be shown to be clean."
+        )
+    yield _encode(_clean(document, redactor))
 
 
-def _json_line(line: str, redactor: Redactor) -> str:
-    """Return a piece of JSON with its strings redacted; a key counts as the name of the value after it."""
-
-    def replaced(strings: re.Match[str]) -> str:
-        key, colon, value = strings.groups()
-        new_key = _literal(key, redactor, "")
-        return new_key if colon is None else f"{new_key}{colon}{_literal(value, redactor, key)}"
-
-    return _STRINGS.sub(replaced, line)
-
-
-def _literal(raw: str, redactor: Redactor, key: str) -> str:
-    """Return the JSON string of `raw`, which stands between its quotes, redacted; as it was if harmless."""
+def _parsed(text: bytes) -> Any:
+    """Return a value of JSON with fractions as they are written; None if it is none."""
     try:
-        text = json.loads(f'"{raw}"') if "\\" in raw else raw
-    except ValueError:
-        text = raw  # an escape that JSON does not know: damaged, and still to be looked at
-    new = redactor.value(key, text) if key else redactor.text(text, recorded=True)
-    return f'"{raw}"' if new == text else json.dumps(new, ensure_ascii=False)
+        return json.loads(
+            text.decode("utf-8-sig", "replace"), parse_float=_raw, parse_constant=_raw, strict=False
+        )
+    except (ValueError, RecursionError):
+        return None
 
 
-def _database(path: Path, half: Path, *, packed: bool) -> Redactor:
+def _raw(number: str) -> msgspec.Raw:
+    return msgspec.Raw(number.encode())
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except OverflowError:  # a whole number beyond 64 bits
+        return _encoder.encode(_with_raw_numbers(value))
+
+
+def _with_raw_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_raw_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_raw_numbers(item) for item in value]
+    return _raw(str(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _clean(value: Any, redactor: Redactor, key: str = "") -> Any:
+    """Return `value` redacted; a key, or the flag before it in a list, is the name of a text."""
+    if isinstance(value, str):
+        return redactor.value(key, value) if value else value
+    if isinstance(value, dict):
+        return {redactor.value("", name): _clean(item, redactor, name) for name, item in value.items()}
+    if isinstance(value, list):
+        if not any(isinstance(item, str) for item in value):
+            return [_clean(item, redactor, key) for item in value]
+        if redactor.level == "strict" and key.lower() in ("cmdline", "argv", "command"):
+            value = words_of_command([str(item) for item in value])
+        flags = [
+            key,
+            *(item.lstrip("-") if isinstance(item, str) and item[:1] == "-" else key for item in value),
+        ]
+        return [_clean(item, redactor, flag) for item, flag in zip(value, flags, strict=False)]
+    if redactor.names_secret(key) and not isinstance(value, bool):
+        text = bytes(value).decode() if isinstance(value, msgspec.Raw) else str(value)
+        return value if redactor.value(key, text) == text else redactor.value(key, text)
+    return value
+
+
+def _events(text: bytes, redactor: Redactor, *, last: bool) -> tuple[Iterator[bytes], bytes | None]:
+    """Return the events of a piece of the list, and what follows the list's end if it ends there."""
+    body, tail = _ended(text) if last else (text, None)
+    events = _parsed(b"[" + body + b"]")
+    found = _readable(body, redactor) if events is None else events
+    return (_encode(_clean(event, redactor)) for event in found), tail
+
+
+def _ended(text: bytes) -> tuple[bytes, bytes | None]:
+    """Return the last piece up to the list's end, and what follows it; None if the list does not end."""
+    ends = [match.end() for match in _LIST_END.finditer(text)][-MOST_ENDS:]
+    ends = [end for end in ends if _TAIL.match(text, end)]
+    tails = [end for end in ends if _mended(b"{" + text[end:].strip().lstrip(b", ")) is not None]
+    tails = tails or [end for end in ends if not text[end:].strip()]
+    whole = (end for end in tails if _parsed(b"[" + text[:end]) is not None)
+    end = next(whole, tails[0] if tails else None)
+    return (text, None) if end is None else (text[: end - 1], text[end:])
+
+
+def _mended(text: bytes) -> Any:
+    """Return the value that `text` is, or is after a repair that the reader makes too; None if it is none."""
+    value = _parsed(text)
+    repairs = repaired(text) if value is None and text else ()
+    mended = (_parsed(each.encode("utf-8", "replace")) for each in repairs)
+    return next((each for each in mended if each is not None), value)
+
+
+def _readable(text: bytes, redactor: Redactor) -> Iterator[Any]:
+    """Yield the events of a damaged piece that can be parsed; the others are left out."""
+    places = event_boundaries(text)
+    starts = [0, *(start for _, start in places)]
+    ends = [*(end for end, _ in places), len(text)]
+    for start, end in zip(starts, ends, strict=True):
+        part = text[start:end].strip(b", \t\r\n")
+        event = _mended(part)
+        if isinstance(event, dict) and "ph" in event:
+            yield event
+        elif part:
+            redactor.leave_out(part.decode("utf-8", "replace"))
+
+
+def _head(text: bytes, redactor: Redactor) -> bytes:
+    """Return what stands before the list of events."""
+    if not text.lstrip(b"\xef\xbb\xbf \t\r\n"):
+        return b"["
+    before = _mended(text + b"[]}")
+    if before is None:
+        redactor.leave_out(text.decode("utf-8", "replace"))
+        return b'{"traceEvents":['
+    cleaned = _clean({**{key: item for key, item in before.items() if key != "traceEvents"}}, redactor)
+    return _encode({**cleaned, "traceEvents": []})[:-2]
+
+
+def _tail(text: bytes, redactor: Redactor, head_text: bytes) -> bytes:
+    """Return what stands behind the list of events."""
+    rest = text.strip().lstrip(b", \t\r\n")
+    if not head_text.lstrip(b"\xef\xbb\xbf \t\r\n"):
+        if rest:
+            redactor.leave_out(rest.decode("utf-8", "replace"))
+        return b""
+    after = _mended(b"{" + rest) if rest else None
+    if after is None:
+        if rest:
+            redactor.leave_out(rest.decode("utf-8", "replace"))
+        return b""
+    cleaned = _encode(_clean(after, redactor))
+    return b"}" if cleaned == b"{}" else b"," + cleaned[1:]
+
+
+def _database(path: Path, half: Path, level: str, *, packed: bool) -> Redactor:
     with tempfile.TemporaryDirectory(prefix="tracelib-", dir=half.parent) as folder:
         plain, made = Path(folder) / "in.sqlite", Path(folder) / "out.sqlite"
         with open_stream(path) as stream, plain.open("wb") as file:
-            shutil.copyfileobj(stream, file, 1 << 20)
-        redactor = redacted_database(plain, made, path)
+            while block := stream.read(1 << 20):
+                file.write(block)
+        redactor = redacted_database(plain, made, path, level)
+        data = made.read_bytes()
+        wide = (data[at:].decode("utf-16-le", "replace").encode("utf-8", "replace") for at in (0, 1))
+        if any(_holds_any(each, redactor.secrets()) for each in (data, *wide)):
+            raise not_clean(half)
         with made.open("rb") as source, _opened(half, packed=packed) as file:
-            shutil.copyfileobj(source, file, 1 << 20)
+            while block := source.read(1 << 20):
+                file.write(block)
     return redactor
-
-
-def redacted_database(source: Path, target: Path, called: Path) -> Redactor:
-    """Write the database `source` to `target` with its texts redacted; `source` is changed on the way.
-
-    What was replaced is nowhere in `target`: it is written anew, without the pages that SQLite left unused.
-
-    Raises BadTrace if SQLite cannot read the file, which is called `called`.
-    """
-    try:
-        with closing(sqlite3.connect(source)) as database:
-            database.execute("PRAGMA secure_delete = ON")
-            learned = Redactor(hosts=_database_hosts(database), users=_database_users(database))
-            _forget_the_start(database)
-            for table, column in _texts(database):
-                _each(database, table, column, learned, change=False)
-            redactor = learned.taught()
-            for table, column in _texts(database):
-                _each(database, table, column, redactor, change=True)
-            database.commit()
-            database.execute("VACUUM INTO ?", (str(target),))
-    except sqlite3.DatabaseError as error:
-        raise BadTrace(
-            called, "nsys", "", str(error), advice="Export it again: nsys export -t sqlite."
-        ) from error
-    return redactor
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _tables(database: sqlite3.Connection) -> list[str]:
-    return [
-        name
-        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-    ]
-
-
-def _texts(database: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    for table in _tables(database):
-        for _, column, kind, *_ in database.execute(f"PRAGMA table_info({_quoted(table)})").fetchall():
-            if not re.search("INT|REAL|FLOA|DOUB|NUM|BOOL", kind.upper()):
-                yield table, column
-
-
-def _each(database: sqlite3.Connection, table: str, column: str, redactor: Redactor, *, change: bool) -> None:
-    """Redact one column; without `change` only look at it, so that the redactor learns."""
-    recorded = OURS.match(table) is None
-
-    def redacted(kind: str, value: bytes) -> bytes | None:
-        if kind == "blob":  # nothing is known of its layout: it keeps its length
-            text = value.decode("latin-1")
-            return bytes(len(value)) if redactor.text(text) != text else None
-        text = value.decode("utf-8", "surrogateescape")
-        new = redactor.text(text, recorded=recorded)
-        return new.encode("utf-8", "surrogateescape") if new != text else None
-
-    database.create_function("redacted", 2, redacted)
-    name, cell = _quoted(table), _quoted(column)
-    new = f"redacted(typeof({cell}), CAST({cell} AS BLOB))"
-    where = f"typeof({cell}) IN ('text', 'blob') AND {new} IS NOT NULL"
-    if change:
-        as_before = f"CASE typeof({cell}) WHEN 'blob' THEN {new} ELSE CAST({new} AS TEXT) END"
-        database.execute(f"UPDATE {name} SET {cell} = {as_before} WHERE {where}")
-    else:
-        database.execute(f"SELECT count(*) FROM {name} WHERE {where}").fetchone()
-
-
-def _forget_the_start(database: sqlite3.Connection) -> None:
-    """Blank how the program was started and what it printed: no question that a trace answers needs them."""
-    tables = set(_tables(database))
-    if "META_DATA_CAPTURE" in tables:
-        for pattern in STARTED:
-            database.execute("UPDATE META_DATA_CAPTURE SET value = ? WHERE name LIKE ?", (GONE, pattern))
-    if {"ProcessStreams", "StringIds"} <= tables:
-        columns = {row[1] for row in database.execute("PRAGMA table_info(ProcessStreams)")}
-        for column in columns & {"contentId", "filenameId"}:
-            printed = f"SELECT {_quoted(column)} FROM ProcessStreams"
-            database.execute(f"UPDATE StringIds SET value = ? WHERE id IN ({printed})", (GONE,))
-
-
-def _database_hosts(database: sqlite3.Connection) -> set[str]:
-    tables = set(_tables(database))
-    rows = [
-        value
-        for table, where in _HOST_VALUES
-        if table in tables
-        for (value,) in database.execute(f"SELECT value FROM {table} WHERE {where}")
-    ]
-    return {value for value in rows if isinstance(value, str) and value}
-
-
-def _database_users(database: sqlite3.Connection) -> set[str]:
-    if "META_DATA_CAPTURE" not in _tables(database):
-        return set()
-    rows = database.execute("SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%USER_NAME'")
-    return {value for (value,) in rows if isinstance(value, str) and value}

@@ -6,6 +6,7 @@ system's limit.
 
 import contextlib
 import importlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelib.errors import BadParameter, TraceError
+from tracelib.options import LEVELS, OPTIONS
 from tracelib.report.bundle import FILES
 from tracelib.report.ticket import as_plain, as_wiki
 
@@ -229,12 +231,13 @@ def ticket_of(address: str) -> Ticket:
     return _TICKETS[system](rest)
 
 
-def planned(report: Path, address: str) -> Iterator[str]:
+def planned(report: Path, address: str, level: str = "strict") -> Iterator[str]:
     """Yield, line by line, exactly what :func:`attach` would send; asks no server and needs no credentials.
 
-    Raises BadParameter, TraceError if the address is wrong, or `report` is not a report's folder.
+    Raises BadParameter, TraceError if the address is wrong, or `report` is not a report's folder, or
+    was redacted less than `level` says.
     """
-    parcel, ticket = parcel_of(report), ticket_of(address)
+    parcel, ticket = parcel_of(report, level), ticket_of(address)
     yield f"to {address}"
     for path in ticket.uploads(parcel):
         yield f"file {path.name}, {path.stat().st_size} bytes"
@@ -243,18 +246,18 @@ def planned(report: Path, address: str) -> Iterator[str]:
     yield from ticket.by_hand(parcel)
 
 
-def attach(report: Path, address: str) -> list[str]:
+def attach(report: Path, address: str, level: str = "strict") -> list[str]:
     """Send the report in the folder `report` to the ticket; return what was done, and what is left to do.
 
-    Raises BadParameter if the address is none of :data:`SYSTEMS`; TraceError if the folder holds no report, a
-    credential or the client is missing, a file is too large, or the server refuses; the message says what was
-    sent before that.
+    Raises BadParameter if the address is none of :data:`SYSTEMS`; TraceError if the folder holds no report or
+    one that was redacted less than `level` says, a credential or the client is missing, a file is too large,
+    or the server refuses; the message says what was sent before that.
     """
-    parcel, ticket = parcel_of(report), ticket_of(address)
+    parcel, ticket = parcel_of(report, level), ticket_of(address)
     return [*ticket.send(parcel), *ticket.by_hand(parcel)]
 
 
-def parcel_of(report: Path) -> Parcel:
+def parcel_of(report: Path, level: str = "off") -> Parcel:
     """Return what is sent of the report in the folder `report`: all but the comment's own file."""
     summary = report / "summary.md"
     if not summary.is_file() or not (report / "report.html").is_file():
@@ -262,8 +265,24 @@ def parcel_of(report: Path) -> Parcel:
             f"{report}: holds no report (report.html, summary.md). "
             f"Write one: tracelib report TRACES -o {report}."
         )
+    written = _level_of(report)
+    if LEVELS.index(written) > LEVELS.index(level):
+        raise TraceError(
+            f"{report}: was written with --redact {written}. Write it again with --redact {level}, "
+            f"or send it as it is with --level {written}. Nothing was sent."
+        )
     files = tuple(report / name for name in FILES if name != "summary.md" and (report / name).is_file())
     return Parcel(summary.read_text(encoding="utf-8"), files)
+
+
+def _level_of(report: Path) -> str:
+    """Return how the report in a folder was redacted; "off" if it does not say."""
+    try:
+        notebook = json.loads((report / "root_cause.ipynb").read_text(encoding="utf-8"))
+        level = notebook["metadata"]["papermill"]["parameters"].get("redact", OPTIONS["redact"].default)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return "off"
+    return level if level in LEVELS else "off"
 
 
 def _matched(pattern: str, address: str, system: str) -> re.Match[str]:
@@ -289,7 +308,8 @@ def _client(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise TraceError(
-            f"the client library {error.name!r} is not installed: pip install 'tracelib-gpu[tickets]'."
+            f"the client library {error.name!r} is not installed: "
+            "pip install '.[tickets]' in tracelib's own folder."
         ) from None
 
 

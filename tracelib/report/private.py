@@ -1,0 +1,209 @@
+"""What is private in one text: secrets by their shape and place, and words that no program wrote.
+
+The patterns are data, in ``private.toml`` beside this file. :class:`tracelib.report.redact.Redactor` says
+what becomes of what they find.
+"""
+
+import functools
+import ipaddress
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+#: So many words that are not of the field make a text a person's; so do as many letters that are not ASCII.
+WORDS = {"strict": 2, "standard": 6}
+
+#: A value of fewer characters behind a colon is a word of a sentence.
+SHORT_WORD = 6
+_HARMLESS = re.compile(
+    r"\\*[\"']?(?:[-+]?\d{1,6}(?:\.\d{1,3})?|true|false|none|null|on|off|\*+|<.*>|\[.*)?\\*[\"']?",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"[-+]?[\d.,:x]+[a-zA-Z%]{0,2}")
+STAND_IN = re.compile(r"\[(?:text(?: of \d+ characters)?|[a-z]{3,11})\]")
+_WORD = re.compile(r"(?<!\S)[(\"'<]?([A-Za-z]?[a-z]+(?:['-][a-z]+)*|[A-Z]+)[)\"'>]?[.,;:!?]*(?!\S)")
+_FOREIGN = re.compile(r"[^\W\d_a-zA-Z]")
+_COMMAND = re.compile(r"\S\s+--?[A-Za-z]")
+_FLAG = re.compile(r"(-[A-Za-z]|--[a-z][a-z0-9-]*)(?:=(.*))?")
+_CODE_FILE = re.compile(r"[\w./~\[\]-]+\.(?:py|sh|so[\d.]*)|\[\w+\]|-+")
+_PATH = re.compile(r"(?<![\w.:/\]~-])(?P<path>~(?=/)|(?=/))(?P<folders>(?:/[\w.@+~\[\]=-]+)+)/?")
+_FILE = re.compile(r"[\w.+-]+\.(?:py|pyx|so[\w.]*|c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|js|json|gz|txt|sqlite|ko)")
+
+
+def _data() -> dict[str, Any]:
+    return tomllib.loads(files("tracelib.report").joinpath("private.toml").read_text(encoding="utf-8"))
+
+
+def _vocabulary() -> frozenset[str]:
+    """Return the words that names are made of: those in private.toml and in our own rules' patterns."""
+    texts = list(_DATA["vocabulary"].values())
+    for package, name in (("tracelib", "rules.toml"), ("tracelib.align", "roles.toml")):
+        tables = tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
+        rows = [row for rows in tables.values() for row in rows if isinstance(row, dict)]
+        keys = ("name", "match", "symbol", "library", "inside")
+        texts += [row[key] for row in rows for key in keys if isinstance(row.get(key), str)]
+    return frozenset(word.lower() for text in texts for word in re.findall(r"[A-Za-z]+", text))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One pattern; `stand_in` is a template, `check` a further condition on a match."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    stand_in: str
+    needs: tuple[str, ...] = ()
+    check: str = ""
+    recorded: bool = False
+
+    def matters(self, lower: str, *, recorded: bool) -> bool:
+        """Say whether the shape may be in a text, which is given in lower case."""
+        return (recorded or not self.recorded) and (
+            not self.needs or any(need in lower for need in self.needs)
+        )
+
+    def holds(self, match: re.Match[str]) -> bool:
+        """Say whether a match is one."""
+        return not self.check or bool(CHECKS[self.check](match))
+
+
+def _shapes() -> Iterator[Shape]:
+    parts = {**_DATA["parts"], "TOKEN": "|".join(_DATA["tokens"].values())}
+    for row in _DATA["shape"]:
+        pattern, needs = row["pattern"], row.get("needs", ())
+        if "{ISSUER}" in pattern:
+            needs = re.findall("[a-z]{3,}", parts["ISSUER"])
+        for name, part in parts.items():
+            pattern = pattern.replace(f"{{{name}}}", part)
+        yield Shape(**{**row, "pattern": re.compile(pattern, re.DOTALL), "needs": tuple(needs)})
+
+
+def is_harmless(value: str) -> bool:
+    """Say whether a value is a small number or a word of state, which tells nobody's secret."""
+    return bool(_HARMLESS.fullmatch(value))
+
+
+@functools.cache
+def kind_of_key(name: str) -> str:
+    """Return what a key names: prompt, secret, host, user, environment, or "" for anything."""
+    return next((kind for kind, pattern in _KEYS.items() if pattern.fullmatch(name)), "") if name else ""
+
+
+def tells(match: re.Match[str]) -> bool:
+    """Say whether the value of an assignment tells anything: not a small number or a word of state.
+
+    Behind a colon a short word is none: "time to first token: p50".
+    """
+    short = (
+        match["name"].rstrip().endswith(":") and match["value"].isalnum() and len(match["value"]) < SHORT_WORD
+    )
+    if short and not re.search("(?i:pass|pwd|pw)", match["name"]):
+        return False
+    many = re.search(r"tokens?\W*$", match["name"]) and re.fullmatch(r"\d+", match["value"])
+    return not (many or is_harmless(match["value"]))
+
+
+def is_address(match: re.Match[str]) -> bool:
+    """Say whether a match is an address of a machine other than this one."""
+    try:
+        address = ipaddress.ip_address(match[0])
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified)
+
+
+def is_card(match: re.Match[str]) -> bool:
+    """Say whether the check digit of a card's number is right (ISO/IEC 7812-1)."""
+    digits = [int(digit) for digit in reversed(match[0]) if digit.isdigit()]
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
+    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+
+
+def is_random(match: re.Match[str]) -> bool:
+    """Say whether kinds of characters change as often as in random text, or it is a long hexadecimal number.
+
+    In names a capital or a digit comes every few characters; in base64 two in three neighbours differ in
+    kind. Separators between words of a name do not count.
+    """
+    text = match[0]
+    if _RANDOM_NAMES.fullmatch(text) or STAND_IN.fullmatch(text):
+        return False
+    if re.fullmatch(r"[0-9a-f]{32,}|[0-9A-F]{32,}", text):
+        return len(set(text)) > 6 and not text.isdigit()
+    text = "_".join(part for part in re.split(r"[_-]", text) if not _RANDOM_NAMES.fullmatch(part))
+    kinds = [1 if c.islower() else 2 if c.isupper() else 3 if c.isdigit() else 0 for c in text]
+    changes = sum(a != b and a * b != 0 for a, b in itertools.pairwise(kinds))
+    digits = kinds.count(3)
+    often = 0.35 if digits > 2 and {1, 2} <= set(kinds) else 0.25 if digits and len(text) >= 32 else 0.6
+    return changes >= often * max(len(text), 20)
+
+
+def foreign_words(text: str) -> int:
+    """Return how many words of `text` no name of a program is made of, or letters that are not ASCII."""
+    bare = STAND_IN.sub(" x_ ", text)
+    words = sum(not VOCABULARY.issuperset(word.lower().split("-")) for word in _WORD.findall(bare))
+    return max(words, len(_FOREIGN.findall(bare)))
+
+
+def command(text: str) -> str:
+    """Return a command line with its flags and numbers, without other values; any other text as it is."""
+    if not _COMMAND.search(text):
+        return text
+    kept = words_of_command(text.split(" "))
+    return " ".join(
+        word for word, again in itertools.groupby(kept) for _ in ([0] if word == "[removed]" else again)
+    )
+
+
+def words_of_command(words: Sequence[str]) -> list[str]:
+    """Return the program, flags, numbers, files of code and recorded events; `[removed]` for other words."""
+    kept = []
+    for before, word in itertools.pairwise(["", *words]):
+        flag = _FLAG.fullmatch(word)
+        if flag and flag[2] is not None and not is_plain(flag[2]):
+            kept.append(f"{flag[1]}=[removed]")
+        else:
+            said = not before or before in ("-m", "-e", "-k")
+            kept.append(word if flag or said or is_plain(word) else "[removed]")
+    return kept
+
+
+def is_plain(word: str) -> bool:
+    """Say whether a word of a command line is a number, a file of code or a word of the field."""
+    code = _NUMBER.fullmatch(word) or is_harmless(word) or _CODE_FILE.fullmatch(word)
+    return bool(code) or word.lower() in VOCABULARY
+
+
+def short_path(path: re.Match[str]) -> str:
+    """Return a path from the first folder on that belongs to a known package, or its last part if a file."""
+    parts = path["folders"].split("/")[1:]
+    if not path["path"] and parts[0] in _DATA["names"]["roots"]:
+        return path[0]
+    start = next((n for n, part in enumerate(parts[:-1]) if _PACKAGE.fullmatch(part)), None)
+    if start is None and not _FILE.fullmatch(parts[-1]):
+        return "~" if path["path"] and len(parts) == 1 and not parts[0] else "/..."
+    return "/".join(["/...", *parts[len(parts) - 1 if start is None else start :]])
+
+
+def paths(text: str) -> str:
+    """Return `text` with each absolute path shortened (:func:`short_path`)."""
+    return _PATH.sub(short_path, text) if "/" in text else text
+
+
+_DATA = _data()
+CHECKS = {check.__name__: check for check in (tells, is_address, is_card, is_random)}
+SHAPES = tuple(_shapes())
+VOCABULARY = _vocabulary()
+COMMON = frozenset(_DATA["names"]["users"])
+_KEYS = {
+    "prompt": re.compile(_DATA["names"]["prompt_keys"]),
+    "secret": re.compile(_DATA["parts"]["NAME"], re.IGNORECASE),
+    "host": re.compile(_DATA["names"]["host_keys"]),
+    "user": re.compile(_DATA["names"]["user_keys"]),
+    "environment": re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+"),
+}
+_RANDOM_NAMES, _PACKAGE = (re.compile(_DATA["names"][name]) for name in ("random", "packages"))

@@ -25,8 +25,7 @@ from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.options import LEVELS
 from tracelib.report.private import words_of_command
 from tracelib.report.redact import SHORTEST, Redactor
-from tracelib.report.redacted_database import SQLITE, redacted_database
-from tracelib.report.redacted_lines import redacted_line
+from tracelib.report.redacted_formats import SQLITE, redacted_database, redacted_line
 from tracelib.sources.discovery import recognised
 from tracelib.sources.files import head, open_stream
 from tracelib.sources.torch_profiler.chunks import Cutter, event_boundaries

@@ -27,11 +27,11 @@ LAGS = 8
 TOGETHER_NS = 2_000
 #: As many events on both sides that differ by no more are the same ones.
 CLOSE_NS = 20_000
-#: A call that takes so long to take a message waited for it. One that finds it there says nothing of when it
-#: was sent.
-WAITED_NS = 1_000_000
 #: What the quickest messages take to their reader: shared memory takes tens of us, waking a reader as many.
 QUICK_NS = 100_000
+#: A call that takes so long to take a message waited for it. One that finds it there says nothing of when it
+#: was sent.
+WAITED_NS = QUICK_NS // 2
 
 
 @dataclass(frozen=True)

@@ -302,9 +302,9 @@ def host_time(host_activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
     One row per cause and sub-cause: `cause`, `sub_cause` (String, null = none), `total_ns` (Int64, summed
     over threads), `union_ns` (Int64, time in which at least one thread did it), `exposed_ns` (Int64, lost GPU
     time given to it, summed over GPUs), `count` (Int64, stretches). Time in which a thread waits for another
-    process is nobody's work and not counted on the host's side: the frame `ipc` has it. Causes that only the
-    GPU side knows (latency, imbalance, no_work) have null host columns. Sorted by `exposed_ns`, largest
-    first.
+    process is nobody's work and not counted on the host's side: the frame `ipc` has it. What only the
+    GPU side knows (the sub-cause latency; imbalance, no_work) has null host columns. Sorted by `exposed_ns`,
+    largest first.
     """
     key = ["cause", "sub_cause"]
     parts = each(lambda part: _work(part, key), list(host_activity.iter_slices(PART)) or [host_activity])

@@ -70,7 +70,7 @@ _WAKEUPS = _SCHEDULER._replace(
 _SAMPLES = Need(
     "samples",
     "no CPU samples were recorded",
-    f"perf record -k mono -a -g -e cpu-clock/freq=499/, then {_PERF}",
+    f"perf record -k mono -a -g -e cpu-clock/freq=199/, then {_PERF}",
 )
 _MESSAGES = Need(
     "slices",

@@ -27,7 +27,7 @@ PLACES = {
         "Needs no change to the server.",
     ),
     "setting": (
-        "First, because no cheaper change gives as much: it is a setting of the server.",
+        "First, because no cheaper change gives as much: it is only a server setting.",
         "A setting of the server.",
     ),
     "code": (

@@ -9,7 +9,7 @@ Whatever way a rule is written:
 - It looks at the frames of :class:`tracelib.analyses.results.Results` only, and decides by figures that the
   report shows too.
 - It returns None where there is nothing to say, `Abstained` where the files cannot tell; where what it looks
-  at is missing altogether, :mod:`tracelib.findings.recording` makes an `Abstained` of its None.
+  at is missing altogether, :mod:`tracelib.findings.recording` turns its None into an `Abstained`.
 - Its claim names an amount; lost GPU time only counts where a GPU was held up (hidden host time costs
   nothing).
 """

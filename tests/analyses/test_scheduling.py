@@ -121,3 +121,12 @@ def test_no_table_or_chart_prints_unknown_as_nothing(run_of):
     rows = charts.threads_chart(results).layout.meta["table"]
     assert {row[2] for row in rows[1:]} == {"not known"}
     assert "0 %" not in re.sub(r"<[^>]+>", " ", per_role_table(diagnose(results)).html)
+
+
+def test_demand_says_nothing_of_time_that_no_scheduler_event_covers() -> None:
+    """One thread runs from 10 to 20 of a window of 100."""
+    sched = [switch(10, 0, IDLE, "R", A), wakeup(12, 0, B), switch(20, 0, A, "S", IDLE)]
+    of = trace(sched, roles=SERVER)
+    found = demand(of, window(0, 100), thread_states(of, window(0, 100)))
+    assert found["ts_ns"].min() == 10
+    assert found["dur_ns"].sum() == 10

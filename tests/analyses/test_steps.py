@@ -85,6 +85,13 @@ def test_nothing_is_placed_where_workers_do_different_steps():
     assert placed([(0, 22, 30)], steps, workers=2) == {0: (10, 10, 20, 0)}
 
 
+@pytest.mark.parametrize(
+    "more", [[(0, 5, 0, 0, 3), (10, 20, 1, 30, 0)], [(10, 20, 1, 30, 0), (30, 35, 0, 0, 3)]]
+)
+def test_a_worker_whose_recording_began_or_ended_elsewhere(more):
+    assert placed([(0, 22, 30)], [(10, 20, 1, 30, 0)], others=more) == {0: (10, 10, 20, 0)}
+
+
 def test_a_prompt_that_the_log_lacks_does_not_move_the_others():
     """The step at 10 held another client's prompt of 40 tokens: the first request's place is not known."""
     found = placed(

@@ -67,15 +67,16 @@ def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
 def _had(results: Results) -> tuple[float | None, str]:
     """Return how many CPUs the server could use, and who says so.
 
-    That is its quota or its affinity, whichever is less. Where no one wrote the affinity down, the CPUs on
-    which it was seen to run stand for it; the host's count says nothing of what the server had.
+    That is its quota or its affinity, whichever is less. The CPUs on which it was seen to run stand for the
+    affinity where no one wrote that down, and overrule it where more threads wanted a CPU than those for most
+    of the time; the host's count says nothing of what the server had.
     """
     seen, host = server_cpus(results)
     supply = results.supply
     limits: list[tuple[float, str]] = []
     if supply.allowed_cpus:
         limits.append((float(supply.allowed_cpus), "its affinity, as run.toml says"))
-    elif seen is not None:
+    if seen is not None and (not supply.allowed_cpus or _pinned(results, seen)):
         limits.append((float(seen), _seen(host)))
     if supply.quota_cpus:
         limits.append((supply.quota_cpus, "its CPU quota (cpu.max)"))
@@ -84,6 +85,12 @@ def _had(results: Results) -> tuple[float | None, str]:
     if bounds is not None and not supply.quota_cpus:
         why += f"; under a CPU quota of {bounds[0]:.1f} to {bounds[1]:.1f} CPUs, by the kernel's cpu.stat"
     return cores, why
+
+
+def _pinned(results: Results, seen: int) -> bool:
+    """Return whether, most of the time, more threads wanted a CPU than it was seen on: a limit."""
+    half = demand_at(results.demand, 0.5)
+    return half is not None and half > seen
 
 
 def quota_by_use(results: Results) -> float | None:

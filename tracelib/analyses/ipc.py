@@ -28,7 +28,8 @@ WORKER_STEPS = pl.Schema(
 def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     """Return the IPC ranges that overlap the window, whole (not cut at its edges).
 
-    One row per range of category annotation or Python frame: `thread` (Int32), `role` (String), `rank`
+    One row per range of category annotation or Python frame, without those inside another of its kind (a
+    dequeue's own polls): `thread` (Int32), `role` (String), `rank`
     (Int32), `kind` (String: dequeue, enqueue, send, recv), `ts_ns`, `dur_ns` (Int64), `name` (Categorical).
     Sorted by `ts_ns`, `thread`.
     """
@@ -38,8 +39,15 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     inside = messages.filter(
         (pl.col("ts_ns") < window.end_ns) & (pl.col("ts_ns") + pl.col("dur_ns") > window.start_ns)
     )
-    named = inside.join(trace.threads.select("thread", "role", "rank"), on="thread", how="left")
+    named = _outermost(inside).join(trace.threads.select("thread", "role", "rank"), on="thread", how="left")
     return named.rename({"direction": "kind"}).select(list(IPC)).match_to_schema(IPC).sort("ts_ns", "thread")
+
+
+def _outermost(messages: pl.DataFrame) -> pl.DataFrame:
+    """Leave out ranges that lie inside another one of their thread and kind."""
+    key, end = ["thread", "direction"], pl.col("ts_ns") + pl.col("dur_ns")
+    rows = messages.sort(*key, "ts_ns", "dur_ns", descending=[False, False, False, True], maintain_order=True)
+    return rows.filter((end > end.cum_max().shift(1).over(key)).fill_null(value=True))
 
 
 def worker_steps(

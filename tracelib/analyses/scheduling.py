@@ -6,7 +6,7 @@ docs/numbers.md, "Scheduler states", defines them.
 import polars as pl
 
 from tracelib.analyses.window import Window
-from tracelib.intervals import overlay
+from tracelib.intervals import clip, overlay
 from tracelib.trace import Trace
 from tracelib.words import CPU_STATES, SERVER
 
@@ -117,9 +117,9 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
 
     Threads of the server's roles; all but the recorders' and the system's where no role is known.
 
-    One row per stretch: `ts_ns`, `dur_ns` (Int64), `running`, `runnable` (Int32). The rows cover the window
-    without gap or overlap. Sorted by `ts_ns`. Empty if scheduler events do not tell who waits for a CPU:
-    running threads alone are not the demand.
+    One row per stretch: `ts_ns`, `dur_ns` (Int64), `running`, `runnable` (Int32). The rows cover what the
+    scheduler events cover of the window, without gap or overlap. Sorted by `ts_ns`. Empty if scheduler events
+    do not tell who waits for a CPU: running threads alone are not the demand.
     """
     roles = trace.threads.select("thread", "role")
     server = roles.filter(pl.col("role").is_in(SERVER))
@@ -139,7 +139,9 @@ def demand(trace: Trace, window: Window, thread_states: pl.DataFrame) -> pl.Data
         pl.col("running", "runnable").cum_sum(),
         dur_ns=pl.col("ts_ns").shift(-1).fill_null(window.end_ns) - pl.col("ts_ns"),
     )
-    return line.filter(pl.col("dur_ns") > 0).select(list(DEMAND)).match_to_schema(DEMAND).sort("ts_ns")
+    recorded = trace.sched.select(first=pl.col("ts_ns").min(), last=pl.col("ts_ns").max()).row(0)
+    covered = clip(line.filter(pl.col("dur_ns") > 0), *recorded)
+    return covered.select(list(DEMAND)).match_to_schema(DEMAND).sort("ts_ns")
 
 
 def demand_at(demand: pl.DataFrame, q: float) -> int | None:

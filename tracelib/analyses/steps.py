@@ -109,15 +109,27 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
 
 
 def _steps(model_steps: pl.DataFrame) -> list[Step]:
-    """Return the steps of all workers as one list; empty where they differ or do not tell their prompts."""
-    told = model_steps.drop_nulls(["prompts", "prefill", "decode"])
-    names = pl.struct("prompts", "prefill", "decode")
+    """Return the steps of all workers as one list; empty where they differ or do not tell their prompts.
+
+    One worker's recording may have begun, or ended, some steps before another's.
+    """
+    told = model_steps.drop_nulls(["prompts", "prefill", "decode"]).sort("process", "step")
     if told.is_empty() or told.height < model_steps.height:
         return []
-    each = told.group_by("process").agg(pl.col("step").sort(), names.sort_by("step").alias("names"))
-    if each.select(pl.col("step", "names")).unique().height > 1:
-        return []
-    merged = told.group_by("step", maintain_order=True).agg(
+    workers = told.partition_by("process", maintain_order=True)
+    shared = min(each.height for each in workers)
+    for cut in (pl.DataFrame.tail, pl.DataFrame.head):
+        parts = [cut(each, shared) for each in workers]
+        names = [part.select("prompts", "prefill", "decode") for part in parts]
+        if all(each.equals(names[0]) for each in names):
+            return _together(parts)
+    return []
+
+
+def _together(parts: Sequence[pl.DataFrame]) -> list[Step]:
+    """Return the k-th steps of all workers as one."""
+    numbered = pl.concat([part.with_columns(step=pl.int_range(pl.len())) for part in parts])
+    merged = numbered.group_by("step", maintain_order=True).agg(
         pl.col("begin_ns").min(),
         pl.col("begin_ns").max().alias("received_ns"),
         pl.col("done_ns").max(),

@@ -153,7 +153,8 @@ def launch_bound(rule: Rule, results: Results) -> Finding | None:
         results,
         lost,
         claim=f"The GPUs waited for the next launch {share(part)} of the time ({split}); "
-        f"{share(mean(results.launches['late']))} of the launches came after the GPU had run dry{by_graphs}."
+        f"{share(mean(_calls(results)['late']))} of the launch calls came after the GPU had run dry"
+        f"{by_graphs}."
         f"{emptied}{shortage_note(lost)}",
         gain_ns=own if own >= SYMPTOM * spent(lost) else None,
     )
@@ -190,6 +191,11 @@ def host_synchronisation(rule: Rule, results: Results) -> Finding | None:
         f"{shortage_note(lost)}{victim}",
         gain_ns=own,
     )
+
+
+def _calls(results: Results) -> pl.DataFrame:
+    """Return one row per launch call: a graph's launches many operations, each of which has a row."""
+    return results.launches.drop_nulls("call_ts_ns").unique(["call_thread", "call_ts_ns"])
 
 
 def _emptied(results: Results) -> str:
@@ -268,8 +274,8 @@ def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         total,
-        claim=f"The recorders themselves cost the GPUs about {share(part)} of the time: without them the "
-        f"server is that much faster.{estimate}",
+        claim=f"The recorders' own work cost the GPUs about {share(part)} of the time. What else they slow "
+        f"down cannot be told from these files.{estimate}",
         confidence="medium" if recorder else "high",
         why="estimated from the share of samples in the profiler's code"
         if recorder

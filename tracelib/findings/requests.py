@@ -12,6 +12,8 @@ from tracelib.words import counted, duration, request_part_name, share
 
 #: A part of the time to first token that is smaller is not in the sentence.
 WORTH_A_WORD = 0.02
+#: Fewer requests have no correlation.
+FEWEST = 10
 
 
 def requests_part(results: Results) -> doc.Requests | None:
@@ -69,25 +71,30 @@ def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
     """Return where the time to first token went, the parts in their order."""
     half, most = (duration(quantile(rows["ttft_ns"], q)) for q in (0.5, 0.95))
     told = [
-        f"{share(value)} {request_part_name(part.removesuffix('_ns'))}{_within(part, rows)}"
+        f"{share(value)} {request_part_name(part.removesuffix('_ns'))}"
         for part, value in shares.items()
         if value >= WORTH_A_WORD
     ]
     return (
         f"Time to first token: p50 {half}, p95 {most} ({counted(rows.height, 'request')}). "
-        f"On average: {', '.join(told)}."
+        f"On average: {', '.join(told)}.{_in_api_server(rows)}"
     )
 
 
-def _within(part: str, rows: pl.DataFrame) -> str:
-    api = _api_server(rows) if part == "api_server_ns" else None
+def _in_api_server(rows: pl.DataFrame) -> str:
+    api = _api_server(rows)
     if api is None or not api.total_ns:
         return ""
-    tokenizing = (
-        f", {share(api.tokenizing_ns / api.total_ns)} while it tokenized" if api.tokenizing_ns else ""
+    where = (
+        "" if api.requests == rows.height else f"In the {counted(api.requests, 'request')} that show it, the"
     )
-    some = "" if api.requests == rows.height else f" in the {counted(api.requests, 'request')} that show it"
-    return f" ({share(api.no_cpu_ns / api.total_ns)} of that without a CPU{tokenizing}{some})"
+    tokenizing = (
+        f"; a prompt was being tokenized for {share(api.tokenizing_ns / api.total_ns)}"
+        if api.tokenizing_ns
+        else ""
+    )
+    short = share(api.no_cpu_ns / api.total_ns)
+    return f" {where or 'The'} API server lacked a CPU for {short} of its part{tokenizing}."
 
 
 def _lost_by_cause(results: Results) -> list[doc.RequestLoss]:
@@ -112,5 +119,7 @@ def _lost_by_cause(results: Results) -> list[doc.RequestLoss]:
 
 
 def _correlation(rows: pl.DataFrame, part: str) -> float | None:
+    if rows.height < FEWEST:
+        return None
     value = rows.select(pl.corr(part, "ttft_ns")).item()
     return None if value is None or math.isnan(value) else float(value)  # NaN: the part never varies

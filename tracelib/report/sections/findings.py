@@ -53,10 +53,10 @@ def _gpu(findings: Document) -> Figure:
     apart = figures.median_of([ns / findings.window.duration_ns for ns in collective])
     if apart is not None and apart >= LEAST_COLLECTIVE:
         doubt = f"{share(apart)} more in collectives, where waiting cannot be told from transfer"
-        shown = f"{doubt}; monitoring shows {share(busy)} busy"
+        shown = f"{doubt}; monitoring would show {share(busy)} busy"
         return "GPU doing useful work", f"at least {share(useful)}", shown
     shown = (
-        f"monitoring shows {share(busy)} busy: it counts waiting for a late rank"
+        f"monitoring would show {share(busy)} busy: it counts waiting for a late rank"
         if useful is not None and busy > useful
         else "as busy as monitoring shows it: no GPU waited for a late rank"
     )
@@ -74,8 +74,8 @@ def _third(findings: Document) -> Figure:
         stopped = figures.cpu_shortage_ns(findings, {"throttled"})
         no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
         meaning = (
-            "of the window, all GPUs: lost while the thread to blame was ready and did not run "
-            f"(no CPU free {no_cpu}, stopped by a quota {quota})"
+            "of the window, all GPUs: lost because the thread that a GPU waited for could not get a CPU "
+            f"(none free {no_cpu}, stopped by a quota {quota})"
         )
         if first_token is not None:
             meaning += f"; time to first token p50 {duration(first_token)}"

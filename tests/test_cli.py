@@ -16,13 +16,13 @@ from tests.conftest import ROOT
 from tests.report import trivial
 from tests.report.example import findings, plain
 from tracelib import cli, report
+from tracelib import loading as progress
 from tracelib.cli.flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, flag, options_of
 from tracelib.cli.report import default_folder
 from tracelib.options import OPTIONS, Options
 from tracelib.report import notebook_cells, pipeline
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import parameter_names
-from tracelib.sources import progress
 from tracelib.sources.torch_profiler import native
 
 SAMPLE = str(ROOT / "sample_traces" / "starved")

@@ -173,7 +173,7 @@ def test_a_log_of_another_clock_is_abstained_from_with_the_way_out(throttled):
     [
         ("{", "line 2"),
         ("[1]", "line 2"),
-        ('{"id": 1, "arrived": 5}', "tokenize_start"),
+        ('{"id": 1, "first_token": 5}', "arrived"),
         ('{"id": 1, "arrived": 5, "tokenize_start": 4, "tokenize_end": 6, "first_token": 7}', "arrived <= "),
         ('{"id": 1, "arrived": "x", "tokenize_start": 4, "tokenize_end": 6, "first_token": 7}', "line 2"),
     ],
@@ -182,8 +182,9 @@ def test_a_line_of_the_log_that_cannot_be_used_is_told_by_number(throttled, tmp_
     _, run = throttled
     good = '{"id": 0, "arrived": 1, "tokenize_start": 2, "tokenize_end": 3, "first_token": 4}'
     (tmp_path / "log.jsonl").write_text(f"{good}\n{line}\n")
-    with pytest.raises(BadTrace, match=told):
-        companions([], run, requests=tmp_path / "log.jsonl")
+    near = companions([], run, requests=tmp_path / "log.jsonl")
+    assert near.requests["id"].to_list() == ["0"]
+    assert told in near.remarks[0]
 
 
 def test_a_log_that_is_not_there_is_told(throttled, tmp_path):
@@ -203,8 +204,8 @@ def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):
         own = said[row["id"]]
         assert row["ttft_ns"] == own["first_token"] - own["arrived"]
         assert row["tokenize_ns"] == own["tokenize_end"] - own["tokenize_start"]
-        assert sum(row[part] for part in PARTS) == row["ttft_ns"]
-        assert min(row[part] for part in PARTS) >= 0
+        assert sum(row[part] or 0 for part in PARTS) == row["ttft_ns"]
+        assert min(row[part] or 0 for part in PARTS) >= 0
     found = diagnose(results).requests
     ttft = sorted(rows["ttft_ns"].to_list())
     assert found.count == len(ttft)

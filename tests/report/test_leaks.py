@@ -104,7 +104,10 @@ def unquoted(texts):
 def perf(texts):
     """Comments, threads' names, symbols, libraries, fields; a line that perf never wrote."""
     lines = [
-        f"# hostname : gpu-node-7\n# cmdline : /usr/bin/perf record -k mono -e cycles -- {' '.join(texts)}\n#"
+        (
+            f"# ========\n# captured on    : Tue Dec  1 09:00:00 2026\n# hostname : gpu-node-7\n"
+            f"# cmdline : /usr/bin/perf record -k mono -e cycles -- {' '.join(texts)}\n#"
+        )
     ]
     for i, text in enumerate(texts):
         lines += [

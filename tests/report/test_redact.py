@@ -204,13 +204,7 @@ def test_parameters_and_titles_are_redacted_as_a_document():
     redactor = Redactor(hosts=["gpu17"])
     options = Options(rules="/home/alice/r.toml", roles={"alice@corp.example.com": "worker"})
     redacted = redactor.document(findings(title="gpu17 is slow", parameters=options.shown()))
-    expected = {
-        "traces": ["starved"],
-        "roles": {"[email]": "worker"},
-        "rules": "r.toml",
-        "redact": "strict",
-        "cpu_bound": 0.15,
-    }
+    expected = {"roles": {"[email]": "worker"}, "rules": "r.toml", "redact": "strict", "cpu_bound": 0.15}
     assert redacted == findings(title="host-1 is slow", parameters=expected)
 
 

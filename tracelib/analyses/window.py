@@ -14,6 +14,7 @@ import polars as pl
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.intervals import begin, end
 from tracelib.schema import FRAMES
+from tracelib.sources import FORMATS
 from tracelib.sources.health import no_gpu_work, with_remarks
 from tracelib.trace import Trace
 from tracelib.words import duration
@@ -23,6 +24,8 @@ from tracelib.words import duration
 UNSEEN = 10
 #: A GPU's recording that costs the window this share is named.
 COSTLY = 0.1
+#: Formats whose calls say when a GPU was recorded.
+WITH_CALLS = {each.name for each in FORMATS if each.calls_with_gpu}
 #: An edge of the window is not worth a word if it is shorter.
 SMALL_NS = 1_000_000
 
@@ -104,7 +107,10 @@ def _whose(trace: Trace, gpu: int) -> str:
 
 def _process_cover(trace: Trace, source: int, pid: int | None) -> tuple[int | None, int | None]:
     """Return from when to when the process's recorder ran, as far as that goes beyond its GPU operations."""
-    own = trace.threads.filter(pl.col("pid") == pid)["thread"]
+    recorder = trace.sources.filter(pl.col("source") == source)["format"].first()
+    if recorder not in WITH_CALLS:
+        return None, None
+    own = trace.threads.filter(pl.col("pid").eq_missing(pid))["thread"]
     slices = trace.slices.filter((pl.col("source") == source) & pl.col("thread").is_in(own.implode()))
     ops = trace.gpu_ops.filter((pl.col("source") == source) & pl.col("pid").eq_missing(pid))
     calls = slices.filter(

@@ -43,6 +43,8 @@ class Format:
     thread_name_rank: int
     #: Whether files may leave out which clock they used, so that the user says it (`ftrace_clock`).
     clock_from_user: bool = False
+    #: Whether the calls of threads that launch are recorded as long as their GPU is, and no longer.
+    calls_with_gpu: bool = False
     #: None if Perfetto does not open such files.
     in_perfetto: InPerfetto | None = None
     #: Writes the trace of a file to a folder, for files too large to be held in memory.

@@ -152,7 +152,7 @@ def _documents(text: str) -> Iterator[tuple[str, object]]:
 def _flat(documents: Iterable[tuple[str, object]]) -> Iterator[tuple[str, Any]]:
     for where, document in documents:
         if isinstance(document, list):
-            yield from ((f"item {n}", item) for n, item in enumerate(document, 1))
+            yield from ((f"{where} item {n}".strip(), item) for n, item in enumerate(document, 1))
         else:
             yield where or "line 1", document
 

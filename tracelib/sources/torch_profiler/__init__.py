@@ -78,6 +78,7 @@ FORMAT = Format(
     read=read,
     scope="process",
     thread_name_rank=3,
+    calls_with_gpu=True,
     in_perfetto=InPerfetto(has_clock=False, base_ns=_base_ns),
     stream=stream,
 )

@@ -7,7 +7,7 @@ import pytest
 
 import tracelib
 from tests.conftest import ROOT
-from tracelib.sources import progress
+from tracelib import loading as progress
 
 PERF = ROOT / "sample_traces" / "tokenization" / "perf.txt.gz"
 

@@ -164,7 +164,6 @@ def cases() -> list[Case]:
 
 _BESIDE = "what another thread of the front end does meanwhile counts as what all wait for"
 _LOOP = "between two polls, samples in the kernel count as the front end's own work"
-_CLOCK = "perf is kept apart, for the wrong reason: ids of another machine"
 #: Where tracelib is known to be wrong, and why: by shape or recording, and defect.
 WRONG: Mapping[tuple[str, str], str] = {
     ("polling", "no_work"): _LOOP,
@@ -173,5 +172,4 @@ WRONG: Mapping[tuple[str, str], str] = {
     ("sglang", "no_work"): _BESIDE,
     ("replicas", "host_api"): _BESIDE,
     ("replicas", "no_work"): _BESIDE,
-    ("perf 0.5 % fast", "shortage"): _CLOCK,
 }

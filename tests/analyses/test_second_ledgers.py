@@ -46,7 +46,7 @@ def agree(results: Results) -> None:
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("name", thorough(ALL, but=("starved", "healthy", "nsys_starved")))
+@pytest.mark.parametrize("name", thorough(ALL, but=("starved", "nsys_starved")))
 @pytest.mark.parametrize("share", thorough([0.3, 0.65], but=[0.3]))
 def test_both_say_the_same_of_half_a_second_of_the_captures(run_of, name, share):
     """Without their samples: the second implementation does not look with them into slices that outlast their
@@ -59,7 +59,7 @@ def test_both_say_the_same_of_half_a_second_of_the_captures(run_of, name, share)
     agree(results)
 
 
-@settings(max_examples=30)
+@settings(max_examples=16)
 @given(
     seed=st.integers(0, 10**9),
     slices=st.integers(0, 120),

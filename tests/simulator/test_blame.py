@@ -24,6 +24,8 @@ LATER = (
     *("graphs api", "graphs sync", "graphs gil", "graphs imbalance", "tensor gil+host_engine"),
     *("tensor no_work+scheduling", "tensor alloc+host_worker", "tensor shortage perf 30 ms off"),
     *("tensor dispatch rank 1 2 ms off", "tensor dispatch rank 1 50 ppm fast"),
+    *("polling dispatch", "polling no_work", "replicas no_work", "replicas scheduling", "sglang scheduling"),
+    *("tensor host_engine", "pipeline dispatch", "tensor dispatch rank 1 0.5 % fast"),
     *(
         "tensor shortage perf 100 ppm fast",
         "tensor gil no switches from idle",

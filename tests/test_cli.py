@@ -147,7 +147,8 @@ def test_a_part_that_fails_is_status_3_and_keeps_the_findings(tmp_path, monkeypa
 def test_a_run_that_fails_before_any_finding_is_status_3_and_says_so(tmp_path, monkeypatch):
     out = notebook_that(tmp_path, monkeypatch, "1 / 0")
     assert cli.main(["report", SAMPLE, "-o", str(out)]) == PART_FAILED
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "root_cause.ipynb", "summary.md"]
+    written = {path.name for path in out.iterdir()}
+    assert written == {".tracelib-report.json", "report.html", "root_cause.ipynb", "summary.md"}
     assert "ZeroDivisionError" in (out / "summary.md").read_text()
 
 

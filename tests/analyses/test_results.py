@@ -111,6 +111,7 @@ def test_one_file_per_process_is_as_one_file_of_all(seed, slices, ops, switches)
     """
     of = random_server(seed, slices, ops, switches)
     named = of.slices.filter(pl.col("thread").is_not_null())
+    recorder = of.sources["format"].first()
     files = of.threads.select("thread", file=pl.col("pid").rank("dense").cast(pl.Int32))
     of = of.replace(slices=named)
     parts = (
@@ -129,7 +130,13 @@ def test_one_file_per_process_is_as_one_file_of_all(seed, slices, ops, switches)
             "sources": frame(
                 "sources",
                 [
-                    {"source": n, "file": str(n), "tied_by": "declared", "lost_detected": 0}
+                    {
+                        "source": n,
+                        "file": str(n),
+                        "format": recorder,
+                        "tied_by": "declared",
+                        "lost_detected": 0,
+                    }
                     for n in range(max(whose.values()) + 1)
                 ],
             ),

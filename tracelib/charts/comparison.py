@@ -12,6 +12,8 @@ from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate
 LOST_TO, TTFT_IN = "lost to ", "ttft in "
 #: Changes that a sentence names.
 SAID = 4
+#: Changes of a share of GPU time that are smaller are not worth a word.
+LEAST_SHARE = 0.005
 FIGURES: dict[str, str] = WORDS["figures"]
 
 
@@ -190,7 +192,8 @@ def _first_tokens(rows: pl.DataFrame) -> str:
 
 
 def _gpu_time(rows: pl.DataFrame) -> str:
-    shares = _largest(rows.filter((pl.col("unit") == "share") & (pl.col("figure") != "busy")))
+    large = pl.col("change").abs() >= LEAST_SHARE
+    shares = _largest(rows.filter((pl.col("unit") == "share") & (pl.col("figure") != "busy") & large))
     told = [
         f"{figure_name(figure)} {'+' if change > 0 else '-'}{100 * abs(change):.1f} points"
         for figure, change in shares

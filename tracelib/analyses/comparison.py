@@ -53,7 +53,7 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
 
     Tokens are those of the steps of one worker, counted at the step's middle
     (:mod:`tracelib.analyses.requests`): of the lowest rank, which stands for all that share the model with
-    it. An answer's first token comes out of its prompt's step and is no decode token. Where no step tells,
+    it. An answer's first token comes out of its prompt's step and is not a decode token. Where no step tells,
     prompt tokens are those of the request log, counted at the first token.
     """
     given = dict(cores or {})

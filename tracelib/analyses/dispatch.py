@@ -128,17 +128,28 @@ def _spans(slices: pl.DataFrame, calls: pl.DataFrame, rule: SpanRule) -> pl.Data
         return begins
     ends = _named(slices, rule.end).select("thread", end="ts_ns").sort("end")
     closed = begins.sort("ts_ns").join_asof(
-        ends, left_on="ts_ns", right_on="end", by="thread", strategy="forward", allow_exact_matches=False,
-        coalesce=False, check_sortedness=False,
-    )  # fmt: skip
+        ends,
+        left_on="ts_ns",
+        right_on="end",
+        by="thread",
+        strategy="forward",
+        allow_exact_matches=False,
+        coalesce=False,
+        check_sortedness=False,
+    )
     again = pl.col("ts_ns").shift(-1).over("thread", order_by="ts_ns")
     own = pl.col("ts_ns") + pl.col("dur_ns")
     fits = (pl.col("end") <= again).fill_null(value=True) & ((pl.col("end") <= own) | (not rule.inside))
     launched = calls.select("thread", first="at").sort("first")
     first = closed.filter(fits).join_asof(
-        launched, left_on="ts_ns", right_on="first", by="thread", strategy="forward", coalesce=False,
+        launched,
+        left_on="ts_ns",
+        right_on="first",
+        by="thread",
+        strategy="forward",
+        coalesce=False,
         check_sortedness=False,
-    )  # fmt: skip
+    )
     kept = first if rule.launches else first.filter((pl.col("first") >= pl.col("end")).fill_null(value=True))
     lasts = kept.with_columns(dur_ns=pl.col("end") - pl.col("ts_ns"))
     if not rule.bare:

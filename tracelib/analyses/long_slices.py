@@ -29,7 +29,7 @@ MEANT = pl.col("cause").cast(pl.String).is_in(OVERRULED)
 #: Sub-causes of kernel_launch that a slice's name leaves open, and those that samples can put in their place.
 OPEN = ("dispatch", "api")
 EXACT = ("jit_compile", "module_load", "alloc")
-#: Other causes that a sample can name inside them. Spinning and waiting are no news: the slice says for what.
+#: Other causes that a sample can name inside them. The slice says itself for what it spins or waits.
 OTHER = ("tokenization", "gc", "gil", "profiler")
 #: A stretch is all of one cost if that makes so much of what its samples name, and lasts so long at least.
 NEARLY_ALL, ENOUGH_NS = 0.75, 5_000_000

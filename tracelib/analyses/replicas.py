@@ -25,7 +25,7 @@ def replicas(trace: Trace, ipc: pl.DataFrame, whole_collectives: pl.DataFrame) -
     Takes the frames of the analyses of those names.
 
     One row per thread and replica: `thread`, `replica` (Int32). All threads are of replica 0 where there is
-    only one; else a front end's threads can be of several, and threads that are no part of the server of
+    only one; else a front end's threads can be of several, and threads that are not part of the server of
     none. Sorted.
     """
     processes = _processes(trace)

@@ -192,7 +192,7 @@ def events_named(rows: pl.DataFrame, most: int = 2) -> str:
 def wake_note(results: Results, cause: str | None, sub_cause: str | None) -> str:
     """Return a sentence on late launches behind queues that a cause emptied; empty where it is little."""
     if cause in (None, "sync") or (cause == "kernel_launch" and sub_cause is None):
-        return ""  # `host_synchronisation` says it itself, and launching is no event
+        return ""  # `host_synchronisation` says it itself, and launching is not an event
     rows = wakes(results).filter(pl.col("of") == cause)
     if sub_cause is not None:
         rows = rows.filter(pl.col("of_sub") == sub_cause)

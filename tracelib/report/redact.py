@@ -86,7 +86,7 @@ class Redactor:
         return self._values[key]
 
     def _valued(self, name: str, text: str, *, recorded: bool) -> str:
-        text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no character
+        text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair is not a character
         kind = private.kind_of_key(name)
         if not kind or private.STAND_IN.fullmatch(text) or (kind == "environment" and not recorded):
             return self.text(text, recorded=recorded)

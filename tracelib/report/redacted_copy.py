@@ -40,7 +40,7 @@ MOST_ENDS = 50
 _TAIL = re.compile(rb'\s*(?:,\s*"[^"]{1,80}"\s*:|\}\s*$|$)')
 #: So many pieces of a copy are looked at together.
 LOOKED_AT = 1 << 14
-#: A document that is no list of events is parsed in one go: a bound on memory.
+#: A document that is not a list of events is parsed in one go: a bound on memory.
 LARGEST_DOCUMENT = 1 << 30
 _HOSTNAME = re.compile(r"^# hostname : (\S+)\s*$", re.MULTILINE)
 _encoder = msgspec.json.Encoder()

@@ -29,6 +29,7 @@ _TYPE = re.compile(r"(?i:INTEGER|INT|BIGINT|TEXT|REAL|FLOAT|DOUBLE|BLOB|NUMERIC|
 #: Text in a blob, in ASCII or as UTF-16.
 _TEXT_IN_BLOB = re.compile(rb"[\x20-\x7e]{6,}|(?:[\x20-\x7e]\0){6,}|(?:\0[\x20-\x7e]){6,}")
 
+_TASK = re.compile(r"(.*?)(-)(\d+(?:\s+\(\s*[\d-]+\))?)")
 #: Words in another script.
 _LETTERS = re.compile(r"[^\W\d_\x00-\x7f]{4,}")
 
@@ -291,7 +292,7 @@ def _command(value: str, redactor: Redactor) -> str:
 
 
 def _task(task: str, redactor: Redactor) -> str:
-    name, dash, number = re.fullmatch(r"(.*?)(-)(\d+(?:\s+\(\s*[\d-]+\))?)", task).groups()  # type: ignore[union-attr]
+    name, dash, number = _TASK.fullmatch(task).groups()  # type: ignore[union-attr]
     blanks = name[: len(name) - len(name.lstrip())]
     return f"{blanks}{redactor.text(name.strip(), recorded=True)}{dash}{number}"
 

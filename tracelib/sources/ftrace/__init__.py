@@ -46,7 +46,7 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     lines = [line for line in text.split("\n") if line.strip()]
     if any(pattern.match("\n".join(lines)) for pattern in (HEADERS, EVENT, GRAPH, BEFORE)):
         return any(pattern.search(text) for pattern in (HEADERS, EVENT, GRAPH))
-    # a document that quotes some lines is no trace
+    # a document that quotes some lines is not a trace
     said = [line for line in lines if not line.startswith("#")]
     events = sum(any(pattern.match(line) for pattern in (EVENT, GRAPH)) for line in said)
     return events > 0 and events * 2 >= len(said)

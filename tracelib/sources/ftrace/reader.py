@@ -25,7 +25,7 @@ from tracelib.words import counted, plain
 #: In the JavaScript string of old systrace pages, every line ends so.
 IN_SCRIPT = b"\\n\\\n"
 #: A last line without a line end is whole but where it shows that it is not: a number of a system call that
-#: may go on, a word that is no event.
+#: may go on, a word that is not an event.
 SHOWS_CUT = re.compile(r"NR -?\d+$|^[^\s:(]+$|:$")
 EXCERPT, LISTED = 80, 40
 NO_EVENT = (

@@ -124,8 +124,8 @@ class Database(Tables):
             self._lose(table, damaged)
             size = self._pages.size
             self.note(f"table {table}: {damaged} pages of {size} bytes cannot be read; the other rows were")
-        # floats are asked for where nsys may write either; what holds one that is no integer is not decoded
-        # here
+        # floats are asked for where nsys may write either; what holds one that is not an integer is not
+        # decoded here
         return frame.cast({name: dtype for name, dtype in schema.items() if dtype != pl.Int64})
 
     def _by_query(self, table: str, schema: Mapping[str, Any]) -> pl.DataFrame:

@@ -45,7 +45,7 @@ def sniff(head: bytes, name: str) -> bool:  # noqa: ARG001  (the content decides
     if len(own) * 2 < len(lines):
         return False
     timed = [bool(re.match(HEAD, line) or re.match(NO_THREAD_HEAD, line)) for line in own]
-    if any(timed) or header:  # a document that quotes some lines is no trace
+    if any(timed) or header:  # a document that quotes some lines is not a trace
         return timed[:1] == [True] or sum(timed) * 2 >= len(own)
     chain = re.search(r"(?m)^\t *[0-9a-f]+ .*\)\r?$", text)
     untimed = [bool(re.match(NO_TIME_HEAD if chain else NO_TIME_EVENT, line)) for line in lines]

@@ -114,6 +114,22 @@ def test_innermost_of_nested_intervals_is_the_deepest_and_self_times_add_up(valu
         assert self_time.get(i, 0) == sum(t not in children for t in range(begin, begin + length))
 
 
+@given(rows)
+@example(
+    [(0, 0, 9), (0, 2, 7), (0, 2, 7), (0, 5, 6), (1, 5, 1)]
+)  # equal ends, equal altogether, one that crosses
+def test_outermost_is_what_no_earlier_one_of_its_key_reaches_beyond(values):
+    ordered = sorted(
+        ((k, b, n, i) for i, (k, b, n) in enumerate(values)), key=lambda v: (v[0], v[1], -v[2], v[3])
+    )
+    kept = [
+        (k, b, n)
+        for at, (k, b, n, _) in enumerate(ordered)
+        if not any(other == k and begin + length >= b + n for other, begin, length, _ in ordered[:at])
+    ]
+    assert intervals.outermost(frame(values), "thread").rows() == kept
+
+
 def test_rows_without_a_key_belong_to_no_timeline():
     values = frame([(None, 0, 5), (0, 2, 2)])
     assert intervals.union(values, "thread").rows() == [(0, 2, 2)]

@@ -90,7 +90,7 @@ class Trace:
 
     def __repr__(self) -> str:
         sources, roles = _source_rows(self), _role_rows(self)
-        tables = _text_table(SOURCE_COLUMNS, sources), _text_table(ROLE_COLUMNS, roles)
+        tables = text_table(SOURCE_COLUMNS, sources), text_table(ROLE_COLUMNS, roles)
         parts = [_headline(self), *tables, "\n".join(_remarks(self))]
         return "\n\n".join(part for part in parts if part)
 
@@ -219,7 +219,8 @@ def _remarks(trace: Trace) -> list[str]:
     return lines
 
 
-def _text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows in columns, as text; "" without any."""
     if not rows:
         return ""
     lines = [columns, *rows]

@@ -5,7 +5,7 @@ import polars as pl
 from tracelib.analyses.upstream import UPSTREAM
 from tracelib.analyses.window import Window
 from tracelib.classify import slice_causes, slices_named
-from tracelib.intervals import union
+from tracelib.intervals import outermost, union
 from tracelib.rules import Rules
 from tracelib.trace import Trace
 
@@ -39,15 +39,15 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     inside = messages.filter(
         (pl.col("ts_ns") < window.end_ns) & (pl.col("ts_ns") + pl.col("dur_ns") > window.start_ns)
     )
-    named = _outermost(inside).join(trace.threads.select("thread", "role", "rank"), on="thread", how="left")
+    named = outermost(inside, "thread", "direction").join(
+        trace.threads.select("thread", "role", "rank"), on="thread", how="left"
+    )
     return named.rename({"direction": "kind"}).select(list(IPC)).match_to_schema(IPC).sort("ts_ns", "thread")
 
 
-def _outermost(messages: pl.DataFrame) -> pl.DataFrame:
-    """Leave out ranges that lie inside another one of their thread and kind."""
-    key, end = ["thread", "direction"], pl.col("ts_ns") + pl.col("dur_ns")
-    rows = messages.sort(*key, "ts_ns", "dur_ns", descending=[False, False, False, True], maintain_order=True)
-    return rows.filter((end > end.cum_max().shift(1).over(key)).fill_null(value=True))
+def thread_processes(trace: Trace) -> pl.DataFrame:
+    """Return a number for the process of each thread: thread, process (Int64)."""
+    return trace.threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
 
 
 def worker_steps(
@@ -65,12 +65,12 @@ def worker_steps(
     """
     if requests_log is None:
         return pl.DataFrame(schema=WORKER_STEPS)
-    processes = trace.threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
+    processes = thread_processes(trace)
     ranges = ipc.join(processes, on="thread")
     taken = union(_of(ranges, "worker", "dequeue"), "process")
     received = taken.select("process", received_ns=pl.col("ts_ns") + pl.col("dur_ns"))
     steps = _with_sent(received, union(_of(ranges, "engine", "enqueue"), "process"))
-    done = _done(launches.join(processes, left_on="call_thread", right_on="thread"), received)
+    done = last_done(launches.join(processes, left_on="call_thread", right_on="thread"), received)
     joined = steps.join(done, on=["process", "received_ns"])
     return joined.match_to_schema(WORKER_STEPS).sort("process", "received_ns")
 
@@ -85,7 +85,7 @@ def untaken(trace: Trace, ipc: pl.DataFrame) -> pl.DataFrame:
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `taken` (Boolean: false). Sorted by
     `thread`, `ts_ns`.
     """
-    processes = trace.threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
+    processes = thread_processes(trace)
     ranges = ipc.join(processes, on="thread")
     rows = [_untaken(ranges, role, upstream) for role, upstream in UPSTREAM.items()]
     return pl.concat(rows).with_columns(taken=pl.lit(value=False)).sort("thread", "ts_ns")
@@ -130,7 +130,7 @@ def _with_sent(received: pl.DataFrame, enqueues: pl.DataFrame) -> pl.DataFrame:
     return sent.select("process", "received_ns", sent_ns=pl.when(sure).then("sent_ns"))
 
 
-def _done(launched: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
+def last_done(launched: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
     """Return when the last operation of each step ended: process, received_ns, done_ns."""
     ops = launched.select("process", "call_ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns")).sort("call_ts_ns")
     during = ops.join_asof(

@@ -7,14 +7,17 @@ token did. So the prompts of a step are those that had come, whose first token c
 and, among these, those whose lengths add up to its tokens.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import accumulate, combinations
 from typing import NamedTuple
 
 import polars as pl
 
+from tracelib.analyses.ipc import last_done, thread_processes
 from tracelib.analyses.window import Window
+from tracelib.intervals import outermost
 from tracelib.rules import TOKENS, Rules, StepRule
 from tracelib.trace import Trace
 
@@ -80,16 +83,19 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
     it. No rows where workers do different steps (replicas), where names tell no prompts, or where the log
     lacks requests.
     """
-    steps, waiting = _steps(model_steps), _requests(asked)
+    steps, requests = _steps(model_steps), _requests(asked)
     limit = FULL * max((step.prefill + step.decode for step in steps), default=0)
     shows = sum(step.prefill + step.decode >= limit for step in steps) >= OFTEN
     placed: dict[Asked, tuple[int, int]] = {}
     doubtful: list[Asked] = []
     begun: _Begun | None = None
+    come: list[Asked] = []
+    seen = 0
     for number, step in enumerate(steps):
-        come = [each for each in waiting if each.since_ns <= step.begin_ns]
+        arrived = bisect_right(requests, step.begin_ns, lo=seen, key=lambda each: each.since_ns)
+        come, seen = come + requests[seen:arrived], arrived
         missed = [each for each in come if each.first_token_ns < step.done_ns - CLOCK_NS]
-        waiting = [each for each in waiting if each not in missed]
+        come = [each for each in come if each.first_token_ns >= step.done_ns - CLOCK_NS]
         if missed and number and any(each.since_ns > steps[0].begin_ns for each in missed):
             for each in doubtful:
                 del placed[each]
@@ -97,14 +103,16 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
         if not step.prompts:
             continue
         full = step.prefill + step.decode >= limit
-        done, begun, exact = _held(
-            [each for each in come if each not in missed], begun, step, number, full=full, shows=shows
-        )
+        done, begun, exact = _held(come, begun, step, number, full=full, shows=shows)
         placed |= {each.request: (each.first, number) for each in done}
         doubtful = [] if exact else doubtful + [each.request for each in done]
         taken = [each.request for each in done] + ([begun.request] if begun else [])
-        waiting = [each for each in waiting if each not in taken]
-    rows = [_row(each, steps, *where, limit) for each, where in placed.items()]
+        come = [each for each in come if each not in taken]
+    done_by = list(accumulate((step.done_ns for step in steps), max))
+    rows = [
+        _row(each, steps[bisect_right(done_by, each.since_ns) : first], steps[first], steps[last], limit)
+        for each, (first, last) in placed.items()
+    ]
     return pl.DataFrame(rows, schema=PROMPT_STEPS, orient="row")
 
 
@@ -139,7 +147,8 @@ def _together(parts: Sequence[pl.DataFrame]) -> list[Step]:
 
 
 def _requests(asked: pl.DataFrame) -> list[Asked]:
-    return [Asked(*row) for row in asked.select("row", "since", "first_token", "prompt_tokens").iter_rows()]
+    rows = asked.sort("since", "row").select("row", "since", "first_token", "prompt_tokens")
+    return [Asked(*row) for row in rows.iter_rows()]
 
 
 def _held(
@@ -148,17 +157,9 @@ def _held(
     """Return the prompts that `step` ends, the one that goes on after it, and whether lengths prove it."""
     before = [begun] if begun else []
     fresh = step.prompts - len(before)
-    inside = [
-        _Begun(each, number, each.tokens) for each in sorted(come, key=lambda each: each.first_token_ns)
-    ]
-    choices = [inside[:fresh]]
-    if fresh <= LARGE:
-        choices = (
-            [list(some) for some in permutations(inside[: fresh + SPARE], fresh)]
-            if full
-            else [list(some) for some in combinations(inside[: fresh + SPARE], fresh)]
-        )
-    for some in choices:
+    soonest = sorted(come, key=lambda each: (each.first_token_ns, each.row))
+    inside = [_Begun(each, number, each.tokens) for each in soonest]
+    for some in _choices(inside, fresh, full=full):
         held = before + some
         needs = [each.left for each in held]
         if len(held) < step.prompts or None in needs:
@@ -176,17 +177,26 @@ def _held(
     return held, None, False
 
 
-def _row(asked: Asked, steps: Sequence[Step], first: int, last: int, limit: float) -> tuple[int, ...]:
-    """Return one row of PROMPT_STEPS."""
-    begin = steps[first].begin_ns
-    roomy = [step.begin_ns for step in steps[:first] if step.prefill + step.decode < limit]
+def _choices(inside: Sequence[_Begun], fresh: int, *, full: bool) -> Iterable[list[_Begun]]:
+    """Return which of the prompts may be the step's, soonest first; of a full step each may be the last."""
+    pool = inside[: fresh + SPARE]
+    if fresh > LARGE:
+        return [list(inside[:fresh])]
+    if not full or not fresh:
+        return map(list, combinations(pool, fresh))
+    return ([*some, last] for some in combinations(pool, fresh - 1) for last in pool if last not in some)
+
+
+def _row(asked: Asked, earlier: Sequence[Step], first: Step, last: Step, limit: float) -> tuple[int, ...]:
+    """Return one row of PROMPT_STEPS; `earlier`: steps before the first that were not done when it came."""
+    roomy = [step.begin_ns for step in earlier if step.prefill + step.decode < limit]
     reached = max([asked.since_ns, *roomy[-1:]])
     queue = 0
-    for step in steps[:first]:
-        until = min(step.done_ns, begin)
+    for step in earlier:
+        until = min(step.done_ns, first.begin_ns)
         queue += max(0, until - max(step.begin_ns, reached))
         reached = max(reached, until)
-    return asked.row, begin, steps[first].received_ns, steps[last].done_ns, queue
+    return asked.row, first.begin_ns, first.received_ns, last.done_ns, queue
 
 
 STEP_TOKENS = pl.Schema(
@@ -224,7 +234,7 @@ def step_tokens(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
     """
     middle = pl.col("ts_ns") + pl.col("dur_ns") // 2
     within = (middle >= window.start_ns) & (middle < window.end_ns)
-    steps = _outermost(trace, rules).filter(within)
+    steps = _ranges(trace, rules).filter(within)
     ranked = steps.join(trace.threads.select("thread", "rank"), on="thread", how="left")
     return ranked.select(list(STEP_TOKENS)).match_to_schema(STEP_TOKENS).sort("ts_ns", "thread")
 
@@ -244,31 +254,20 @@ def model_steps(
     """
     if requests_log is None:
         return pl.DataFrame(schema=MODEL_STEPS)
-    processes = trace.threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
-    ranges = _outermost(trace, rules).join(processes, on="thread").rename({"ts_ns": "begin_ns"})
-    ops = launches.join(processes, left_on="call_thread", right_on="thread").select(
-        "process", "call_ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns")
-    )
-    held = ops.sort("call_ts_ns").join_asof(
-        ranges.select("process", "begin_ns").sort("begin_ns"),
-        left_on="call_ts_ns",
-        right_on="begin_ns",
-        by="process",
-        check_sortedness=False,
-    )
-    done = held.group_by("process", "begin_ns").agg(done_ns=pl.col("end").max())
-    steps = ranges.join(done, on=["process", "begin_ns"]).sort("process", "begin_ns")
+    processes = thread_processes(trace)
+    ranges = _ranges(trace, rules).join(processes, on="thread").rename({"ts_ns": "received_ns"})
+    launched = launches.join(processes, left_on="call_thread", right_on="thread")
+    done = last_done(launched, ranges.select("process", "received_ns"))
+    steps = ranges.join(done, on=["process", "received_ns"]).rename({"received_ns": "begin_ns"})
+    steps = steps.sort("process", "begin_ns")
     numbered = steps.with_columns(step=pl.int_range(pl.len(), dtype=pl.Int64).over("process"))
     return numbered.select(list(MODEL_STEPS)).match_to_schema(MODEL_STEPS)
 
 
-def _outermost(trace: Trace, rules: Rules) -> pl.DataFrame:
+def _ranges(trace: Trace, rules: Rules) -> pl.DataFrame:
     slices = trace.slices.filter((pl.col("category") == "annotation") & (pl.col("dur_ns") > 0))
     named = _named(slices.select("name").unique(), rules.steps)
-    steps = slices.join(named, on="name").sort("thread", "ts_ns", "dur_ns", descending=[False, False, True])
-    ends = pl.col("ts_ns") + pl.col("dur_ns")
-    inside = (ends <= ends.cum_max().shift(1).over("thread")).fill_null(value=False)
-    return steps.filter(~inside)
+    return outermost(slices.join(named, on="name"), "thread")
 
 
 def _named(names: pl.DataFrame, steps: tuple[StepRule, ...]) -> pl.DataFrame:

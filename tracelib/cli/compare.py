@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracelib.cli.flags import PART_FAILED
 from tracelib.errors import BadParameter
 from tracelib.words import counted, plain
 
@@ -34,6 +35,7 @@ def compare(flags: argparse.Namespace) -> int:
     from tracelib.charts.comparison import side_by_side, what_changed
     from tracelib.options import compared
     from tracelib.report.notebook_cells import opened_runs
+    from tracelib.trace import text_table
 
     bounds = [_bound(text) for text in flags.fail_on]
     given = _parameters(flags)
@@ -46,11 +48,12 @@ def compare(flags: argparse.Namespace) -> int:
     else:
         for line in what_changed(changed):
             print(plain(line))
-        print(_table(side_by_side(figures)))
+        frame = side_by_side(figures)
+        print(text_table(frame.columns, [[plain(cell) for cell in row] for row in frame.rows()]))
     for line in crossed:
         print(f"tracelib: {line}", file=sys.stderr)
     failed = flags.output is not None and not _page(flags.output, given)
-    return 3 if failed else int(bool(crossed))
+    return PART_FAILED if failed else int(bool(crossed))
 
 
 def _parameters(flags: argparse.Namespace) -> dict[str, Any]:
@@ -102,15 +105,6 @@ def _crossed(bound: Bound, figures: pl.DataFrame, changed: pl.DataFrame) -> list
                 f"{plain(run)}: {bound.figure} changed by {relative:+.0%}, and {bound.text} is not allowed"
             )
     return lines
-
-
-def _table(frame: pl.DataFrame) -> str:
-    rows = [frame.columns, *frame.rows()]
-    widths = [max(len(str(row[n])) for row in rows) for n in range(frame.width)]
-    return "\n".join(
-        "  ".join(plain(str(cell)).ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
 
 
 def _page(folder: Path, given: dict[str, Any]) -> bool:

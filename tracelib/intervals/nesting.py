@@ -13,6 +13,14 @@ Ints = NDArray[np.int64]
 Places = NDArray[np.int32]
 
 
+def outermost(slices: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Return the rows of `slices` that lie in no earlier one of their key, sorted by `by` and begin."""
+    down = [False] * (len(by) + 1) + [True]
+    rows = slices.sort(*by, "ts_ns", "dur_ns", descending=down, maintain_order=True)
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    return rows.filter((end > end.cum_max().shift(1).over(by)).fill_null(value=True))
+
+
 def innermost(slices: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return, per key, which row of `slices` is innermost at each moment: the open one that began last.
 

@@ -88,9 +88,11 @@ def read_request_log(path: Path, *, epoch: bool = True) -> RequestLog:
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             bad.append(f"{where}: {_reason(error)}")
             continue
-        failed += _failed(record)
-        unanswered += row["first_token"] is None and not _failed(record)
-        if row["first_token"] is not None and not _failed(record):
+        if _failed(record):
+            failed += 1
+        elif row["first_token"] is None:
+            unanswered += 1
+        else:
             rows.append(row)
     if not rows:
         why = bad[0] if bad else f"{counted(unanswered + failed, 'request')}, none with a first token"

@@ -63,6 +63,7 @@ HOST_TIME = pl.Schema(
 
 #: Sub-causes that only the GPU side knows.
 INSIDE_A_GRAPH, NOT_STARTED = "inside a graph", "launched, not started"
+NO_LAUNCH = "no launch found"
 #: The columns of a piece of lost time that say who is to blame.
 _BLAME = ["thread", "cause", "sub_cause", "what"]
 #: How long a launched operation takes to start on an idle device at most: so many times the run's median for
@@ -165,7 +166,7 @@ def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Mapping[in
             _named(latency, "kernel_launch", "latency"),
             _named(_of_no_thread(beyond), "unattributed", NOT_STARTED),
             _named(_of_no_thread(within), "device", INSIDE_A_GRAPH),
-            _named(_of_no_thread(unlaunched), "unattributed", "no launch found"),
+            _named(_of_no_thread(unlaunched), "unattributed", NO_LAUNCH),
         ]
     )
 

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from tracelib.analyses.long_slices import lost_in_long_slices, lost_in_long_work
-from tracelib.analyses.lost import NOT_STARTED
+from tracelib.analyses.lost import NO_LAUNCH, NOT_STARTED
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduler_events import sleeps
 from tracelib.analyses.scheduling import tells_shortage
@@ -102,18 +102,16 @@ def doubts(results: Results) -> list[Doubt]:
         Doubt(
             "run_time_compilation",
             long,
-            "the thread was in operators over ten times as long as their siblings, which may have compiled "
-            "or loaded "
-            "code",
+            "the thread was in operators over ten times as long as their siblings, "
+            "which may have compiled or loaded code",
             recording.SAMPLES,
             "setting",
         ),
         Doubt(
             "gc_pauses",
             work,
-            "the thread was in ranges over ten times as long as their siblings, in which the interpreter may "
-            "have "
-            "collected garbage",
+            "the thread was in ranges over ten times as long as their siblings, "
+            "in which the interpreter may have collected garbage",
             recording.SAMPLES,
             "code",
         ),
@@ -198,7 +196,7 @@ def unexplained(results: Results) -> list[Unexplained]:
     together = results.gpu_time.filter(pl.col("state") == "collective")["ns"].sum()
     found = [
         Unexplained(
-            spent(nothing.filter(~sub.is_in([NOT_STARTED, "no launch found"]))), _nothing_seen(results), _MORE
+            spent(nothing.filter(~sub.is_in([NOT_STARTED, NO_LAUNCH]))), _nothing_seen(results), _MORE
         ),
         Unexplained(
             spent(nothing.filter(sub == NOT_STARTED)),
@@ -206,7 +204,7 @@ def unexplained(results: Results) -> list[Unexplained]:
             "every process that uses the GPU (nvidia-smi names them), from before the first launch on",
         ),
         Unexplained(
-            spent(nothing.filter(sub == "no launch found")),
+            spent(nothing.filter(sub == NO_LAUNCH)),
             "no launch call was recorded of what the GPUs did next",
             recording.CALLS,
         ),

@@ -12,7 +12,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+
+from tracelib.data import data
 
 #: So many words that are not of the field make a text a person's; so do as many letters that are not ASCII.
 WORDS = {"strict": 2, "standard": 6}
@@ -32,10 +33,6 @@ _FLAG = re.compile(r"(-[A-Za-z]|--[a-z][a-z0-9-]*)(?:=(.*))?")
 _CODE_FILE = re.compile(r"[\w./~\[\]-]+\.(?:py|sh|so[\d.]*)|\[\w+\]|-+")
 _PATH = re.compile(r"(?<![\w.:/\]~-])(?P<path>~(?=/)|(?=/))(?P<folders>(?:/[\w.@+~\[\]=-]+)+)/?")
 _FILE = re.compile(r"[\w.+-]+\.(?:py|pyx|so[\w.]*|c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|js|json|gz|txt|sqlite|ko)")
-
-
-def _data() -> dict[str, Any]:
-    return tomllib.loads(files("tracelib.report").joinpath("private.toml").read_text(encoding="utf-8"))
 
 
 def _vocabulary() -> frozenset[str]:
@@ -194,7 +191,7 @@ def paths(text: str) -> str:
     return _PATH.sub(short_path, text) if "/" in text else text
 
 
-_DATA = _data()
+_DATA = data(__file__, "private.toml")
 CHECKS = {check.__name__: check for check in (tells, is_address, is_card, is_random)}
 SHAPES = tuple(_shapes())
 VOCABULARY = _vocabulary()

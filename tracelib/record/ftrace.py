@@ -4,10 +4,13 @@ An instance has its own buffer, clock, events and switch; nobody else's tracing 
 kernel's Documentation/trace/ftrace.rst ("Instances") and events.rst ("Event triggers").
 """
 
+import contextlib
+import errno
 import gzip
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,15 +92,30 @@ def save(instance: Path, text: Path) -> str:
     return f"{sum(overruns)} events were overwritten: record for a shorter time" if sum(overruns) else ""
 
 
-def remove(instance: Path) -> None:
-    """Remove the instance, its buffer and everything that it switched on; nothing happens if it is gone."""
-    if not instance.is_dir():
-        return
-    for event in EVENTS:
-        enable = instance / "events/sched" / event / "enable"
-        if enable.exists():
-            enable.write_text("0")
-    instance.rmdir()
+def remove(instance: Path, patience: float = 2) -> None:
+    """Remove the instance, its buffer and everything that it switched on; nothing happens if it is gone.
+
+    The kernel refuses for as long as somebody has one of its files open, be it another recorder that removes
+    it too; that ends within `patience` seconds or not at all.
+
+    Raises OSError if it cannot be removed.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        for event in EVENTS:
+            with contextlib.suppress(
+                OSError
+            ):  # a kernel without that event, or the instance is gone: rmdir tells
+                (instance / "events/sched" / event / "enable").write_text("0")
+        try:
+            instance.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 def instance_name() -> str:

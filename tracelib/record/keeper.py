@@ -207,10 +207,21 @@ def main() -> int:
     place = ftrace.tracefs()
     for left in ftrace.instances_left(place) if made.tracefs and place else ():
         if saved is None or str(left) not in str(saved["steps"]):
-            ftrace.remove(left)
-            say(f"removed an ftrace instance whose owner was killed: {left.name}")
+            _tidy(left)
     keeper = Keeper(made)
     return keeper.record() if saved is None else keeper.finish(saved)
+
+
+def _tidy(left: Path) -> None:
+    """Remove an instance whose owner was killed; one that resists must not keep us from recording."""
+    try:
+        ftrace.remove(left)
+    except OSError as error:
+        say(
+            f"an ftrace instance whose owner was killed stays (it traces nothing): {error.strerror}; rmdir {left}"
+        )
+    else:
+        say(f"removed an ftrace instance whose owner was killed: {left.name}")
 
 
 class Keeper:

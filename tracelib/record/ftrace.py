@@ -101,21 +101,18 @@ def remove(instance: Path, patience: float = 2) -> None:
     Raises OSError if it cannot be removed.
     """
     deadline = time.monotonic() + patience
-    while True:
+    while instance.is_dir():
         for event in EVENTS:
-            with contextlib.suppress(
-                OSError
-            ):  # a kernel without that event, or the instance is gone: rmdir tells
+            with contextlib.suppress(OSError):  # this kernel has no such event, or the instance is gone
                 (instance / "events/sched" / event / "enable").write_text("0")
         try:
             instance.rmdir()
-            return
         except FileNotFoundError:
             return
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 raise
-        time.sleep(0.05)
+            time.sleep(0.05)
 
 
 def instance_name() -> str:

@@ -217,9 +217,8 @@ def _tidy(left: Path) -> None:
     try:
         ftrace.remove(left)
     except OSError as error:
-        say(
-            f"an ftrace instance whose owner was killed stays (it traces nothing): {error.strerror}; rmdir {left}"
-        )
+        why = f"{error.strerror}; rmdir {left}"
+        say(f"an ftrace instance whose owner was killed stays (it traces nothing): {why}")
     else:
         say(f"removed an ftrace instance whose owner was killed: {left.name}")
 

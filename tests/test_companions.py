@@ -158,9 +158,49 @@ def test_the_manifest_names_the_log_its_clock_and_the_title(throttled, tmp_path)
     assert companions([tmp_path], run, mean_input_tokens=99).supply.mean_input_tokens == 99
 
 
-def test_a_log_of_another_clock_is_abstained_from_with_the_way_out(throttled):
+def test_a_log_s_clock_is_the_one_by_which_its_requests_fall_into_the_recording(throttled):
     folder, run = throttled
-    log = companions([folder], run, requests=folder / "requests.jsonl").requests
+    near = companions([], run, requests=folder / "requests.jsonl")
+    named = companions([], run, requests=folder / "requests.jsonl", requests_clock="monotonic")
+    assert near.requests.equals(named.requests)
+    assert near.taken == "the request log is requests.jsonl; its times are of the monotonic clock"
+    assert not named.taken
+
+
+def test_nanoseconds_since_boot_that_look_like_milliseconds_since_1970_are_told_by_the_recording(
+    throttled, tmp_path
+):
+    _, run = throttled
+    ties = run.sources.filter(run.sources["tied_by"].ne_missing("untied"))
+    boot = 1_796_000_000_000  # ns, half an hour after boot; as ms it is a day in 2026
+    late = run.replace(sources=ties.with_columns(offset_ns=pl.col("first_ns").min() - boot))
+    (tmp_path / "log.jsonl").write_text(json.dumps({"id": 0, "arrived": boot, "first_token": boot + 5}))
+    near = companions([], late, requests=tmp_path / "log.jsonl")
+    assert near.requests["arrived"][0] == ties["first_ns"].min()
+
+
+def test_a_log_next_to_the_traces_is_read_if_it_is_the_only_one(throttled, tmp_path):
+    folder, run = throttled
+    first = json.loads((folder / "requests.jsonl").read_text().split("\n")[0])
+    for name in ("truth.csv", "requests-of-others.txt", ".requests.jsonl"):
+        (tmp_path / name).write_text("no log")
+    assert companions([tmp_path], run).requests is None
+    assert "requests-of-others.txt was not read as a request log" in companions([tmp_path], run).remarks[0]
+    (tmp_path / "client_Requests.jsonl").write_text(json.dumps(first))
+    near = companions([tmp_path], run)
+    assert near.requests["prompt_tokens"].to_list() == [first["prompt_tokens"]]
+    assert near.taken.startswith("the request log is client_Requests.jsonl, found next to the traces")
+    assert near.remarks == ()
+    shutil.copy(tmp_path / "client_Requests.jsonl", tmp_path / "requests-2.jsonl")
+    near = companions([tmp_path], run)
+    assert near.requests is None
+    assert "client_Requests.jsonl, requests-2.jsonl; --requests FILE says which" in near.remarks[0]
+
+
+def test_a_log_of_another_time_is_abstained_from_with_the_way_out(throttled, tmp_path):
+    _, run = throttled
+    (tmp_path / "log.jsonl").write_text('{"id": 0, "arrived": 1, "first_token": 4}')
+    log = companions([], run, requests=tmp_path / "log.jsonl").requests
     findings = diagnose(analyse(run, requests_log=log))
     assert findings.requests is None
     reason = next(a.reason for a in findings.abstained if a.id == "requests")

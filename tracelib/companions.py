@@ -1,5 +1,6 @@
 """What lies next to the traces and belongs to the run: manifest, request log, counters of the cgroup."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,11 @@ from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.analyses.throttling import cpu_stat as growth
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.manifest import AFTER, BEFORE, CPU_MAX, Manifest, manifest_of
-from tracelib.sources.request_logs import REALTIME, TIMES, read_request_log
+from tracelib.sources.request_logs import REALTIME, TIMES, RequestLog, read_request_log
 from tracelib.trace import Trace
+
+#: Clocks that are closer than this are one for a request, which takes milliseconds.
+SAME_CLOCK_NS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Companions:
     supply: Supply
     #: What of the request log could not be used.
     remarks: tuple[str, ...] = ()
+    #: Which log was taken, and as of which clock, where nobody said so.
+    taken: str = ""
 
 
 def companions(
@@ -36,9 +42,10 @@ def companions(
 ) -> Companions:
     """Return what is given, and what the folders among `traces` hold next to the traces.
 
-    There a `run.toml`, `cpu.stat.before` with `cpu.stat.after`, and `cpu.max` are read. `requests` is a log
-    (:mod:`tracelib.sources.request_logs`); `requests_offset` ns are added to its times, or they are
-    of `requests_clock`: realtime (the default), or one that the manifest or a tied source of `run` names.
+    There a `run.toml`, `cpu.stat.before` with `cpu.stat.after`, `cpu.max` and the one request log are read.
+    `requests` is a log (:mod:`tracelib.sources.request_logs`); `requests_offset` ns are added to its times,
+    or they are of `requests_clock`, one that the manifest or a tied source of `run` names. Where nobody names
+    a clock, it is the one by which requests fall into the recording, wall time first.
     `cpu_stat` is the cgroup's before and after the run; one file alone counts since the cgroup was made.
     `mean_input_tokens` holds where the log does not count them.
 
@@ -48,26 +55,78 @@ def companions(
     folders = [Path(path) for path in traces if Path(path).is_dir()]
     log: pl.DataFrame | None = None
     remarks: tuple[str, ...] = ()
-    path = Path(requests) if requests else manifest.requests
+    path, taken = Path(requests) if requests else manifest.requests, ""
+    if path is None:
+        path, taken, remarks = _log_beside(folders)
     if path is not None:
         typed = bool(requests_offset or requests_clock)
         clock = requests_clock if typed else manifest.requests_clock
         offset = requests_offset if typed else manifest.requests_offset_ns
         held = read_request_log(path, epoch=not offset and clock in ("", REALTIME))
-        moved = offset or _offset_of(clock or held.clock, manifest, run)
+        if not (clock or offset):
+            held, clock = _clocked(path, held, manifest, run)
+            taken = f"{taken or f'the request log is {path.name}'}; its times are of the {clock} clock"
+        moved = offset or _offset_of(clock, manifest, run)
         log, remarks = held.rows.with_columns(pl.col(*TIMES) + moved), held.remarks
-    return Companions(log, _supply(manifest, folders, cpu_stat, log, mean_input_tokens), remarks)
+    return Companions(log, _supply(manifest, folders, cpu_stat, log, mean_input_tokens), remarks, taken)
+
+
+def _log_beside(folders: Sequence[Path]) -> tuple[Path | None, str, tuple[str, ...]]:
+    """Return the one request log next to the traces, that it was taken, and what was not taken.
+
+    It must be named for what it is: to read every file there would cost more than it gives.
+    """
+    files = (file for folder in folders for file in sorted(folder.iterdir()) if file.is_file())
+    logs, refused = [], []
+    for file in (file for file in files if re.match(r"[^.].*request|request", file.name, re.IGNORECASE)):
+        try:
+            read_request_log(file)
+            logs.append(file)
+        except BadTrace as error:
+            refused.append(f"{file.name} was not read as a request log: {error.reason}")
+    if len(logs) == 1:
+        return logs[0], f"the request log is {logs[0].name}, found next to the traces", ()
+    several = f"there are several request logs, and none was read: {', '.join(log.name for log in logs)}"
+    return None, "", (f"{several}; --requests FILE says which",) if logs else tuple(refused)
+
+
+def _clocked(path: Path, held: RequestLog, manifest: Manifest, run: Trace) -> tuple[RequestLog, str]:
+    """Return the log, and the clock by which requests fall into the recording: its own, else the only one.
+
+    Where no clock fits, it is the log's own if that is known, else wall time.
+    """
+    offsets = _offsets(manifest, run)
+    own = held.clock if held.clock in offsets else REALTIME
+    if _fits(held, offsets[own], run):
+        return held, own
+    plain_ns = read_request_log(path, epoch=False)  # a clock since boot may look like ms or us since 1970
+    fitting = {offset: clock for clock, offset in offsets.items() if _fits(plain_ns, offset, run)}
+    one = fitting and max(fitting) - min(fitting) < SAME_CLOCK_NS
+    return (plain_ns, fitting[min(fitting)]) if one else (held, own)
+
+
+def _fits(held: RequestLog, offset: int, run: Trace) -> bool:
+    """Say whether a request was under way in what was recorded."""
+    tied = run.sources.filter(run.sources["tied_by"].ne_missing("untied"))
+    first, last = tied.select(pl.min("first_ns"), pl.max("last_ns")).row(0)
+    inside = (pl.col("first_token") + offset >= first) & (pl.col("arrived") + offset <= last)
+    return first is not None and bool(held.rows.select(inside.any()).item())
 
 
 def _offset_of(clock: str, manifest: Manifest, run: Trace) -> int:
     """Return what to add to a reading of `clock` to get the timeline."""
-    if clock in ("", REALTIME):
-        return 0
-    ties = run.sources.filter(~run.sources["tied_by"].is_in(["untied"])).select("clock", "offset_ns")
-    offsets = {**dict(ties.drop_nulls().iter_rows()), **manifest.wall_offsets()}
+    offsets = _offsets(manifest, run)
     if clock not in offsets:
-        raise BadParameter("requests_clock", clock, [REALTIME, *sorted(set(offsets) - {REALTIME})])
-    return int(offsets[clock])
+        raise BadParameter("requests_clock", clock, list(offsets))
+    return offsets[clock]
+
+
+def _offsets(manifest: Manifest, run: Trace) -> dict[str, int]:
+    """Return what to add to the reading of each clock that is known, wall time first, then by name."""
+    tied = (pl.col("tied_by") != "untied") & (pl.col("clock") != "unknown")
+    ties = run.sources.filter(tied).select("clock", "offset_ns")
+    known = {**dict(ties.drop_nulls().iter_rows()), **manifest.wall_offsets()}
+    return {REALTIME: 0, **{clock: int(known[clock]) for clock in sorted(known) if clock != REALTIME}}
 
 
 def _supply(

@@ -61,6 +61,9 @@ def opened(options: Options) -> tuple[Results, redaction.Redactor]:
     run = with_remarks(
         run, map(redactor.text, near.remarks), "each request needs its id, its arrival and its first token"
     )
+    if near.taken:
+        another = "--requests, --requests-clock and --requests-offset name another"
+        run = with_remarks(run, [redactor.text(near.taken)], another, "info")
     results = analyse(
         run,
         window_seconds=seconds(options.window),

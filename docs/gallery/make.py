@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from shlex import quote
 
-from tracelib.charts.draw import CAPTION
+from tracelib.charts.phrases import CAPTION
 from tracelib.report.exporter import TraceReport
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import run_notebook

@@ -12,7 +12,7 @@ from papermill.parameterize import parameterize_notebook
 import tracelib
 from tests.conftest import ROOT
 from tests.cut import cut
-from tracelib.charts.draw import CAPTION
+from tracelib.charts.phrases import CAPTION
 from tracelib.report.exporter import PLOTLY, TraceReport
 from tracelib.report.notebooks import notebook, notebooks
 from tracelib.report.run import parameter_names, run_notebook

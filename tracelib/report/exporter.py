@@ -23,7 +23,7 @@ from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from traitlets import Bool, default
 
-from tracelib.charts.draw import CAPTION
+from tracelib.charts.phrases import CAPTION
 from tracelib.charts.theme import CAUSES
 from tracelib.charts.theme import CSS as CHART_CSS
 from tracelib.report.run import markdown_cell

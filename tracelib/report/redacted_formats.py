@@ -16,8 +16,7 @@ from tracelib.report import private
 from tracelib.report.redact import Redactor
 from tracelib.sources.ftrace.heads import HEAD as FTRACE
 from tracelib.sources.ftrace.heads import LATENCY
-from tracelib.sources.perf.header import TRACING
-from tracelib.sources.perf.heads import EVENT, HEAD, LOOSE_HEAD
+from tracelib.sources.perf.heads import EVENT, HEAD, LOOSE_HEAD, TRACING
 
 SQLITE = b"SQLite format 3\0"
 GONE = "[removed]"

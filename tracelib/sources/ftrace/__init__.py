@@ -14,8 +14,8 @@ from tracelib.sources.ftrace.containers import (
     is_ring_buffers,
     is_trace_dat,
 )
-from tracelib.sources.ftrace.graph import BEFORE_CALL
 from tracelib.sources.ftrace.heads import HEAD, LATENCY
+from tracelib.sources.ftrace.slices import BEFORE_CALL
 from tracelib.trace import Trace
 
 #: What systrace's pages have in their first part, where the data may not be yet.

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from tracelib.sources.ftrace.graph import graph_events
 from tracelib.sources.ftrace.heads import Piece
+from tracelib.sources.ftrace.slices import graph_events
 from tracelib.sources.kernel import syscalls
-from tracelib.sources.kernel.interning import Texts, codes_of
+from tracelib.sources.kernel.texts import Texts, codes_of
 
 #: First words, by the group of the event that they name; the first that fits counts.
 WORDS = tuple(

@@ -5,14 +5,21 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tracelib.schema import COUNTERS, SCHED, SLICES
-from tracelib.sources.ftrace import markers
 from tracelib.sources.ftrace.events import Events
-from tracelib.sources.ftrace.graph import calls
 from tracelib.sources.ftrace.heads import Heads
+from tracelib.sources.ftrace.slices import (
+    NO_RANGES,
+    Marks,
+    calls,
+    clock_tie,
+    marker_texts,
+    no_marks,
+    read_marks,
+)
 from tracelib.sources.health import Remarks
 from tracelib.sources.kernel import sched, syscalls
-from tracelib.sources.kernel.interning import codes_of
-from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
+from tracelib.sources.kernel.sched import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
+from tracelib.sources.kernel.texts import codes_of
 from tracelib.words import counted
 
 #: The head's task: a name, which may hold anything, the thread's id, and its process where the option
@@ -135,20 +142,20 @@ class Frames:
         edges = edges.with_columns(raw=pl.col("call") == "")
         return syscalls.slices(edges, scheduled, (self.first_ns, self.last_ns), self.remarks)
 
-    def _marks(self) -> markers.Marks:
+    def _marks(self) -> Marks:
         rows = self.events.table("marker")
         if rows is None:
-            return markers.nothing()
+            return no_marks()
         tids = self.tasks["tid"][codes_of(rows["task"])]
-        rows = markers.texts(rows.hstack([self._threads_of(rows), tids, *self._kinds_of(rows)]))
-        marks = markers.read_marks(rows, self.last_ns)
+        rows = marker_texts(rows.hstack([self._threads_of(rows), tids, *self._kinds_of(rows)]))
+        marks = read_marks(rows, self.last_ns)
         if marks.open_at_end or marks.without_start:
             still_open = counted(marks.open_at_end, "marked range")
             self.remarks.say("open_marked_ranges", ranges=still_open, ends=f"{marks.without_start:,}")
         homeless = rows.filter(~(pl.col("thread") >= 0).fill_null(value=False)).height
         if homeless:
             self.remarks.say("homeless_texts", texts=counted(homeless, "text"))
-        self.wall_offset_ns = markers.clock_tie(rows)
+        self.wall_offset_ns = clock_tie(rows)
         if self.wall_offset_ns is not None:
             self.remarks.add("info", "tied to wall time by atrace's clock_sync mark, to 1 ms")
         return marks
@@ -156,7 +163,7 @@ class Frames:
     def _graph(self) -> pl.DataFrame:
         rows = self.events.table("graph")
         if rows is None:
-            return markers.NO_RANGES
+            return NO_RANGES
         rows = rows.hstack([self._threads_of(rows), *self._kinds_of(rows)])
         made, open_at_end, without_start = calls(rows.filter(pl.col("thread") >= 0), self.last_ns)
         if open_at_end or without_start:

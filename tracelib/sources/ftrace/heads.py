@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from tracelib.sources.kernel.interning import Listed, Texts, per_distinct
+from tracelib.sources.kernel.texts import Listed, Texts, per_distinct
 
 #: White space inside a line. With `\s` the search in a whole text would go on into the lines that follow,
 #: from each anew.

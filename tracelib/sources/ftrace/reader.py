@@ -14,11 +14,11 @@ from tracelib.sources.files import Stream, head, sha256
 from tracelib.sources.ftrace.containers import Atrace, in_page, is_trace_dat, open_text
 from tracelib.sources.ftrace.events import SILENT, UNPRINTED, Events
 from tracelib.sources.ftrace.frames import Frames
-from tracelib.sources.ftrace.graph import DRAWN
 from tracelib.sources.ftrace.heads import HEAD, LATENCY, Heads, Piece
+from tracelib.sources.ftrace.slices import DRAWN
 from tracelib.sources.health import Remarks, source_frame
-from tracelib.sources.kernel.lines import CHUNK, ahead, chunks, lines
 from tracelib.sources.kernel.sched import ends_whole
+from tracelib.sources.kernel.texts import CHUNK, ahead, chunks, lines
 from tracelib.trace import Trace
 from tracelib.words import counted, plain
 

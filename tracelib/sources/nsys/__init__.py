@@ -6,16 +6,17 @@ from pathlib import Path
 from tracelib.errors import BadTrace
 from tracelib.sources.files import head as first_bytes
 from tracelib.sources.format import Format
-from tracelib.sources.nsys.directory import (
+from tracelib.sources.nsys.report import MAGIC, export_of, exported_report
+from tracelib.sources.nsys.tables import (
     ARROW,
     PARQUET,
+    SQLITE,
     Directory,
+    Tables,
     is_table_of_directory,
     part_of_directory,
     tables_of,
 )
-from tracelib.sources.nsys.report import MAGIC, export_of, exported_report
-from tracelib.sources.nsys.tables import SQLITE, Tables
 from tracelib.trace import Trace
 from tracelib.words import counted
 

@@ -1,6 +1,7 @@
-"""The head of an event in `perf script` text: who and where (before the time), what (behind it).
+"""What the text of `perf script` says at the head of the file and of each event.
 
-From tools/perf/builtin-script.c (`perf_sample__fprintf_start`, `process_event`) and
+The head of an event says who and where (before the time) and what (behind it). From
+tools/perf/builtin-script.c (`perf_sample__fprintf_start`, `process_event`) and
 tools/perf/util/evsel_fprintf.c::
 
     comm  pid/tid  [cpu] misc  seconds.fraction:  period  event: what the event says
@@ -10,10 +11,18 @@ Every part of the first line is optional (`-F`). A thread's name has at most 15 
 blanks, brackets, colons, digits. So the head is anchored on the right-most `tid [cpu] seconds.fraction:` that
 leaves a name of at most 16 characters before it. The expressions are in the syntax that Polars and Python
 share.
+
+The file's (`--header`) says what was recorded: host, CPUs, clock, and how each event was sampled. Its keys
+are those of tools/perf/util/header.c.
 """
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import polars as pl
 
+from tracelib.clocks import clock_named, clock_numbered
 from tracelib.schema import SCHED_EVENT
 
 #: perf prints one negative id, -1, where a thread had left already; ftrace writes "name-1234".
@@ -157,3 +166,114 @@ def events(says: pl.Series) -> pl.DataFrame:
         "rest",
         kind.cast(KIND).alias("kind"),
     )
+
+
+#: Of these a header has some; other comments are not perf's.
+KEYS = {"hostname", "perf version", "captured on", "cmdline", "clockid", "header version"}
+#: perf's tools that record tracepoints without naming them (`perf sched record`).
+TRACING = ("sched", "lock", "kmem", "kvm", "trace", "timechart", "kwork")
+EVENTS = re.compile(r"(?:^|\s)(?:-\w*?e[= ]?|--event[= ])(\S+)")
+#: As `-e` spells a tracepoint: `sched:*` stands for several, a modifier may follow.
+NAMED = r"^[A-Za-z_*?][\w.*?-]*:[A-Za-z_*?][\w*?]*(?::\w+)?$"
+REFERENCE = re.compile(r"= (-?\d+)\.(\d+) \(TOD\) = (-?\d+)\.(\d+) \(")
+SYSTEM_WIDE = re.compile(r"\s(?:-\w*a\w*|--all-cpus|-C|--cpu)(?:\s|=|\d|$)")
+
+
+@dataclass(frozen=True)
+class Header:
+    """`clock` as in `schema.SOURCES`; `wall_offset_ns` None where the file does not tie it to wall time."""
+
+    present: bool = False
+    host: str | None = None
+    cpus: int | None = None
+    recorder: str | None = None
+    architecture: str | None = None
+    clock: str = "unknown"
+    wall_offset_ns: int | None = None
+    subsampled: tuple[str, ...] = ()  # tracepoints that were recorded in part
+    system_wide: bool | None = None  # None: not known
+
+
+def of_lines(lines: Iterable[str]) -> Header:
+    """Return what the comment lines of a text say; every absent line leaves its field at "not recorded"."""
+    values: dict[str, str] = {}
+    subsampled: list[str] = []
+    for line in lines:
+        key, _, value = line.lstrip("# ").partition(":")
+        if key.strip() == "event":
+            subsampled += _subsampled(value)
+        else:
+            values.setdefault(key.strip(), value.strip())
+    if not values.keys() & KEYS:
+        return Header()
+    cpus = values.get("nrcpus online", "")
+    clock = _clock(values.get("clockid"))
+    return Header(
+        present=True,
+        host=values.get("hostname"),
+        cpus=int(cpus) if re.fullmatch(r"[0-9]{1,6}", cpus) else None,
+        recorder=f"perf {values['perf version']}" if "perf version" in values else None,
+        architecture=values.get("arch"),
+        clock=clock,
+        wall_offset_ns=wall_offset(clock, *_reference(values.get("reference time", ""))),
+        subsampled=tuple(subsampled),
+        system_wide=bool(SYSTEM_WIDE.search(values["cmdline"])) if "cmdline" in values else None,
+    )
+
+
+def _clock(clockid: str | None) -> str:
+    """Return the clock's name; a recording without -k uses the scheduler's clock of that host, "local"."""
+    return "local" if clockid is None else clock_named(clockid.partition(" ")[0])
+
+
+def clock_of(clockid: int | None, command: list[str]) -> str:
+    """Return a recording's clock by its number (clock_gettime(2)), else by `perf record`'s command line."""
+    return _clock_of_command(command) if clockid is None else clock_numbered(clockid)
+
+
+def wall_offset(clock: str, clock_ns: int | None, wall_ns: int | None) -> int | None:
+    """Return wall time minus the clock by the pair that perf took at its start, None without it."""
+    if clock == "realtime":
+        return 0
+    if clock_ns is None or wall_ns is None or abs(wall_ns - clock_ns) >= 2**62:
+        return None
+    return wall_ns - clock_ns
+
+
+def tracepoints_of(command: list[str]) -> list[str]:
+    """Return the tracepoints that a `perf record` command line names, and perf's tools with their own."""
+    own = [word for word in command[1:2] if word in TRACING and "record" in command[2:4]]
+    spoken = " ".join(command[: command.index("--")] if "--" in command else command)
+    events = [name for group in EVENTS.findall(spoken) for name in re.split(r"[,{}]+", group)]
+    named = [name for name in events if re.match(NAMED, name)]
+    return own + [name for name in named if re.match(PROBE, name) or not re.match(MODIFIERS, name)]
+
+
+def _clock_of_command(command: list[str]) -> str:
+    spoken = re.search(r"(?:^|\s)(?:-k[= ]?|--clockid[= ])(\S+)", " ".join(command))
+    return _clock(spoken[1] if spoken else None)
+
+
+def _reference(text: str) -> tuple[int, int] | tuple[None, None]:
+    """Return the clock and the wall time, in exact ns, that perf read together at its start."""
+    pair = REFERENCE.search(text)
+    if pair is None:
+        return None, None
+    wall_s, wall_fraction, clock_s, clock_fraction = pair.groups()
+    return _nanoseconds(clock_s, clock_fraction), _nanoseconds(wall_s, wall_fraction)
+
+
+def _nanoseconds(seconds: str, fraction: str) -> int:
+    return int(seconds) * 10**9 + int(fraction[:9].ljust(9, "0"))
+
+
+def _subsampled(event: str) -> list[str]:
+    """Return the event's name if it is a tracepoint recorded by frequency or with a period above 1."""
+    name = re.search(r"name = (\S+?),?\s", event)
+    if name is None or not re.match(TRACEPOINT, name[1]) or re.match(MODIFIERS, name[1]):
+        return []
+    if (kind := re.search(r"\btype = (\d+)", event)) and kind[1] != "2":
+        return []
+    period = re.search(r"\{ sample_period, sample_freq \} = (\d+)", event)
+    sparse = re.search(r"[ ,]freq = 1\b", event) or (period and int(period[1]) > 1)
+    return [name[1]] if sparse else []

@@ -23,9 +23,9 @@ from tracelib.schema import SAMPLES, SCHED
 from tracelib.sources.files import open_stream, sha256
 from tracelib.sources.health import source_frame
 from tracelib.sources.kernel import sched
-from tracelib.sources.kernel.threads import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
+from tracelib.sources.kernel.sched import LESS_TRUSTED, NAMES, PROCESSES, number_of, threads
 from tracelib.sources.perf import call_chains
-from tracelib.sources.perf.header import clock_of, tracepoints_of, wall_offset
+from tracelib.sources.perf.heads import clock_of, tracepoints_of, wall_offset
 from tracelib.sources.perf.remarks import PerfRemarks
 from tracelib.trace import Trace
 from tracelib.words import counted, plain

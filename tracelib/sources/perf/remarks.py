@@ -6,7 +6,7 @@ from tracelib.schema import IDLE
 from tracelib.sources.health import Remarks
 from tracelib.sources.kernel.sched import missing_switches
 from tracelib.sources.perf.call_chains import PAGE, PHYSICAL
-from tracelib.sources.perf.header import Header
+from tracelib.sources.perf.heads import Header
 from tracelib.sources.perf.scan import Ending, Text
 from tracelib.words import counted, plain
 

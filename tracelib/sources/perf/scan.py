@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 
 from tracelib.errors import BadTrace
 from tracelib.sources.files import open_stream
-from tracelib.sources.kernel.interning import Texts
-from tracelib.sources.kernel.lines import CHUNK, lines, pieces
 from tracelib.sources.kernel.sched import ends_whole
+from tracelib.sources.kernel.texts import CHUNK, Texts, lines, pieces
 from tracelib.sources.perf import call_chains, heads
-from tracelib.sources.perf.header import Header, of_lines
+from tracelib.sources.perf.heads import Header, of_lines
 
 #: Bytes; a block without a place to cut is cut anywhere: memory stays bounded whatever the input.
 LONGEST_BLOCK = 2 * CHUNK

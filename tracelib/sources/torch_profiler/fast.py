@@ -17,9 +17,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracelib.schema import GPU_OP_KIND, SLICE_CATEGORY
+from tracelib.sources.collective_names import KEYS, canonical
 from tracelib.sources.torch_profiler import plain
 from tracelib.sources.torch_profiler.chunks import Chunk
-from tracelib.sources.torch_profiler.collectives import KEYS, canonical
 from tracelib.sources.torch_profiler.events import (
     CALLS,
     NO_COUNTERS,

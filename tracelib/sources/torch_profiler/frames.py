@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
-from tracelib.sources.torch_profiler.collectives import named
+from tracelib.sources.collective_names import named
 from tracelib.sources.torch_profiler.events import NOWHERE, Batch
 
 _THREAD_LABEL = re.compile(r"thread \d+ \((.*)\)")

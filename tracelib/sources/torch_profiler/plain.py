@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tracelib.sources.torch_profiler.collectives import of_args
+from tracelib.sources.collective_names import of_args
 from tracelib.sources.torch_profiler.document import unprefixed
 from tracelib.sources.torch_profiler.events import (
     CALLS,

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from tracelib.sources.kernel.interning import MOST_DISTINCT, Texts, codes_of, distinct, per_distinct
+from tracelib.sources.kernel.texts import MOST_DISTINCT, Texts, codes_of, distinct, per_distinct
 
 SEVERAL = ["b", "a", "b", "", "c", "a"]
 

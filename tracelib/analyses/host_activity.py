@@ -74,8 +74,8 @@ def host_activity(
     apart = _covered(_decided(apart, trace, thread_states, replicas), covering, meanings)
     faint_line = innermost(weak, "thread")
     words = _in_words(faint_line, weak, meanings, window)
-    sampled = _awake(_of_its_range(_sampled(sample_stretches), words), thread_states)
-    sampled = _in_waits(sampled, ((line, strong), (faint_line, weak)), meanings)
+    sampled = _in_waits(_sampled(sample_stretches), ((line, strong), (faint_line, weak)), meanings)
+    sampled = _awake(_of_its_range(sampled, words), thread_states)
     inferred = weak["meaning"].gather(faint_line["row"]) >= said.height
     hidden, spans = (
         _decided(_in_words(faint_line.filter(kind), weak, meanings, window), trace, thread_states, replicas)

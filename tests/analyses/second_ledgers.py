@@ -1,10 +1,9 @@
 """A second, slow, obvious implementation of Ledgers 1 and 2: loops over sorted lists, written from
 ATTRIBUTION.md.
 
-It shares with tracelib the table of what a name means (that is data) and the frame of thread states (which
+It shares with tracelib the tables of what a name means (that is data) and the frame of thread states (which
 has a second implementation of its own, in scheduling_frames.py). Samples tell what a thread did where no
-slice covers it; slices that outlast their siblings by milliseconds, into which tracelib looks with samples,
-are not followed here.
+slice covers it; second_inside.py looks with them into long slices, second_upstream.py follows waits.
 """
 
 from __future__ import annotations
@@ -12,10 +11,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from second_inside import Inside, marked
+from second_lines import Doing, Span, covered, cut, merged
+from second_upstream import ABOVE, SERVER, Upstream, messages, replicas
 
 from tracelib.classify import sample_causes, slice_causes
 from tracelib.rules import load_rules
@@ -30,45 +34,13 @@ if TYPE_CHECKING:
 
 COPIES = ("memcpy", "memset")
 BETWEEN = "between launches"
-ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
+Row = dict[str, Any]
 #: A slice that may hide a wait is one from so many times the median of its name on, where no scheduler event
 #: tells.
 MANY_TIMES, LONG_NS = 10, 1_000_000
-LONGEST_CHAIN = 4
-AWAKE = ("running", "runnable", "throttled")
 WORKING = ("compute", "copy", "collective_transfer", "collective")
 
 Row = dict[str, Any]
-Span = tuple[int, int, Any]
-
-
-def cut(line: list[Span], a: int, b: int) -> Iterator[Span]:
-    """Yield [a, b) in parts, each with what the sorted, disjoint `line` says there (None = nothing)."""
-    if a >= b:
-        return
-    at = a
-    first = max(0, bisect_right(line, a, key=lambda span: span[0]) - 1)
-    for start, stop, what in line[first:]:
-        if start >= b:
-            break
-        if stop > at:
-            if start > at:
-                yield at, start, None
-            yield max(start, at), min(stop, b), what
-            at = min(stop, b)
-    if at < b:
-        yield at, b, None
-
-
-def merged(spans: list[Span]) -> list[Span]:
-    """Join neighbours that touch and say the same."""
-    out: list[Span] = []
-    for a, b, what in sorted(spans, key=lambda span: span[:2]):
-        if out and out[-1][1] == a and out[-1][2] == what:
-            out[-1] = (out[-1][0], b, what)
-        else:
-            out.append((a, b, what))
-    return out
 
 
 # --------------------------------------------------------------------------------------------------- Ledger 1
@@ -158,23 +130,65 @@ def _by_rank(own: dict[str, list[tuple[int, int]]], window: Window) -> list[Span
 
 
 # ----------------------------------------------------------------------------------- what threads were doing
-@dataclass(frozen=True)
-class Doing:
-    """What a thread was at."""
-
-    cause: str
-    sub: str | None
-    waits_for: str | None
-    which: int  # the slice; of a sample, a negative number
-
-
 def doing(
-    trace: Trace, window: Window, states: dict[int, list[Span]], launched: dict[int, list[int]]
+    trace: Trace,
+    window: Window,
+    states: dict[int, list[Span]],
+    launched: dict[int, list[int]],
+    teams: list[set[int]],
 ) -> dict[int, list[Span]]:
     """Return (from, until, Doing) per thread: its innermost slice that has a meaning of its own.
 
-    `launched` is when each thread began its launches.
+    `launched` is when each thread began its launches, `teams` are the threads of each replica.
     """
+    threads = _slices(trace, window)
+    number = trace.slices.height
+    ends = _ends(trace, teams)
+    told, first_span = {}, number
+    for thread, rows in threads.items():
+        spans = list(marked(rows, launched.get(thread, []), number))
+        number += len(spans)
+        rows += [row for row in spans if row["end"] > window.start_ns and row["begin"] < window.end_ns]
+        own = [row for row in rows if row["cause"]]
+        told[thread] = _doing(own, window, states.get(thread, []), ends[thread]) if own else []
+    sampled, stretches = _sampled(trace, window)
+    taken = {what.which: b for spans in sampled.values() for _, b, what in spans}
+    seen: dict[int, list[Span]] = {}
+    for thread in {*told, *sampled}:
+        line, slices = told.get(thread, []), {row["n"]: row for row in threads[thread]}
+        awake = [
+            (x, y, _waiting_too(what, taken[what.which], line, slices))
+            for a, b, what in sampled.get(thread, [])
+            for x, y, s in cut(states.get(thread, []), a, b)
+            if s != "blocked"
+        ]
+        # What follows an unnamed range is not seen in it.
+        seen[thread] = [
+            (x, y, what)
+            for a, b, what in awake
+            for x, y, at in cut(line, a, b)
+            if at is None or at.sub != BETWEEN or slices[at.which]["end"] >= taken[what.which]
+        ]
+        told[thread] = _layered(line, seen[thread], first_span, slices)
+    roles = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
+    compilers = covered(
+        [
+            span
+            for thread, spans in seen.items()
+            for span in spans
+            if span[2].sub == "jit_compile" and thread not in _server(trace)
+        ]
+    )
+    for thread, line in told.items():
+        earned = _earned(line, thread, launched, states.get(thread, []), roles)
+        names = {row["n"]: row["name"] for row in threads[thread]}
+        inside = Inside(seen[thread], stretches[thread], states.get(thread, []), compilers)
+        told[thread] = merged(inside.refine(earned, names) if sampled else earned)
+    return told
+
+
+def _slices(trace: Trace, window: Window) -> dict[int, list[Row]]:
+    """Return the host slices per thread with what they mean, those without a meaning, too."""
     meanings = {
         (r["name"], r["category"]): r for r in slice_causes(trace.slices, load_rules()).iter_rows(named=True)
     }
@@ -189,45 +203,52 @@ def doing(
             told["sub_cause"] = BETWEEN
         if told["long_ns"] is not None and row["dur_ns"] >= told["long_ns"]:
             told["cause"], told["sub_cause"] = told["long_cause"], told["long_sub_cause"]
-        if row["dur_ns"] and end > window.start_ns and row["ts_ns"] < window.end_ns and told["cause"]:
-            threads[row["thread"]].append(
-                {**told, "begin": row["ts_ns"], "end": end, "n": n, "name": row["name"]}
-            )
-    ends = _ends(trace)
-    told = {
-        thread: _doing(rows, window, states.get(thread, []), ends[thread]) for thread, rows in threads.items()
-    }
-    sampled = _sampled(trace, window)
-    taken = {what.which: b for spans in sampled.values() for _, b, what in spans}
-    for thread in {*told, *sampled}:
-        awake = [
-            (x, y, what)
-            for a, b, what in sampled.get(thread, [])
-            for x, y, s in cut(states.get(thread, []), a, b)
-            if s != "blocked"
-        ]
-        line = told.get(thread, [])
-        until = {row["n"]: row["end"] for row in threads[thread]}
-        # What follows an unnamed range is not seen in it.
-        awake = [
-            (x, y, what)
-            for a, b, what in awake
-            for x, y, at in cut(line, a, b)
-            if at is None or at.sub != BETWEEN or until[at.which] >= taken[what.which]
-        ]
-        layers = [
-            [span for span in spans if (span[2].sub == BETWEEN) == open_]
-            for open_ in (False, True)
-            for spans in (line, awake)
-        ]
-        whole: list[Span] = []
-        for layer in layers:
-            free = [
-                (x, y, what) for a, b, what in layer for x, y, covered in cut(whole, a, b) if covered is None
-            ]
-            whole = sorted(whole + free, key=lambda span: span[:2])
-        told[thread] = merged(_earned(whole, thread, launched, states.get(thread, []), trace))
-    return told
+            told["waits_for"] = told["waits_for"] if told["cause"] == "ipc" else None
+        inside = row["dur_ns"] and end > window.start_ns and row["ts_ns"] < window.end_ns
+        cause = told["cause"] if inside else None
+        threads[row["thread"]].append(
+            {**told, "cause": cause, "begin": row["ts_ns"], "end": end, "n": n, "name": row["name"]}
+        )
+    return threads
+
+
+def _waiting_too(what: Doing, at: int, line: list[Span], slices: dict[int, Row]) -> Doing:
+    """A sample that names no work, taken in a slice that waits, waits like that."""
+    if what.sub != BETWEEN and (what.cause, what.sub) != ("ipc", "wait"):
+        return what
+    inside = next(cut(line, at, at + 1))[2]
+    row = slices[inside.which] if inside else None
+    if row is None or not row["waits_for"]:
+        return what
+    return Doing(row["cause"], row["sub_cause"], row["waits_for"], what.which)
+
+
+def _layered(line: list[Span], seen: list[Span], first_span: int, slices: dict[int, Row]) -> list[Span]:
+    """Return what slices say, and samples where these say nothing or leave it open."""
+
+    def strong(what: Doing) -> bool:
+        return not slices[what.which]["weak"]
+
+    def faint(what: Doing) -> bool:
+        return what.sub == BETWEEN or what.waits_for is not None
+
+    layers = [
+        [s for s in line if strong(s[2])],
+        [s for s in line if s[2].which < first_span and s[2].sub != BETWEEN],
+        [s for s in seen if not faint(s[2])],
+        [s for s in line if s[2].which >= first_span],
+        line,
+        [s for s in seen if faint(s[2])],
+    ]
+    whole: list[Span] = []
+    for layer in layers:
+        free = [(x, y, what) for a, b, what in layer for x, y, full in cut(whole, a, b) if full is None]
+        whole = sorted(whole + free, key=lambda span: span[:2])
+    return whole
+
+
+def _server(trace: Trace) -> set[int]:
+    return {row["thread"] for row in trace.threads.iter_rows(named=True) if row["role"] in SERVER}
 
 
 def bursts(begins: list[int], states: list[Span]) -> list[Span]:
@@ -241,10 +262,14 @@ def bursts(begins: list[int], states: list[Span]) -> list[Span]:
 
 
 def _earned(
-    line: list[Span], thread: int, launched: dict[int, list[int]], states: list[Span], trace: Trace
+    line: list[Span],
+    thread: int,
+    launched: dict[int, list[int]],
+    states: list[Span],
+    roles: dict[int, str | None],
 ) -> list[Span]:
     """Decide what is dispatch: between launches of a burst, and nothing on threads that launch nothing."""
-    role = next((r["role"] for r in trace.threads.iter_rows(named=True) if r["thread"] == thread), None)
+    role = roles.get(thread)
     close = bursts(launched.get(thread, []), states)
     out: list[Span] = []
     for a, b, what in line:
@@ -257,12 +282,15 @@ def _earned(
             cause, sub = (
                 ("kernel_launch", "dispatch") if burst and not unowned else ("host_work", role or "other")
             )
-            out.append((x, y, replace(what, cause=cause, sub=sub)))
+            out.append((x, y, what._replace(cause=cause, sub=sub)))
     return out
 
 
-def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
-    """Return what samples say per thread: each back to the one before it, at most what it stands for."""
+def _sampled(trace: Trace, window: Window) -> tuple[dict[int, list[Span]], dict[int, list[Span]]]:
+    """Return what samples say per thread, and how much each says.
+
+    Each counts back to the one before it, at most what it stands for.
+    """
     spinning = {"yield": ("ipc", "wait"), "device_wait": ("sync", None)}
     before: dict[int, int] = {}
     out: dict[int, list[Span]] = defaultdict(list)
@@ -294,7 +322,8 @@ def _sampled(trace: Trace, window: Window) -> dict[int, list[Span]]:
             cause, sub = "host_work", BETWEEN
         if cause not in (None, "other"):
             out[thread].append((begin, end, Doing(cause, sub, None, -1 - n)))
-    return out
+    every = {thread: [(a, b, row["tier"]) for a, b, _, row in own] for thread, own in inside.items()}
+    return out, defaultdict(list, every)
 
 
 def _between(rows: pl.DataFrame) -> int:
@@ -318,17 +347,24 @@ def _helpers(trace: Trace) -> set[int]:
     return aside
 
 
-def _ends(trace: Trace) -> dict[int, dict[str, list[int]]]:
+def _ends(trace: Trace, teams: list[set[int]]) -> dict[int, dict[str, list[int]]]:
     """Return per thread, and per word for whom a slice of it may wait, when those ended a slice of theirs."""
     role = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
-    by_role: dict[str, list[int]] = defaultdict(list)
+    team = {thread: n for n, own in reversed(list(enumerate(teams))) for thread in own}
+    by_role: dict[int | None, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for row in trace.slices.iter_rows(named=True):
-        if role.get(row["thread"]):
-            by_role[role[row["thread"]]].append(row["ts_ns"] + row["dur_ns"])
-    for ended in by_role.values():
-        ended.sort()
+        thread = row["thread"]
+        for n, own in enumerate(teams):
+            if thread in own and role.get(thread):
+                by_role[n][role[thread]].append(row["ts_ns"] + row["dur_ns"])
+    for of in by_role.values():
+        for ended in of.values():
+            ended.sort()
     return {
-        thread: {**by_role, "upstream": by_role.get(ABOVE.get(own or "", ""), [])}
+        thread: {
+            **by_role[team.get(thread)],
+            "upstream": by_role[team.get(thread)].get(ABOVE.get(own or "", ""), []),
+        }
         for thread, own in role.items()
     }
 
@@ -388,7 +424,7 @@ def _doing(  # noqa: C901  (as plain as can be)
         covers = [row for row in open_ if row["covers"]]
         if covers and not top["weak"] and top["cause"] != "profiler":
             over = max(covers, key=_innermost)
-            out.append((a, b, Doing(over["cause"], over["sub_cause"], None, top["n"])))
+            out.append((a, b, Doing(over["cause"], over["sub_cause"], over["waits_for"], top["n"])))
             continue
         for x, y, state in cut(states, a, b) if top["may_wait_for"] else [(a, b, None)]:
             long = top["end"] - top["begin"]
@@ -432,72 +468,21 @@ class Blame:
         ]
         self.calls = _launch_calls(trace)
         called = [call for op in self.ops if (call := self._call(op))]
+        self.of_call: dict[int, list[Row]] = defaultdict(list)
+        for op in self.ops:
+            self.of_call[id(self._call(op))].append(op)
         launched: dict[int, list[int]] = defaultdict(list)
         for thread, at in sorted({(call["thread"], call["ts_ns"]) for call in called}):
             launched[thread].append(at)
-        self.doing = doing(trace, window, self.cpu, dict(launched))
-        self._end_waits_that_were_served(trace)
-        self.role = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
-        self.threads: dict[str, list[int]] = defaultdict(list)
-        for thread, role in self.role.items():
-            self.threads[role].append(thread)
-        self.recorded = {
-            self.role.get(thread)
-            for column in (
-                trace.slices["thread"],
-                trace.samples["thread"],
-                trace.sched["prev"],
-                trace.sched["next"],
-            )
-            for thread in column.drop_nulls().unique()
-        }
-        annotated = {r["thread"] for r in trace.slices.iter_rows(named=True) if r["category"] == "annotation"}
-        ranged = set(trace.slices["thread"].drop_nulls().unique())
-        self.ranged = {role for role, own in self.threads.items() if ranged & set(own)}
-        self.annotates = {role for role, own in self.threads.items() if annotated & set(own)}
-        first = {r["thread"] for r in trace.threads.iter_rows(named=True) if r["pid"] == r["tid"]}
-        self.main = {role: self._main(own, first) for role, own in self.threads.items()}
         self.states = gpu_states(trace, window)
+        self.met_: dict[int, list[Meeting]] = {}
         self.meetings = meetings(list(trace.gpu_ops.iter_rows(named=True)))
+        sent = messages(trace, window)
+        teams = replicas(trace, sent, self.meetings)
+        self.doing = doing(trace, window, self.cpu, dict(launched), teams)
+        self.replicas = [Upstream(trace, window, own, self.doing, self.cpu, sent) for own in teams]
         self.bound = self._latency(trace)
         self.held = {gpu: self._crossed(self._idle(gpu)) for gpu in self.states}
-
-    def _end_waits_that_were_served(self, trace: Trace) -> None:
-        """From the first enqueue on that ended inside a dequeue, its thread waits for nobody."""
-        threads = {
-            r["thread"]: (r["role"], (r["host"], r["pid"])) for r in trace.threads.iter_rows(named=True)
-        }
-        messages: dict[tuple[str, str], dict[Any, list[Span]]] = defaultdict(lambda: defaultdict(list))
-        meanings = {
-            (r["name"], r["category"]): r
-            for r in slice_causes(trace.slices, load_rules()).iter_rows(named=True)
-        }
-        for row in trace.slices.iter_rows(named=True):
-            told, thread = meanings[row["name"], row["category"]], row["thread"]
-            a, b = row["ts_ns"], row["ts_ns"] + row["dur_ns"]
-            inside = a < b and a < self.window.end_ns and b > self.window.start_ns
-            if thread is not None and inside and not told["weak"] and told["direction"]:
-                role, process = threads[thread]
-                whose = thread if told["direction"] == "dequeue" else process
-                messages[role, told["direction"]][whose].append((a, b, None))
-        for role, above in ABOVE.items():
-            sent = messages[above, "enqueue"]
-            if len(sent) != 1:
-                continue
-            arrived = sorted(b for spans in sent.values() for _, b, _ in _covered(spans))
-            for thread, spans in messages[role, "dequeue"].items():
-                for a, b, _ in _covered(spans):
-                    there = next((t for t in arrived if a < t < b), None)
-                    if there is not None:
-                        self.doing[thread] = _served(self.doing.get(thread, []), there, b)
-
-    def _main(self, threads: list[int], first: set[int]) -> int:
-        """Return the thread that did most; where none did anything, the process's first."""
-        spent = {t: sum(b - a for a, b, _ in self.doing.get(t, [])) for t in threads}
-        busy = [t for t in threads if spent[t]]
-        if busy:
-            return max(busy, key=lambda t: (spent[t], t))
-        return min([t for t in threads if t in first] or threads)
 
     def ledger(self, gpu: int) -> list[Span]:
         """Return (from, until, (lost, cause, sub-cause, CPU state)) of every nanosecond that the GPU lost."""
@@ -544,12 +529,17 @@ class Blame:
         every = sorted(
             (op["gpu"], op["ts_ns"], op["ts_ns"] + op["dur_ns"]) for op in trace.gpu_ops.iter_rows(named=True)
         )
+        running: dict[int, list[Span]] = defaultdict(list)
+        for gpu, start, end in every:
+            running[gpu].append((start, end, None))
+        running = {gpu: covered(spans) for gpu, spans in running.items()}
         delays = []
         for op in self.ops:
             if (call := self._call(op)) is None:
                 continue
             at, back = call["ts_ns"], call["ts_ns"] + call["dur_ns"]
-            busy = any(gpu == op["gpu"] and start <= at < end for gpu, start, end in every)
+            before = bisect_right(running[op["gpu"]], at, key=lambda span: span[0]) - 1
+            busy = before >= 0 and running[op["gpu"]][before][1] > at
             if not busy and op["ts_ns"] > back:
                 delays.append(op["ts_ns"] - back)
         return min(LONG_NS, round(MANY_TIMES * median(delays))) if delays else LONG_NS
@@ -575,92 +565,16 @@ class Blame:
     def _within_a_graph(self, gpu: int, call: Row, g0: int, g1: int) -> bool:
         """Whether the gap lies between two nodes of one graph launch."""
 
-        def of_it(op: Row) -> bool:
-            return op["gpu"] == gpu and op["graph"] is not None and self._call(op) == call
-
-        ended = any(of_it(op) and op["ts_ns"] + op["dur_ns"] == g0 for op in self.ops)
-        return ended and any(of_it(op) and op["ts_ns"] == g1 for op in self.ops)
+        own = [op for op in self.of_call[id(call)] if op["gpu"] == gpu and op["graph"] is not None]
+        ended = any(op["ts_ns"] + op["dur_ns"] == g0 for op in own)
+        return ended and any(op["ts_ns"] == g1 for op in own)
 
     def _call(self, op: Row) -> Row | None:
         return self.calls.get((op["source"], op["pid"], op["correlation"]))
 
     def _asked(self, thread: int | None, a: int, b: int) -> list[Span]:
-        out: list[Span] = []
-        for x, y, what in cut(self.doing.get(thread, []), a, b):  # type: ignore[arg-type]
-            if what is None:
-                out.append((x, y, ("unattributed", None, thread)))
-            elif what.waits_for is None:
-                out.append((x, y, (what.cause, what.sub, thread)))
-            else:
-                out += self._upstream(thread, what.waits_for, x, y, LONGEST_CHAIN)
-        return out
-
-    def _upstream(self, thread: int | None, waits_for: str, a: int, b: int, steps: int) -> list[Span]:
-        """Say what the process that `thread` waits for was doing in [a, b)."""
-        above = ABOVE.get(self.role.get(thread) or "")  # type: ignore[arg-type]
-        role = above if waits_for == "upstream" else waits_for
-        if steps == 0:
-            return [(a, b, ("ipc", "wait", thread))]
-        if role == "clients":
-            return [(a, b, ("no_work", None, thread))]
-        if role is None or role not in self.recorded:
-            return [(a, b, ("ipc", "upstream not recorded", thread))]
-        edges = {a, b}
-        for t in self.threads[role]:
-            for x, y, _ in cut(self.doing.get(t, []), a, b):
-                edges |= {x, y}
-        times = sorted(edges)
-        out: list[Span] = []
-        for x, y in pairwise(times):
-            out += self._moment(role, x, y, steps)
-        return out
-
-    def _moment(self, role: str, a: int, b: int, steps: int) -> list[Span]:
-        """Say the same where no thread of the role changes what it is at."""
-        present = []
-        for t in self.threads[role]:
-            line = self.doing.get(t, [])
-            at = bisect_right(line, a, key=lambda span: span[0]) - 1
-            if at >= 0 and line[at][1] > a:
-                present.append((line[at][0], line[at][0] - line[at][1], t, line[at][2]))
-        works = [p for p in present if p[3].waits_for is None]
-        tokenizes = [p for p in works if p[3].cause == "tokenization"]
-        if present:
-            _, _, t, what = max(tokenizes or works or present, key=lambda p: p[:3])
-            if what.waits_for is None:
-                return [(a, b, (what.cause, what.sub, t))]
-            return self._upstream(t, what.waits_for, a, b, steps - 1)
-        return self._silent(role, a, b, steps)
-
-    def _silent(self, role: str, a: int, b: int, steps: int) -> list[Span]:
-        """Nothing of the role was recorded then: it sleeps, or nobody knows."""
-        main, ranged = self.main[role], role in self.ranged
-        out: list[Span] = []
-        seen = cut(self.cpu.get(main, []), a, b)
-        for x, y, state in seen if ranged else [d for span in seen for d in self._doubted(role, *span)]:
-            asleep = state == "blocked"
-            if role == "api_server" and (asleep or (state in (None, "unknown") and role in self.annotates)):
-                out.append((x, y, ("no_work", None, main)))
-            elif asleep and role != "api_server":
-                out += self._upstream(main, "upstream", x, y, steps - 1)
-            else:
-                out.append((x, y, ("ipc", "wait" if ranged else "upstream not recorded", main)))
-        return out
-
-    def _doubted(self, role: str, a: int, b: int, state: str | None) -> list[Span]:
-        """A role without any range sleeps for nobody knows whom while a thread of it is awake, or a worker
-        works.
-        """
-        if state != "blocked":
-            return [(a, b, state)]
-        awake = [s for t in self.threads[role] for s in cut(self.cpu.get(t, []), a, b) if s[2] in AWAKE]
-        if role != "api_server":
-            workers = [s for t in self.threads["worker"] for s in cut(self.doing.get(t, []), a, b)]
-            awake += [s for s in workers if s[2] is not None and s[2].waits_for is None]
-        times = sorted({a, b} | {t for span in awake for t in span[:2]})
-        return [
-            (x, y, "unknown" if any(s[0] <= x < s[1] for s in awake) else state) for x, y in pairwise(times)
-        ]
+        own = next((one for one in self.replicas if thread in one.role), self.replicas[0])
+        return own.asked(thread, a, b)
 
     def _waiting(self, gpu: int) -> list[Span]:
         """Ask the straggler of the collective in which the GPU waits."""
@@ -687,16 +601,26 @@ class Blame:
         return out + [span for at, spans in working.items() for span in self._late(own[at], spans)]
 
     def _met(self, gpu: int) -> list[Meeting]:
-        inside = (m for m in self.meetings if m.start < self.window.end_ns and m.stop > self.window.start_ns)
-        return sorted((m for m in inside if m.gpu == gpu and m.last is not None), key=lambda m: m.start)
+        if gpu not in self.met_:
+            inside = (
+                m for m in self.meetings if m.start < self.window.end_ns and m.stop > self.window.start_ns
+            )
+            own = [m for m in inside if m.gpu == gpu and m.last is not None]
+            self.met_[gpu] = sorted(own, key=lambda m: m.start)
+        return self.met_[gpu]
+
+    @cached_property
+    def left(self) -> dict[int, list[int]]:
+        """When the ranks of an event left the collective before it."""
+        out: dict[int, list[int]] = defaultdict(list)
+        for gpu in self.states:
+            for a, b in pairwise(self._met(gpu)):
+                out[b.event].append(a.stop)
+        return out
 
     def _since(self, meeting: Meeting) -> int:
         """Return when the last rank of the event left the collective before it."""
-        left = [self.window.start_ns]
-        for gpu in self.states:
-            own = self._met(gpu)
-            left += [a.stop for a, b in pairwise(own) if b.event == meeting.event]
-        return max(left)
+        return max([self.window.start_ns, *self.left[meeting.event]])
 
     def _late(self, meeting: Meeting, spans: list[Span]) -> list[Span]:
         """The straggler works meanwhile: late for what it idled while the other worked, or it has more."""
@@ -725,28 +649,6 @@ class Blame:
             if at < b:
                 out.append((at, b, ("imbalance", None, "unknown")))
         return out
-
-
-def _covered(spans: list[Span]) -> list[Span]:
-    """Return the time that they cover together; those that touch are one."""
-    out: list[Span] = []
-    for a, b, what in sorted(spans, key=lambda span: span[:2]):
-        if out and a <= out[-1][1]:
-            out[-1] = (out[-1][0], max(b, out[-1][1]), what)
-        else:
-            out.append((a, b, what))
-    return out
-
-
-def _served(line: list[Span], since: int, until: int) -> list[Span]:
-    """Return what a thread did, its waiting for others between the two moments its own."""
-    out: list[Span] = []
-    for a, b, what in line:
-        edges = sorted({a, b, min(max(since, a), b), min(max(until, a), b)})
-        for x, y in pairwise(edges):
-            own = what.waits_for and since <= x < until
-            out.append((x, y, replace(what, waits_for=None) if own else what))
-    return out
 
 
 def _launch_calls(trace: Trace) -> dict[tuple[int, int, int], Row]:

@@ -8,6 +8,7 @@ siblings (:mod:`tracelib.analyses.long_slices`).
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -73,7 +74,8 @@ def host_activity(
     apart = _covered(_decided(apart, trace, thread_states, replicas), covering, meanings)
     faint_line = innermost(weak, "thread")
     words = _in_words(faint_line, weak, meanings, window)
-    sampled = _awake(_of_its_range(_sampled(sample_stretches), words), thread_states)
+    sampled = _in_waits(_sampled(sample_stretches), ((line, strong), (faint_line, weak)), meanings)
+    sampled = _awake(_of_its_range(sampled, words), thread_states)
     inferred = weak["meaning"].gather(faint_line["row"]) >= said.height
     hidden, spans = (
         _decided(_in_words(faint_line.filter(kind), weak, meanings, window), trace, thread_states, replicas)
@@ -84,6 +86,7 @@ def host_activity(
         rows["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
         for rows in (hidden, sampled)
     )
+    faint |= sampled["waits_for"].is_not_null()
     layers = [
         hidden.filter(~unnamed),
         sampled.filter(~faint),
@@ -317,6 +320,31 @@ def _of_its_range(sampled: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
         pl.col("_until").is_null() | (pl.col("_taken") <= pl.col("_until"))
     )
     return cut.select(sampled.columns).sort("thread", "ts_ns")
+
+
+def _in_waits(
+    sampled: pl.DataFrame, lines: Sequence[tuple[pl.DataFrame, pl.DataFrame]], meanings: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the samples that name no work, and were taken in a slice that waits, as that wait.
+
+    A loop that polls is nearly always sampled in a poll; no frame need cover what lies between two polls.
+    `lines` are innermost slices with the slices that they are of; those of the first hide the second.
+    """
+    words = ["cause", "sub_cause", "waits_for"]
+    cause, sub_cause = (pl.col(name).cast(pl.String) for name in words[:2])
+    vague = ((sub_cause == BETWEEN_LAUNCHES) | ((cause == "ipc") & (sub_cause == "wait"))).fill_null(
+        value=False
+    )
+    rows = sampled.filter(vague)
+    at = rows.select("thread", ts_ns=pl.col("ts_ns") + pl.col("dur_ns"), dur_ns=pl.lit(1, pl.Int64))
+    meaning = pl.repeat(None, rows.height, dtype=pl.UInt32, eager=True)
+    for line, slices in lines:
+        found = slices["meaning"].gather(overlay(at, line, "thread")["row"])
+        meaning = meaning.zip_with(meaning.is_not_null(), found)
+    waits = meanings["waits_for"].gather(meaning).is_not_null()
+    told = meanings.select(pl.col(words).gather(meaning.filter(waits)))
+    waiting = pl.concat([rows.filter(waits).drop(words), told], how="horizontal").select(sampled.columns)
+    return in_order(pl.concat([sampled.filter(~vague), rows.filter(~waits), waiting]), "thread")
 
 
 def _unnamed() -> pl.Expr:

@@ -1,11 +1,12 @@
 """Messages between the server's processes, as their own ranges show them, and the steps that they begin."""
 
+from functools import partial
+
 import polars as pl
 
-from tracelib.analyses.upstream import UPSTREAM
 from tracelib.analyses.window import Window
 from tracelib.classify import slice_causes, slices_named
-from tracelib.intervals import outermost, union
+from tracelib.intervals import outermost, overlay, union
 from tracelib.rules import Rules
 from tracelib.trace import Trace
 
@@ -20,6 +21,20 @@ IPC = pl.Schema(
         "name": pl.Categorical(),
     }
 )
+SENDERS = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "sender": pl.Int32(),
+        "under_way": pl.Boolean(),
+    }
+)
+#: Whose work a role waits for when it waits for "upstream".
+UPSTREAM = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
+#: A message is under way while the process that sends it works without a longer pause; a wait that its thread
+#: interrupts to ask again can end so long before the message was sent.
+PAUSE_NS = 1_000_000
 WORKER_STEPS = pl.Schema(
     {"process": pl.Int64(), "sent_ns": pl.Int64(), "received_ns": pl.Int64(), "done_ns": pl.Int64()}
 )
@@ -107,6 +122,73 @@ def _untaken(ranges: pl.DataFrame, role: str, upstream: str) -> pl.DataFrame:
     )
     late = arrived.filter(pl.col("there") < pl.col("until"))
     return late.select("thread", ts_ns="there", dur_ns=pl.col("until") - pl.col("there"))
+
+
+def senders(
+    waits: pl.DataFrame, sent: pl.DataFrame, busy: pl.DataFrame, dequeuing: pl.Series
+) -> pl.DataFrame:
+    """Return which thread sent the message that each wait ended with, and since when it was under way.
+
+    Takes `waits` (`thread`, `ts_ns`, `dur_ns`: when threads did nothing themselves), `sent` (the rows of
+    `ipc` in which those whom they wait for send), what :func:`busy` says of these, and the threads that take
+    messages from a queue: what they take was enqueued, if anything was. The message is the last one that
+    began to be sent in the wait, or else the first one up to `PAUSE_NS` after it. What was done before the
+    last pause of that length was not done for this message.
+
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `sender` (Int32), `under_way` (Boolean).
+    Waits without such a message have none. Sorted by `thread`, `ts_ns`.
+    """
+    enqueued = sent.filter(pl.col("kind") == "enqueue")
+    takes = pl.col("thread").is_in(dequeuing.implode())
+    parts = [(waits.filter(takes), sent if enqueued.is_empty() else enqueued), (waits.filter(~takes), sent)]
+    ended = pl.concat([_with_message(own, messages) for own, messages in parts])
+    since = pl.max_horizontal(
+        "ts_ns", pl.min_horizontal(pl.col("busy_ns").fill_null(pl.col("ts_ns")), "until")
+    )
+    begun = ended.sort("message_ns").join_asof(
+        busy.select(busy_ns="ts_ns").sort("busy_ns"),
+        left_on="message_ns",
+        right_on="busy_ns",
+        strategy="backward",
+        coalesce=False,
+    )
+    cut = begun.with_columns(since=since)
+    idle = cut.with_columns(dur_ns=pl.col("since") - pl.col("ts_ns"), under_way=pl.lit(value=False))
+    works = cut.with_columns(
+        ts_ns="since", dur_ns=pl.col("until") - pl.col("since"), under_way=pl.lit(value=True)
+    )
+    rows = pl.concat([part.select(list(SENDERS)) for part in (idle, works)])
+    return rows.filter(pl.col("dur_ns") > 0).match_to_schema(SENDERS).sort("thread", "ts_ns")
+
+
+def _with_message(waits: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
+    """Return the waits that have a message: thread, ts_ns, until, sender, message_ns."""
+    messages = sent.select(sender="thread", message_ns="ts_ns", over=pl.col("ts_ns") + pl.col("dur_ns")).sort(
+        "message_ns"
+    )
+    rows = waits.select("thread", "ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")).sort("until")
+    asked = partial(pl.DataFrame.join_asof, left_on="until", right_on="message_ns", coalesce=False)
+    last = asked(rows, messages, strategy="backward", allow_exact_matches=False)
+    inside = (pl.col("over") > pl.col("ts_ns")).fill_null(value=False)
+    missed = last.filter(~inside).select(rows.columns)
+    later = asked(missed, messages, strategy="forward", tolerance=PAUSE_NS)
+    return pl.concat([last.filter(inside), later.drop_nulls("sender")]).drop("over")
+
+
+def busy(rows: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
+    """Return when a process worked, pauses of up to `PAUSE_NS` counted in: ts_ns, dur_ns.
+
+    Takes its rows of `host_activity`, and of `thread_states` those of the threads that send: one of them that
+    is ready to run has been woken, and one on a CPU that is not seen to wait works at what no source names.
+    """
+    state = pl.col("state").cast(pl.String)
+    waits = rows.filter(pl.col("waits_for").is_not_null()).select("thread", "ts_ns", "dur_ns", "waits_for")
+    unseen = overlay(states.filter(state == "running"), waits, "thread").filter(pl.col("waits_for").is_null())
+    kept_off = states.filter(state.is_in(["runnable", "throttled"]))
+    parts = [rows.filter(pl.col("waits_for").is_null()), unseen, kept_off]
+    one = pl.lit(0, pl.Int32)
+    spans = pl.concat([part.select("ts_ns", dur_ns=pl.col("dur_ns") + PAUSE_NS, _one=one) for part in parts])
+    return union(spans, "_one").select("ts_ns", dur_ns=pl.col("dur_ns") - PAUSE_NS)
 
 
 def _of(ranges: pl.DataFrame, role: str, kind: str) -> pl.DataFrame:

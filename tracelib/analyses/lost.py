@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from tracelib.analyses.collectives import collective_wait
-from tracelib.analyses.ipc import untaken
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union
@@ -96,7 +95,7 @@ def lost(
     `ts_ns`.
     """
     upstream = {
-        number: Upstream(own, host_activity, thread_states, untaken(own, ipc))
+        number: Upstream(own, host_activity, thread_states, ipc)
         for number, own in _each_replica(trace, replicas)
     }
     cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state="state")

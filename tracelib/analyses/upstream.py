@@ -4,9 +4,11 @@ A worker's dequeue leads to the engine, the engine's wait for requests to the AP
 for outputs to the workers. At each step the question is what that process does *at the same moment*: if one
 of its threads tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the
 question goes on; it ends when the message was sent, for from then on the wait is its receiver's own. Where
-everybody waits and the API server has nothing to do, there was no work. Nothing recorded at all proves
-nothing. Only processes of the same replica are asked. A script that launches by itself has no engine to wait
-for: the other threads of its process are asked instead. docs/numbers.md, "Ledger 2", defines this.
+the message is known, the thread that sent it is asked, and the others only as far as they can have worked for
+it (:func:`tracelib.analyses.ipc.senders`): for what else they do, nobody waits. Where everybody waits and the
+API server has nothing to do, there was no work. Nothing recorded at all proves nothing. Only processes of the
+same replica are asked. A script that launches by itself has no engine to wait for: the other threads of its
+process are asked instead. docs/numbers.md, "Ledger 2", defines this.
 
 A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a
 request) is told from work by the scheduler, or, without its events, by what ends a wait: the process upstream
@@ -20,36 +22,42 @@ from functools import cached_property
 import polars as pl
 
 from tracelib.align.roles import parts_beside
-from tracelib.intervals import begin, end, innermost, overlay, union
+from tracelib.analyses.ipc import SENDERS, UPSTREAM, busy, senders, untaken
+from tracelib.intervals import begin, end, fill, innermost, overlay, union
 from tracelib.trace import Trace
 
-#: Whose work a role waits for when it waits for "upstream".
-UPSTREAM = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
 #: The role behind which only clients are: when it has nothing to do, or waits for them, there is no work.
 ENTRANCE, CLIENTS = "api_server", "clients"
 #: Who is asked where a worker has neither an engine nor a front end: the other threads of its process,
 #: "process 3".
 OWN_PROCESS = "process "
+WORKS = pl.col("waits_for").is_null()
 #: Longest chain that is followed: worker, engine, other worker, engine, API server.
 STEPS = 4
 
 NOT_RECORDED = "upstream not recorded"
+#: A role that is asked, the thread of it that sent the message (None = not known), and whether that was under
+#: way: whether others of the role may work for it.
+_Asked = tuple[str, int | None, bool | None]
 
 
 @dataclass(frozen=True)
 class Upstream:
     """The recorded activity of the threads of one replica, and who waits for whom.
 
-    `host_activity` and `thread_states` are the frames of the analyses of those names, `untaken` is that of
-    :func:`tracelib.analyses.ipc.untaken`. The `threads` of `trace` are those of the replica.
+    `host_activity`, `thread_states` and `ipc` are the frames of the analyses of those names. The `threads` of
+    `trace` are those of the replica.
     """
 
     trace: Trace
     host_activity: pl.DataFrame
     thread_states: pl.DataFrame
-    untaken: pl.DataFrame
+    ipc: pl.DataFrame
     #: What each role did, once made: a wait can lead to one role several times.
-    _timelines: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _timelines: dict[_Asked, pl.DataFrame] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _busy: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
     _categories: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def blame(self, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -76,9 +84,13 @@ class Upstream:
     def _until_sent(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Cut rows of threads that wait where their message was sent: from then on they wait for nobody."""
         waits = pl.col("waits_for").is_not_null()
-        cut = overlay(rows.filter(waits), self.untaken, "thread")
+        cut = overlay(rows.filter(waits), self._untaken, "thread")
         own = cut.with_columns(waits_for=pl.when(pl.col("taken").is_null()).then("waits_for"))
         return pl.concat([rows.filter(~waits), own.drop("taken")])
+
+    @cached_property
+    def _untaken(self) -> pl.DataFrame:
+        return untaken(self.trace, self.ipc)
 
     def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Say what a launch call spent its time on: `api`, or what is more exact than that."""
@@ -165,22 +177,56 @@ class Upstream:
 
     def _answer(self, role: str, pieces: pl.DataFrame) -> pl.DataFrame:
         """Cut the pieces by what the processes of `role` did; `cause` null = nothing recorded."""
-        own = pieces.drop("thread", "cause", "sub_cause", "what", "waits_for", "asked")
+        own = overlay(pieces, self._senders(role, pieces["thread"].unique()), "thread")
+        own = own.drop("thread", "cause", "sub_cause", "what", "waits_for", "asked")
         zero = pl.lit(0, pl.Int32)
-        line = self._timeline(role).with_columns(_role=zero)
-        cut = overlay(own.with_columns(_role=zero), line, "_role").drop("_role")
-        return self._asleep(role, _in_words(cut))
+        answers: list[pl.DataFrame] = []
+        for (sender, under_way), asking in own.partition_by("sender", "under_way", as_dict=True).items():
+            line = self._timeline((role, sender, under_way)).with_columns(_role=zero)
+            cut = overlay(asking.drop("sender", "under_way").with_columns(_role=zero), line, "_role")
+            answers.append(self._asleep(role, sender, _in_words(cut.drop("_role"))))
+        return pl.concat(answers)
 
-    def _timeline(self, role: str) -> pl.DataFrame:
-        """Return what a role's processes did over time: tokenizing before other work, work before waiting."""
-        line = self._timelines.get(role)
+    def _senders(self, role: str, waiting: pl.Series) -> pl.DataFrame:
+        """Return which thread of `role` sent the messages that each thread waited for."""
+        others = self._parts.filter((pl.col("role") != role).fill_null(value=True))["thread"]
+        receivers = waiting.drop_nulls().filter(waiting.drop_nulls().is_in(others.implode()))
+        sent = self.ipc.filter(
+            pl.col("thread").is_in(self._threads(role).implode()) & pl.col("kind").is_in(["enqueue", "send"])
+        )
+        if sent.is_empty() or receivers.is_empty():
+            return pl.DataFrame(schema=SENDERS)
+        rows = self.host_activity.filter(pl.col("thread").is_in(receivers.implode()) & WORKS)
+        works = union(rows, "thread").with_columns(_works=pl.lit(value=True))
+        span = begin(self.host_activity), end(self.host_activity)
+        waits = fill(works, "thread", receivers.to_list(), *span).filter(pl.col("_works").is_null())
+        taken = self.ipc.filter(pl.col("kind") == "dequeue")["thread"].unique()
+        return senders(waits, sent, self._busy_times(role, sent["thread"].unique()), taken)
+
+    def _busy_times(self, role: str, of: pl.Series) -> pl.DataFrame:
+        times = self._busy.get(role)
+        if times is None:
+            rows = self.host_activity.filter(pl.col("thread").is_in(self._threads(role).implode()))
+            states = self.thread_states.filter(pl.col("thread").is_in(of.implode()))
+            times = self._busy[role] = busy(rows, states)
+        return times
+
+    def _timeline(self, asked: _Asked) -> pl.DataFrame:
+        """Return what a role's processes did over time: tokenizing before other work, work before waiting.
+
+        Before all of it the work of the message's sender; of it alone, if the message was not under way.
+        """
+        line = self._timelines.get(asked)
         if line is None:
+            role, sender, under_way = asked
             rows = self.host_activity.filter(pl.col("thread").is_in(self._threads(role).implode()))
             rows = self._until_sent(rows)
-            works = pl.col("waits_for").is_null()
-            tokenizes = works & (pl.col("cause") == "tokenization")
-            layers = [rows.filter(kind) for kind in (tokenizes, works & ~tokenizes, ~works)]
-            line = self._timelines[role] = _stacked([layer.drop("seen_by") for layer in layers])
+            tokenizes = WORKS & (pl.col("cause") == "tokenization")
+            own = (pl.col("thread") == sender) if sender is not None else pl.lit(value=False)
+            kinds = [own & WORKS, tokenizes & ~own, WORKS & ~tokenizes & ~own, own & ~WORKS, ~WORKS & ~own]
+            alone = [kinds[0], kinds[3]]
+            layers = [rows.filter(kind) for kind in (alone if under_way is False else kinds)]
+            line = self._timelines[asked] = _stacked([layer.drop("seen_by") for layer in layers])
         return line
 
     def _threads(self, role: str) -> pl.Series:
@@ -189,9 +235,12 @@ class Upstream:
             "thread"
         ]
 
-    def _asleep(self, role: str, cut: pl.DataFrame) -> pl.DataFrame:
-        """Put what nobody recorded to the role's main thread, which waits if the scheduler saw it asleep."""
-        main = self._main_thread(role)
+    def _asleep(self, role: str, sender: int | None, cut: pl.DataFrame) -> pl.DataFrame:
+        """Put what nobody recorded to the message's sender, or else to the role's main thread.
+
+        It waits if the scheduler saw it asleep.
+        """
+        main = self._main_thread(role) if sender is None else sender
         silent = cut.filter(pl.col("cause").is_null()).with_columns(thread=pl.lit(main, pl.Int32))
         recorded = cut.filter(pl.col("cause").is_not_null())
         states = self.thread_states.select("thread", "ts_ns", "dur_ns", "state")
@@ -213,10 +262,10 @@ class Upstream:
         """
         about = pl.col("state").cast(pl.String).is_in(["running", "runnable", "throttled"])
         of_role = pl.col("thread").is_in(self._threads(role).implode())
-        busy = [self.thread_states.filter(of_role & about)]
+        awake = [self.thread_states.filter(of_role & about)]
         if role != ENTRANCE:
-            busy.append(self._timeline("worker").filter(pl.col("waits_for").is_null()))
-        spans = pl.concat([rows.select("ts_ns", "dur_ns", _role=pl.lit(0, pl.Int32)) for rows in busy])
+            awake.append(self._timeline(("worker", None, None)).filter(WORKS))
+        spans = pl.concat([rows.select("ts_ns", "dur_ns", _role=pl.lit(0, pl.Int32)) for rows in awake])
         line = union(spans, "_role").with_columns(_busy=pl.lit(value=True))
         cut = overlay(crossed.with_columns(_role=pl.lit(0, pl.Int32)), line, "_role")
         asleep = pl.col("state").fill_null("unknown") == "blocked"

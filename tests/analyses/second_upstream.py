@@ -1,0 +1,443 @@
+"""The second implementation of waits that are followed upstream, of replicas, and of who sent a message.
+
+As :mod:`second_ledgers`, of which it is a part, written from docs/numbers.md, "Ledger 2".
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from functools import cached_property
+from importlib.resources import files
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from second_lines import Doing, Span, covered, cut
+
+from tracelib.classify import slice_causes
+from tracelib.rules import load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from second_ledgers import Meeting
+
+    from tracelib.analyses.window import Window
+    from tracelib.trace import Trace
+
+Row = dict[str, Any]
+Message = tuple[int, int, int, str]  # from, until, thread, direction
+Process = tuple[str | None, int | None, int | None]
+
+ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
+SERVER = ("api_server", "engine", "worker")
+LONGEST_CHAIN = 4
+AWAKE = ("running", "runnable", "throttled")
+#: Who pauses for longer had nothing to do with the next message before it.
+PAUSE_NS = 1_000_000
+#: Messages prove whose they are if no others came nearly as shortly before.
+CLOSER = 2
+
+
+def process_of(row: Row) -> Process:
+    """Return what tells a thread's process from others."""
+    return row["host"], row["pid"], row["thread"] if row["pid"] is None else None
+
+
+def messages(trace: Trace, window: Window) -> list[Message]:
+    """Return what was sent and taken in the window; of one inside another of its kind the outer."""
+    meanings = {
+        (r["name"], r["category"]): r for r in slice_causes(trace.slices, load_rules()).iter_rows(named=True)
+    }
+    found: dict[tuple[int, str], list[Message]] = defaultdict(list)
+    for row in trace.slices.iter_rows(named=True):
+        told, thread = meanings[row["name"], row["category"]], row["thread"]
+        a, b = row["ts_ns"], row["ts_ns"] + row["dur_ns"]
+        inside = a < b and a < window.end_ns and b > window.start_ns
+        if thread is not None and inside and not told["weak"] and told["direction"]:
+            found[thread, told["direction"]].append((a, b, thread, told["direction"]))
+    out: list[Message] = []
+    for own in found.values():
+        reach = None
+        for message in sorted(own, key=lambda m: (m[0], -m[1])):
+            if reach is None or message[1] > reach:
+                out.append(message)
+                reach = message[1]
+    return sorted(out)
+
+
+# --------------------------------------------------------------------------------------------------- replicas
+def replicas(trace: Trace, sent: list[Message], met: list[Meeting]) -> list[set[int]]:
+    """Return the threads of each replica; those of all, if there is one."""
+    rows = [row for row in trace.threads.iter_rows(named=True) if row["role"] in SERVER]
+    of: dict[Process, list[Row]] = defaultdict(list)
+    for row in rows:
+        of[process_of(row)].append(row)
+    roles = {role: [p for p, own in of.items() if any(r["role"] == role for r in own)] for role in SERVER}
+    numbers = {p: _number(own) for p, own in of.items()}
+    teams = _teams(trace, roles["worker"], numbers, met)
+    place = {row["thread"]: process_of(row) for row in rows}
+
+    def narrowed(
+        candidates: list[Process], near: list[Process], kinds: tuple[str, str] | None
+    ) -> list[Process]:
+        same = [c for c in candidates if numbers[c] is not None and numbers[c] in {numbers[p] for p in near}]
+        candidates = same or candidates
+        candidates = [c for c in candidates if c[0] in {p[0] for p in near}] or candidates
+        return _by_messages(candidates, near, kinds, sent, place) if kinds else candidates
+
+    groups: dict[Any, tuple[list[Process], list[Process]]] = {}
+    for team in teams:
+        engines = narrowed(roles["engine"], team, ("enqueue", "dequeue"))
+        ranks = [row["rank"] for p in team for row in of[p][:1]]
+        alike = (frozenset(numbers[p] for p in team), frozenset(p[0] for p in team))
+        by = (
+            engines[0] if len(engines) == 1 else (alike if not engines and None not in ranks else tuple(team))
+        )
+        members = groups.setdefault(by, ([], engines))[0]
+        members += team
+    if len(groups) < 2:
+        return [set(trace.threads["thread"])]
+    out = []
+    apart = 1 < len(roles["engine"]) <= len(roles["api_server"])
+    for team, engines in groups.values():
+        front = narrowed(roles["api_server"], engines or team, None)
+        front = _by_messages(front, engines, ("send", "recv"), sent, place) if apart else front
+        own = {*team, *engines, *front}
+        out.append({row["thread"] for row in rows if process_of(row) in own})
+    return out
+
+
+def _number(own: list[Row]) -> int | None:
+    texts = " ".join(f"{row['name'] or ''} {row['process'] or ''}" for row in own)
+    found = [int(n) for n in re.findall(r"DP_?(\d+)", texts)]
+    return max(found, default=None)
+
+
+def _teams(
+    trace: Trace, workers: list[Process], numbers: dict[Process, int | None], met: list[Meeting]
+) -> list[list[Process]]:
+    """Workers whose collectives meet are of one team, unless their names carry different numbers."""
+    host = {row["gpu"]: row["host"] for row in trace.gpus.iter_rows(named=True)}
+    drives = defaultdict(set)
+    for gpu, pid in trace.gpu_ops.select("gpu", "pid").unique().iter_rows():
+        drives[gpu] |= {p for p in workers if p[:2] == (host.get(gpu), pid)}
+    team = {p: {p} for p in workers}
+    events = defaultdict(set)
+    for meeting in met:
+        if meeting.last is not None:
+            events[meeting.event] |= drives[meeting.gpu]
+    for together in {frozenset(event) for event in events.values()}:
+        for a, b in pairwise(sorted(together, key=str)):
+            if numbers[a] == numbers[b] and team[a] is not team[b]:
+                joined = team[a] | team[b]
+                team.update(dict.fromkeys(joined, joined))
+    return [sorted(own, key=str) for own in {id(own): own for own in team.values()}.values()]
+
+
+def _by_messages(
+    candidates: list[Process],
+    near: Iterable[Process],
+    kinds: tuple[str, str],
+    sent: list[Message],
+    place: dict[int, Process],
+) -> list[Process]:
+    """Keep the process whose messages came shortest before the ends of those that were taken."""
+    if len(candidates) < 2:
+        return candidates
+    ends = [b for _, b, thread, kind in sent if kind == kinds[1] and place.get(thread) in near]
+    lags = {}
+    for candidate in candidates:
+        begins = [a for a, _, thread, kind in sent if kind == kinds[0] and place.get(thread) == candidate]
+        before = [end - begins[at - 1] for end in ends if (at := bisect_right(begins, end))]
+        lags[candidate] = median(before) if before else float("inf")
+    first, second = sorted(lags.values())[:2]
+    return [c for c in candidates if lags[c] == first] if first * CLOSER < second else candidates
+
+
+# --------------------------------------------------------------------------------------------------- upstream
+class Upstream:
+    """One replica: what its threads did, and who waits for whom."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        window: Window,
+        of: set[int],
+        doing: dict[int, list[Span]],
+        cpu: dict[int, list[Span]],
+        sent: list[Message],
+    ) -> None:
+        rows = [row for row in trace.threads.iter_rows(named=True) if row["thread"] in of]
+        self.cpu, self.window, self.rows = cpu, window, rows
+        self.sent = [message for message in sent if message[2] in of]
+        self.role = {row["thread"]: row["role"] for row in rows}
+        self.process = {row["thread"]: process_of(row) for row in rows}
+        self.threads: dict[Any, list[int]] = defaultdict(list)
+        for thread, role in self.role.items():
+            self.threads[role].append(thread)
+            self.threads[self.process[thread]].append(thread)
+        self.alone = {thread: doing.get(thread, []) for thread in of}
+        self.doing = dict(self.alone)
+        self._end_waits_that_were_served()
+        recorded = set()
+        for column in (
+            trace.slices["thread"],
+            trace.samples["thread"],
+            trace.sched["prev"],
+            trace.sched["next"],
+        ):
+            recorded |= set(column.drop_nulls().unique())
+        self.recorded = {self.role[thread] for thread in recorded if thread in of}
+        categories = trace.slices.select("thread", "category").unique().drop_nulls()
+        pairs = [(thread, str(category)) for thread, category in categories.iter_rows() if thread in of]
+        keys = list(self.threads)
+        ranged = {thread for thread, _ in pairs}
+        annotated = {thread for thread, category in pairs if category == "annotation"}
+        self.ranged = {key for key in keys if ranged & set(self.threads[key])}
+        self.annotates = {key for key in keys if annotated & set(self.threads[key])}
+        self.parts = _parts(trace, rows)
+        self.main = {key: self._main(self.threads[key]) for key in keys}
+        self.busy_: dict[Any, list[Span]] = {}
+        self.idle_: dict[int, list[tuple[int, int]]] = {}
+
+    def _end_waits_that_were_served(self) -> None:
+        """From the first enqueue on that ended inside a dequeue, its thread waits for nobody."""
+        for role, above in ABOVE.items():
+            sent: dict[Process, list[Span]] = defaultdict(list)
+            taken: dict[int, list[Span]] = defaultdict(list)
+            for a, b, thread, direction in self.sent:
+                if direction == "enqueue" and self.role[thread] == above:
+                    sent[self.process[thread]].append((a, b, None))
+                if direction == "dequeue" and self.role[thread] == role:
+                    taken[thread].append((a, b, None))
+            if len(sent) != 1:
+                continue
+            arrived = sorted(b for spans in sent.values() for _, b, _ in covered(spans))
+            for thread, spans in taken.items():
+                for a, b, _ in covered(spans):
+                    at = bisect_right(arrived, a)
+                    if at < len(arrived) and arrived[at] < b:
+                        self.doing[thread] = _served(self.doing.get(thread, []), arrived[at], b)
+
+    def _main(self, threads: list[int]) -> int:
+        """Return the thread that did most; where none did anything, the process's first."""
+        first = {row["thread"] for row in self.rows if row["pid"] == row["tid"]}
+        spent = {t: sum(b - a for a, b, _ in self.alone.get(t, [])) for t in threads}
+        busy = [t for t in threads if spent[t]]
+        if busy:
+            return max(busy, key=lambda t: (spent[t], t))
+        return min([t for t in threads if t in first] or threads)
+
+    def asked(self, thread: int | None, a: int, b: int) -> list[Span]:
+        """Return what held `thread` up in [a, b): (from, until, (cause, sub-cause, thread))."""
+        out: list[Span] = []
+        for x, y, what in cut(self.doing.get(thread, []), a, b):  # type: ignore[arg-type]
+            if what is None:
+                out.append((x, y, ("unattributed", None, thread)))
+            elif what.waits_for is None:
+                out.append((x, y, (what.cause, what.sub, thread)))
+            else:
+                out += self._upstream(thread, what.waits_for, x, y, LONGEST_CHAIN)
+        return out
+
+    def _whom(self, thread: int, waits_for: str) -> Any:
+        """Return the role or the process that the thread waits for."""
+        own = self.role.get(thread)
+        if waits_for != "upstream":
+            return waits_for
+        if own == "worker" and "engine" not in self.threads:
+            if "api_server" not in self.threads:
+                return self.process[thread]
+            schedules = any(self.process[t] == self.process[thread] for t in self.parts["scheduler"])
+            return "api_server" if schedules else "engine"
+        return ABOVE.get(own or "")
+
+    def _upstream(self, thread: int | None, waits_for: str, a: int, b: int, steps: int) -> list[Span]:
+        """Say what the process that `thread` waits for was doing in [a, b)."""
+        role = self._whom(thread, waits_for)  # type: ignore[arg-type]
+        if steps == 0:
+            return [(a, b, ("ipc", "wait", thread))]
+        if role == "clients":
+            return [(a, b, ("no_work", None, thread))]
+        alone = isinstance(role, tuple)
+        if role is None or (not alone and role not in self.recorded):
+            return [(a, b, ("ipc", "upstream not recorded", thread))]
+        edges = {a, b}
+        for t in self.threads[role]:
+            for x, y, _ in cut(self.doing.get(t, []), a, b):
+                edges |= {x, y}
+        messages = [] if alone else list(self._awaited(thread, role, a, b))  # type: ignore[arg-type]
+        edges |= {edge for x, y, _ in messages for edge in (x, y)}
+        out: list[Span] = []
+        for x, y in pairwise(sorted(edges)):
+            sender, under_way = next((what for p, q, what in messages if p <= x < q), (None, True))
+            if alone:
+                out += self._of_process(role, x, y)
+            else:
+                out += self._moment(role, x, y, steps, sender, under_way)
+        return out
+
+    def _present(self, role: Any, a: int) -> list[tuple[int, int, int, Doing]]:
+        present = []
+        for t in self.threads[role]:
+            line = self.doing.get(t, [])
+            at = bisect_right(line, a, key=lambda span: span[0]) - 1
+            if at >= 0 and line[at][1] > a:
+                present.append((line[at][0], line[at][0] - line[at][1], t, line[at][2]))
+        return present
+
+    def _of_process(self, process: Process, a: int, b: int) -> list[Span]:
+        """Say what the threads of a process do that has nobody upstream."""
+        present = self._present(process, a)
+        works = [p for p in present if p[3].waits_for is None]
+        tokenizes = [p for p in works if p[3].cause == "tokenization"]
+        _, _, t, what = max(tokenizes or works or present, key=lambda p: p[:3], default=(0, 0, None, None))
+        if what is not None and what.waits_for is None and what.cause != "ipc":
+            return [(a, b, (what.cause, what.sub, t))]
+        t = self.main[process] if t is None else t
+        serves = set(self.threads[process]) & self.parts["entrance"]
+        return [(a, b, ("no_work", None, t) if serves else ("ipc", "upstream not recorded", t))]
+
+    def _moment(
+        self, role: str, a: int, b: int, steps: int, sender: int | None, under_way: object
+    ) -> list[Span]:
+        """Say what a role does where none of its threads changes what it is at: the sender first."""
+        present = self._present(role, a)
+        own = [p for p in present if p[2] == sender]
+        if not under_way:
+            present = own
+        works, own_work = ([p for p in of if p[3].waits_for is None] for of in (present, own))
+        tokenizes = [p for p in works if p[3].cause == "tokenization"]
+        if present:
+            _, _, t, what = max(own_work or tokenizes or works or own or present, key=lambda p: p[:3])
+            if what.waits_for is None:
+                return [(a, b, (what.cause, what.sub, t))]
+            return self._upstream(t, what.waits_for, a, b, steps - 1)
+        return self._silent(role, a, b, steps, sender)
+
+    def _silent(self, role: str, a: int, b: int, steps: int, sender: int | None) -> list[Span]:
+        """Nothing of the role was recorded then: it sleeps, or nobody knows."""
+        main, ranged = self.main[role] if sender is None else sender, role in self.ranged
+        out: list[Span] = []
+        seen = cut(self.cpu.get(main, []), a, b)
+        for x, y, state in seen if ranged else [d for span in seen for d in self._doubted(role, *span)]:
+            asleep = state == "blocked"
+            if role == "api_server" and (asleep or (state in (None, "unknown") and role in self.annotates)):
+                out.append((x, y, ("no_work", None, main)))
+            elif asleep and role != "api_server":
+                out += self._upstream(main, "upstream", x, y, steps - 1)
+            else:
+                out.append((x, y, ("ipc", "wait" if ranged else "upstream not recorded", main)))
+        return out
+
+    def _doubted(self, role: str, a: int, b: int, state: str | None) -> list[Span]:
+        """A role without any range sleeps for nobody knows whom while a thread of it is awake, or a worker
+        works.
+        """
+        if state != "blocked":
+            return [(a, b, state)]
+        awake = [s for t in self.threads[role] for s in cut(self.cpu.get(t, []), a, b) if s[2] in AWAKE]
+        if role != "api_server":
+            workers = [s for t in self.threads["worker"] for s in cut(self.doing.get(t, []), a, b)]
+            awake += [s for s in workers if s[2] is not None and s[2].waits_for is None]
+        times = sorted({a, b} | {t for span in awake for t in span[:2]})
+        return [
+            (x, y, "unknown" if any(s[0] <= x < s[1] for s in awake) else state) for x, y in pairwise(times)
+        ]
+
+    # ------------------------------------------------------------------------------------ who sent a message
+    def _awaited(self, thread: int, role: str, a: int, b: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield (from, until, (sender, whether the message was under way)) where that is known in [a, b)."""
+        if self.role.get(thread) == role:
+            return
+        sent = [m for m in self.sent if m[3] in ("enqueue", "send") and self.role[m[2]] == role]
+        if thread in self.takers and any(m[3] == "enqueue" for m in sent):
+            sent = [m for m in sent if m[3] == "enqueue"]
+        begins = [m[0] for m in sent]
+        for p, q in self._idle(thread):
+            if not (sent and p < b and q > a):
+                continue
+            at = bisect_left(begins, q)
+            if at and sent[at - 1][1] > p:
+                message = sent[at - 1]
+            elif at < len(sent) and begins[at] <= q + PAUSE_NS:
+                message = sent[at]
+            else:
+                continue
+            busy = self._busy(role, {m[2] for m in sent})
+            last = bisect_right(busy, message[0], key=lambda span: span[0]) - 1
+            since = min(max(busy[last][0], p), q) if last >= 0 else p
+            for x, y, under_way in ((p, since, False), (since, q, True)):
+                if max(x, a) < min(y, b):
+                    yield max(x, a), min(y, b), (message[2], under_way)
+
+    @cached_property
+    def takers(self) -> set[int]:
+        return {m[2] for m in self.sent if m[3] == "dequeue"}
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """Return first and last moment at which any thread of the server was seen to do something."""
+        return self.window.start_ns, self.window.end_ns
+
+    def _idle(self, thread: int) -> list[tuple[int, int]]:
+        """Return when the thread did nothing itself."""
+        if thread not in self.idle_:
+            works = covered([span for span in self.alone.get(thread, []) if span[2].waits_for is None])
+            start, stop = self.ends
+            edges = [start, *(edge for a, b, _ in works for edge in (a, b)), stop]
+            self.idle_[thread] = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+        return self.idle_[thread]
+
+    def _busy(self, role: str, senders: set[int]) -> list[Span]:
+        """Return when the role was at work, short pauses counted in."""
+        if role not in self.busy_:
+            spans = []
+            for thread in self.threads[role]:
+                line = self.alone.get(thread, [])
+                spans += [span for span in line if span[2].waits_for is None]
+                for a, b, state in self.cpu.get(thread, []) if thread in senders else []:
+                    if state in ("runnable", "throttled"):
+                        spans.append((a, b, None))
+                    if state == "running":
+                        spans += [s for s in cut(line, a, b) if s[2] is None or s[2].waits_for is None]
+            longer = covered([(a, b + PAUSE_NS, None) for a, b, _ in spans])
+            self.busy_[role] = [(a, b - PAUSE_NS, None) for a, b, _ in longer]
+        return self.busy_[role]
+
+
+def _served(line: list[Span], since: int, until: int) -> list[Span]:
+    """Return what a thread did, its waiting for others between the two moments its own."""
+    out: list[Span] = []
+    for a, b, what in line:
+        if b <= since or a >= until or not what.waits_for:
+            out.append((a, b, what))
+            continue
+        for x, y, inside in cut([(since, until, True)], a, b):
+            out.append((x, y, what._replace(waits_for=None) if inside else what))
+    return out
+
+
+def _parts(trace: Trace, rows: list[Row]) -> dict[str, set[int]]:
+    """Return the threads whose names, ranges or frames show that their process has a part besides."""
+    data = tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
+    names: dict[int, set[str]] = defaultdict(set)
+    kept = trace.slices.select("thread", "name", "category").unique()
+    for thread, name, category in kept.iter_rows():
+        if thread is not None and str(category) in ("python", "annotation") and name:
+            names[thread].add(name)
+    for row in rows:
+        names[row["thread"]] |= {text for text in (row["name"], row["process"]) if text}
+    own = {row["thread"] for row in rows}
+    return {
+        part: {
+            t
+            for t, texts in names.items()
+            if t in own and any(map(re.compile(data[part]["match"]).search, texts))
+        }
+        for part in ("entrance", "scheduler")
+    }

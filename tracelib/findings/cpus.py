@@ -19,11 +19,13 @@ from tracelib.findings.finding import (
     Abstained,
     Evidence,
     Finding,
+    accuses_host,
     evidence_rows,
     exposed_share,
     longest_first,
     over_the_window,
     share_of,
+    short_of_cpu,
     spent,
     thread_name,
 )
@@ -55,11 +57,11 @@ def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
             "no wake-up events, so nothing shows whether threads waited for a CPU or slept",
             recording.SWITCHES,
         )
-    lost = results.lost.filter((pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))
+    lost = short_of_cpu(results, "runnable")
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    host = results.lost.filter(~pl.col("cause").is_in(NOT_HOST))
+    host = results.lost.filter(accuses_host())
     known = 1 - spent(host.filter(pl.col("cpu_state") == "unknown")) / spent(host)
     return rule.finding(
         results,
@@ -138,7 +140,7 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
             f"{recording.SWITCHES}; keep cpu.stat before and after",
         )
     gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
-    lost = results.lost.filter(pl.col("cpu_state") == "throttled")
+    lost = short_of_cpu(results, "throttled")
     part = exposed_share(results, lost)
     if gaps.is_empty() or part < rule.threshold:
         return None
@@ -252,7 +254,7 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
     server's CPU time that polling had used up.
     """
     taken = results.cpu_contention.filter(pl.col("doing") == "spin")
-    stopped = results.lost.filter(pl.col("cpu_state") == "throttled")
+    stopped = short_of_cpu(results, "throttled")
     load = results.thread_load
     ran, spun = (int(load[column].sum()) for column in ("running_ns", "spinning_ns"))
     burnt = spun / ran if ran else 0.0

@@ -5,9 +5,10 @@ import dataclasses
 import polars as pl
 import pytest
 
-from tests.findings.cases import Case, no_rank_1, outcome, rule_tests
-from tests.findings.sheet import MS, Sheet
+from tests.findings.cases import Case, no_calls, no_rank_1, outcome, rule_tests
+from tests.findings.sheet import ANY_SIZE, MS, Sheet
 from tracelib.analyses.results import analyse
+from tracelib.findings.verdict import verdict
 
 
 def always(_):
@@ -82,10 +83,31 @@ def test_a_late_gpu_is_imbalance_and_no_launch_skew():
     assert outcome("launch_skew_amplified", results) is None
 
 
+# -------------------- collectives over the CPU
+def over_the_cpu(name="gloo:all_reduce", *, hidden=False):
+    """The worker is in a call from 1 to 100 ms; its GPU waits for what comes after, or works meanwhile."""
+    sheet = Sheet()
+    sheet.kernel(0, 101 if hidden else 1)
+    sheet.doing(0, 1, 100, name)
+    sheet.kernel(101, 102, call=(100.5, 100.6))
+    return sheet
+
+
+@pytest.mark.parametrize("name", ["gloo:all_reduce", "mpi:barrier", "ProcessGroupGloo::broadcast"])
+def test_a_collective_over_the_cpu_is_not_called_a_message(name):
+    results = over_the_cpu(name).results()
+    found = outcome("cpu_collectives", results)
+    assert (found.exposed_ns, found.cause) == (99 * MS, "ipc")
+    assert "for the ranks to meet in collectives over the CPU" in found.claim
+    assert outcome("ipc_stretched", results) is None
+    assert "(collectives on the CPU 97 %" in verdict(results, ANY_SIZE).sentence
+
+
 # -------------------- each rule's trigger, near miss, and what it cannot do without
 CASES = [
     Case("straggler_rank", lambda: ranks(always), lambda: ranks(in_turn), (no_rank_1,)),
     Case("launch_skew_amplified", lambda: ranks(always), lambda: ranks(always, compute=9.0), (no_rank_1,)),
+    Case("cpu_collectives", over_the_cpu, lambda: over_the_cpu(hidden=True), (no_calls,)),
     Case("rank_imbalance", lambda: ranks(always, compute=9.0), lambda: ranks(always), (no_rank_1,)),
 ]
 TestRules = rule_tests(CASES)

@@ -26,8 +26,8 @@ ASLEEP = 0.02
 WANTED = 0.1
 #: The threads that GPUs waited for had CPUs if they lacked one, or nobody knows, for no more of that time.
 LACKED = 0.1
-#: Parts of kernel_launch that call for a change of their own, and so are named apart in the sentence.
-APART = ("jit_compile", "module_load", "alloc")
+#: Parts of a cause that call for a change of their own, and so are named apart in the sentence.
+APART = ("jit_compile", "module_load", "alloc", "cpu_collective")
 #: Less is not worth a word in the sentence.
 WORTH_A_WORD = 0.005
 
@@ -63,7 +63,7 @@ class Shares:
     #: Share of `host` whose CPU state is known; 0 where waiting for a CPU cannot be told from sleep.
     cpu_known: float
     causes: dict[str, float]  # host causes, each
-    #: The same in words, with those parts of kernel_launch apart that call for another change.
+    #: The same in words, with those parts apart that call for another change.
     named: dict[str, float]
 
 
@@ -182,7 +182,7 @@ def shares(results: Results) -> Shares:
 
 
 def _named(results: Results, host: pl.DataFrame) -> dict[str, float]:
-    apart = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(APART).fill_null(value=False)
+    apart = pl.col("sub_cause").is_in(APART).fill_null(value=False)
     named = host.group_by("cause", sub_cause=pl.when(apart).then("sub_cause"))
     return {
         sub_cause_name(str(sub_cause)) if sub_cause else cause_name(str(cause)): _median(results, rows)

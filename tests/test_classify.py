@@ -99,7 +99,17 @@ MEANINGS = [
     ("llm_engine step: get_output", "annotation", "ipc/wait"),
     ("sglang/srt/managers/scheduler.py(2100): self_check_during_idle", "python", "ipc/wait"),
     ("ray/dag/compiled_dag_node.py(620): exec_operation", "python", "ipc/wait"),
-    ("gloo:all_reduce", "annotation", "ipc/wait"),
+    ("gloo:all_reduce", "annotation", "ipc/cpu_collective"),
+    ("ProcessGroupGloo::allreduce", "other", "ipc/cpu_collective"),
+    ("MPI_Allreduce", "other", "ipc/cpu_collective"),
+    ("MPI_Waitall", "other", "ipc/cpu_collective"),
+    ("<built-in method allgather of mpi4py.MPI.Intracomm object at 0x7f>", "python", "ipc/cpu_collective"),
+    (
+        "<built-in method wait of torch._C._distributed_c10d.TCPStore object at 0x7f>",
+        "python",
+        "ipc/cpu_collective",
+    ),
+    ("torch/distributed/distributed_c10d.py(971): _store_based_barrier", "python", "ipc/cpu_collective"),
     # scopes of vLLM 0.20.0, SGLang 0.5.23 and TensorRT-LLM
     ("schedule: allocate_slots", "annotation", "scheduling/None"),
     ("gpu_model_runner: preprocess", "annotation", "scheduling/None"),

@@ -139,7 +139,21 @@ def ordered(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     descending = [name == "slices" and column == "dur_ns" for column in SORT[name]]
     if _in_order(frame, SORT[name], descending):
         return frame
+    if name == "slices" and _inner_first(frame):
+        frame = frame.reverse()  # of slices of one extent the later row is the inner one
     return frame.sort(SORT[name], descending=descending, maintain_order=True)
+
+
+def _inner_first(slices: pl.DataFrame) -> bool:
+    """Return whether the file wrote slices as they ended: the inner before the one around it."""
+    start, end = pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns")
+    before, until = start.shift(1), end.shift(1)
+    near = (pl.col("thread") == pl.col("thread").shift(1)) & ((start != before) | (end != until))
+    around, inside = slices.select(
+        around=(near & (start <= before) & (end >= until)).sum(),
+        inside=(near & (start >= before) & (end <= until)).sum(),
+    ).row(0)
+    return bool(around > inside)
 
 
 def _in_order(frame: pl.DataFrame, columns: Sequence[str], descending: Sequence[bool]) -> bool:

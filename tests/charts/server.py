@@ -89,6 +89,7 @@ COLLECTIVES = {
     "skew_ns": I64,
     "wait_ns": I64,
     "matched": pl.Boolean,
+    "order_known": pl.Boolean,
 }
 CPU_TIME = {
     "role": pl.String,
@@ -184,13 +185,13 @@ def frames():
         ),
         "collectives": rows(
             COLLECTIVES,
-            (1, 0, 300, 300, 500, 1, 200, 200, True),
-            (1, 1, 500, 100, 500, 1, 200, 0, True),
-            (2, 0, 700, 10, 700, 0, 10, 0, True),
-            (2, 1, 690, 20, 700, 0, 10, 10, True),
-            (3, 0, 800, 10, 800, 0, 0, 0, False),
-            (4, 0, 900, 40, 930, 1, 30, 30, True),
-            (4, 1, 930, 10, 930, 1, 30, 0, True),
+            (1, 0, 300, 300, 500, 1, 200, 200, True, True),
+            (1, 1, 500, 100, 500, 1, 200, 0, True, True),
+            (2, 0, 700, 10, 700, 0, 10, 0, True, True),
+            (2, 1, 690, 20, 700, 0, 10, 10, True, True),
+            (3, 0, 800, 10, 800, 0, 0, 0, False, False),
+            (4, 0, 900, 40, 930, 1, 30, 30, True, True),
+            (4, 1, 930, 10, 930, 1, 30, 0, True, True),
         ),
         "cpu_time": pl.DataFrame(
             [

@@ -8,9 +8,10 @@ import pytest
 from tests.findings.cases import Case, no_samples, no_sched, outcome, rule_tests
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.capacity import server_cpus
+from tracelib.analyses.cpu_samples import SAMPLED_TURNS
 from tracelib.analyses.cpu_time import SPINNING, polls
-from tracelib.analyses.lost import cpu_contention
 from tracelib.analyses.results import analyse
+from tracelib.analyses.scheduling import cpu_contention
 from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.analyses.throttling import Supply
 from tracelib.findings.finding import Abstained
@@ -79,8 +80,24 @@ def test_ready_without_a_cpu_is_shortage():
     found = outcome("cpu_shortage", kept_off(sheet, sheet.thread(None, "batch", pid=901)).results())
     assert (found.exposed_ns, found.gain_ns, found.change) == (20 * MS, 20 * MS, "machine")
     assert "The server ran on 1 of the host's 8 CPUs" in found.claim
-    assert "; instead ran batch 100 %." in found.claim
+    assert "; instead ran batch (not known as the server's) 100 %." in found.claim
     assert found.evidence[0].value == "20.0 ms without a CPU"
+
+
+def test_a_process_beside_the_server_that_has_the_wanted_cpu_is_named_by_its_process():
+    """Two threads of one compressor have it for 4 ms in all, and 16 ms a thread of the API server."""
+    sheet = gap()
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.ready(0, 20, 40, cpu=0)
+    sheet.runs(0, 40, 102, cpu=0)
+    sheet.runs(sheet.api, 20, 36, cpu=0)
+    first, second = (sheet.thread(None, name, pid=901) for name in ("zstd-a", "zstd-b"))
+    for n in (first, second):
+        sheet.threads[n]["process"] = "zstd"
+    sheet.runs(first, 36, 38, cpu=0)
+    sheet.runs(second, 38, 40, cpu=0)
+    found = outcome("cpu_shortage", sheet.results())
+    assert "; instead ran api_server 80 %, zstd (not known as the server's) 20 %." in found.claim
 
 
 def test_without_scheduler_events_shortage_is_abstained_from():
@@ -109,6 +126,26 @@ def test_a_tokenizer_on_the_wanted_cpu_starves_the_worker():
     assert found.evidence[0].what == "ready to run; tokenizer/10003 tokenized on its CPU"
 
 
+def test_one_sample_tells_of_several_short_turns():
+    """A tokenizer and the worker take turns of 1 ms on one CPU; the tokenizer is sampled in every other turn.
+
+    It has the wanted CPU for 10 ms, and each moment of them is within 2 ms, one period, of a sample by its
+    own time on a CPU: so it tokenizes all the time. By the clock half of it lies further before a sample.
+    """
+    sheet = gap()
+    other = sheet.thread("api_server", "api_server", pid=300)
+    sheet.runs(0, 0, 20, cpu=0)
+    for at in range(20, 40, 2):
+        sheet.ready(0, at, at + 1, cpu=0)
+        sheet.runs(other, at, at + 1, cpu=0)
+        sheet.runs(0, at + 1, at + 2, cpu=0)
+    sheet.runs(0, 40, 102, cpu=0)
+    for at in range(20, 40, 4):
+        sheet.sampled(other, at - 1.7, at + 0.3, BPE)
+    found = outcome("tokenization_starves", sheet.results())
+    assert found.exposed_ns == 10 * MS
+
+
 def test_another_job_on_the_wanted_cpu_is_no_tokenizer():
     sheet = crowded(TORCH)
     tokenizer(sheet)
@@ -133,7 +170,10 @@ def test_the_same_cpu_number_of_another_host_is_another_cpu():
     states = pl.concat([results.thread_states, pl.DataFrame([row], schema=THREAD_STATES)]).sort(
         "thread", "ts_ns"
     )
-    told = cpu_contention(results.trace, results.lost, states, results.host_activity, results.spinning)
+    no_turns = pl.DataFrame(schema=SAMPLED_TURNS)
+    told = cpu_contention(
+        results.trace, results.lost, states, results.host_activity, results.spinning, no_turns
+    )
     assert told["by"].unique().to_list() == [here]
     assert server_cpus(results)[0] == 1
     assert server_cpus(dataclasses.replace(results, thread_states=states))[0] == 2
@@ -160,6 +200,33 @@ def test_work_on_the_wanted_cpu_is_no_polling():
     thread = sheet.thread("worker", "worker_TP0", pid=100)
     sheet.sampled(thread, 20, 40, ("at::native::x", "/x/libtorch_cpu.so"), GOMP)
     assert outcome("busy_wait", kept_off(sheet, thread).results()) is None
+
+
+def beside_a_poller(*, polls=True, pinned=False):
+    """The worker is ready from 20 to 40 ms while a tokenizer has its CPU; another polls or works on CPU 1."""
+    sheet = gap()
+    kept_off(sheet, tokenizer(sheet))
+    if not pinned:  # it has had CPU 1 as well
+        sheet.on_cpu[0][0] = (12 * MS, 20 * MS, "running", 0)
+        sheet.runs(0, 2, 10, cpu=1)
+    other = sheet.thread("worker", "output", pid=100)
+    sheet.doing(other, 25, 38, "cudaEventSynchronize" if polls else "aten::mm", "runtime" if polls else "op")
+    sheet.runs(other, 25, 38, cpu=1)
+    return sheet
+
+
+def test_a_poller_on_another_cpu_than_the_wanted_one_is_named_with_what_it_takes():
+    """It polls for 13 of the 102 ms of the window, all of them while the worker wants a CPU."""
+    found = outcome("polling_elsewhere", beside_a_poller().results())
+    assert (found.exposed_ns, found.gain_ns, found.change) == (13 * MS, 13 * MS, "setting")
+    assert "output/10004 polled most (the driver polling for the GPU inside synchronous calls)" in found.claim
+    assert "it took 0.13 CPUs over the window" in found.claim
+    assert found.evidence[0].what == "ready to run; output/10004 polled on another CPU (device_wait)"
+    assert found.advice[0].startswith("Let the host sleep while the GPU works")
+
+
+def test_a_poller_on_a_cpu_that_the_thread_never_had_takes_nothing_from_it():
+    assert outcome("polling_elsewhere", beside_a_poller(pinned=True).results()) is None
 
 
 # -------------------- quota
@@ -289,6 +356,7 @@ CASES = [
         lambda: next_to(helper),
         (no_sched, no_samples),
     ),
+    Case("polling_elsewhere", beside_a_poller, lambda: beside_a_poller(polls=False), (no_sched,)),
     Case("single_thread_saturated", alone, lambda: alone(until=80), (no_sched,)),
 ]
 TestRules = rule_tests(CASES)

@@ -1,7 +1,14 @@
 """Rules on several ranks."""
 
-from tests.findings.cases import Case, no_rank_1, outcome, rule_tests
-from tests.findings.sheet import MS, Sheet
+import dataclasses
+
+import polars as pl
+import pytest
+
+from tests.findings.cases import Case, no_calls, no_rank_1, outcome, rule_tests
+from tests.findings.sheet import ANY_SIZE, MS, Sheet
+from tracelib.analyses.results import analyse
+from tracelib.findings.verdict import verdict
 
 
 def always(_):
@@ -34,7 +41,32 @@ def test_one_rank_always_last_is_a_straggler():
     found = outcome("straggler_rank", ranks(always).results())
     assert (found.exposed_ns, found.cause) == (10 * 5 * MS, None)
     assert found.claim.startswith("Rank 1 came last in 10 of 10 collectives and caused 100 % of the waiting")
+    assert "Waiting in collectives took the ranks 12 % of the time" in found.claim
     assert found.evidence[0].who == "rank 0"
+
+
+def two_files(trace, error_ns, tied_with):
+    """The same run, each rank in a file of its own whose clock is tied as `tied_with` and `error_ns` say."""
+    rank_1 = trace.gpu_ops["gpu"] == 1
+    ops = trace.gpu_ops.with_columns(source=rank_1.cast(pl.Int32))
+    files = trace.sources.with_columns(error_ns=pl.lit(error_ns), tied_with=pl.lit(tied_with))
+    other = files.with_columns(source=pl.lit(1, pl.Int32), file=pl.lit("r1.json"))
+    return dataclasses.replace(trace, gpu_ops=ops, sources=pl.concat([files, other]))
+
+
+@pytest.mark.parametrize(
+    ("error_ms", "tied_with", "told"),
+    [(0, None, 10), (3, "t.json", 10), (3, "perf.txt", 0), (6, "r1.json", 0), (1, "perf.txt", 10)],
+)
+def test_who_came_last_is_only_said_beyond_the_clocks_error(error_ms, tied_with, told):
+    """The skew is 5 ms; two clocks tied to a third one may be off each other by both errors."""
+    results = analyse(two_files(ranks(always).trace(), error_ms * MS, tied_with))
+    assert results.collectives.filter("order_known")["event"].n_unique() == told
+    found = outcome("straggler_rank", results)
+    assert (found is not None) == bool(told)
+    if told and error_ms:
+        off = error_ms if tied_with == "t.json" else 2 * error_ms
+        assert f"came further apart than their clocks may be off each other ({off}.00 ms)" in found.claim
 
 
 def test_a_late_host_is_amplified_by_collectives():
@@ -51,10 +83,31 @@ def test_a_late_gpu_is_imbalance_and_no_launch_skew():
     assert outcome("launch_skew_amplified", results) is None
 
 
+# -------------------- collectives over the CPU
+def over_the_cpu(name="gloo:all_reduce", *, hidden=False):
+    """The worker is in a call from 1 to 100 ms; its GPU waits for what comes after, or works meanwhile."""
+    sheet = Sheet()
+    sheet.kernel(0, 101 if hidden else 1)
+    sheet.doing(0, 1, 100, name)
+    sheet.kernel(101, 102, call=(100.5, 100.6))
+    return sheet
+
+
+@pytest.mark.parametrize("name", ["gloo:all_reduce", "mpi:barrier", "ProcessGroupGloo::broadcast"])
+def test_a_collective_over_the_cpu_is_not_called_a_message(name):
+    results = over_the_cpu(name).results()
+    found = outcome("cpu_collectives", results)
+    assert (found.exposed_ns, found.cause) == (99 * MS, "ipc")
+    assert "for the ranks to meet in collectives over the CPU" in found.claim
+    assert outcome("ipc_stretched", results) is None
+    assert "(collectives on the CPU 97 %" in verdict(results, ANY_SIZE).sentence
+
+
 # -------------------- each rule's trigger, near miss, and what it cannot do without
 CASES = [
     Case("straggler_rank", lambda: ranks(always), lambda: ranks(in_turn), (no_rank_1,)),
     Case("launch_skew_amplified", lambda: ranks(always), lambda: ranks(always, compute=9.0), (no_rank_1,)),
+    Case("cpu_collectives", over_the_cpu, lambda: over_the_cpu(hidden=True), (no_calls,)),
     Case("rank_imbalance", lambda: ranks(always, compute=9.0), lambda: ranks(always), (no_rank_1,)),
 ]
 TestRules = rule_tests(CASES)

@@ -1,5 +1,6 @@
 """What a reader sees first: the verdict, which CPUs and which quota it names, and what it leaves open."""
 
+import polars as pl
 import pytest
 
 from tests.findings.sheet import ANY_SIZE, MS, Sheet
@@ -7,6 +8,7 @@ from tests.findings.test_cpus import GRID, gap, kept_off, stopped
 from tracelib.charts.causes import causes_sentence
 from tracelib.charts.timeline import timeline_sentence
 from tracelib.findings import Thresholds, diagnose
+from tracelib.findings.figures import cause_rows
 from tracelib.findings.verdict import shares, verdict
 from tracelib.report import sections
 
@@ -166,6 +168,52 @@ def test_recorders_that_cost_more_than_a_twentieth_make_it_less_sure():
     said = verdict(sheet.results())
     assert said.confidence == "medium"
     assert "the recorders themselves cost the GPUs about 7.5 % of the time" in said.why
+
+
+def dispatch_sampled_in(library):
+    """20 of 102 ms lost in dispatch; half of the worker's samples in it lie in that library."""
+    sheet = Sheet()
+    sheet.kernel(0, 20)
+    for n in range(5):
+        sheet.doing(0, 20 + 4 * n, 24 + 4 * n, "aten::mm", "op")
+        sheet.sampled(0, 20 + 4 * n, 22 + 4 * n, ("[unknown]", f"/x/{library}"))
+        sheet.sampled(0, 22 + 4 * n, 24 + 4 * n, ("at::x", "/x/libtorch_cpu.so"))
+    sheet.kernel(40, 102, call=(39.99, 40))
+    return diagnose(sheet.results(), thresholds=ANY_SIZE).verdict
+
+
+def test_a_verdict_that_the_recorders_own_work_would_change_is_not_firm():
+    """19.6 % of the window is host work, 9.8 % without the half that is the recorder's."""
+    said = dispatch_sampled_in("libcupti.so.13")
+    assert (said.state, said.confidence) == ("cpu_bound", "low")
+    assert "This is not firm: about 9.8 % of the time is the recorders' own work inside" in said.sentence
+    assert "hold the GPUs up for 9.8 % of the time: not CPU-bound" in said.why[0]
+    assert "without with_stack" in said.record_first[0]
+    firm = dispatch_sampled_in("libtorch_cpu.so")
+    assert (firm.state, "not firm" in firm.sentence) == ("cpu_bound", False)
+
+
+def test_the_shortage_is_one_figure_wherever_it_stands():
+    """20 of 102 ms without a CPU in an operator, 10 more in a wait for an engine that nobody recorded."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 60, "aten::mm", "op")
+    sheet.doing(0, 60, 100, "shm_broadcast.dequeue")
+    sheet.kernel(101, 102)
+    batch = sheet.thread(None, "batch", pid=901)
+    sheet.runs(0, 0, 20, cpu=0)
+    for start, end, until in ((20, 40, 70), (70, 80, 102)):
+        sheet.ready(0, start, end, cpu=0)
+        sheet.runs(batch, start, end, cpu=0)
+        sheet.runs(0, end, until, cpu=0)
+    results = sheet.results()
+    document = diagnose(results, thresholds=ANY_SIZE)
+    rows = {row.id: row for row in document.findings}
+    assert results.lost.filter(pl.col("cpu_state") == "runnable")["dur_ns"].sum() == 30 * MS
+    assert rows["cpu_shortage"].exposed_ns == 20 * MS
+    assert shares(results).starved == pytest.approx(20 / 102)
+    assert sections.three_figures(document)[2][1].endswith("20 %")
+    assert sum(row.shortage_ns for row in cause_rows(document) if row.accuses_host) == 20 * MS
 
 
 def test_half_a_window_without_cpu_states_makes_it_less_sure():

@@ -33,6 +33,7 @@ COLLECTIVES = pl.Schema(
         "skew_ns": pl.Int64(),
         "wait_ns": pl.Int64(),
         "matched": pl.Boolean(),
+        "order_known": pl.Boolean(),
     }
 )
 
@@ -51,7 +52,8 @@ def whole_collectives(trace: Trace, window: Window) -> pl.DataFrame:
     (Int64, of the kernel), `last_start_ns` (Int64, the latest start over the ranks), `straggler` (Int32, the
     GPU that started last), `skew_ns` (Int64, latest - earliest start), `wait_ns` (Int64, latest start - own
     start, cut at own end), `matched` (Boolean, all ranks of the group found; null stands in the four columns
-    before where they were not). Sorted by `ts_ns`, `gpu`.
+    before where they were not), `order_known` (Boolean: the skew is more than the ranks' clocks may be off
+    each other, so `straggler` did come last). Sorted by `ts_ns`, `gpu`.
     """
     ops = trace.gpu_ops.filter(pl.col("collective").is_not_null()).select(
         "gpu", "name", "group", "group_size", "collective", "sequence", "elements", "ts_ns", "dur_ns"
@@ -62,7 +64,9 @@ def whole_collectives(trace: Trace, window: Window) -> pl.DataFrame:
         return pl.DataFrame(schema=COLLECTIVES)
     rows = pl.concat(paired)
     event = pl.when(pl.col("_k").is_not_null()).then(pl.struct("_group", "_k").rank("dense").cast(pl.Int64))
-    rows = _with_arrivals(rows.with_columns(event=event))
+    rows = _with_arrivals(rows.with_columns(event=event)).with_columns(
+        order_known=(pl.col("skew_ns") > clock_error_ns(trace)).fill_null(value=False)
+    )
     end = pl.col("ts_ns") + pl.col("dur_ns")
     inside = rows.filter((pl.col("ts_ns") < window.end_ns) & (end > window.start_ns))
     return inside.select(list(COLLECTIVES)).match_to_schema(COLLECTIVES).sort("ts_ns", "gpu")
@@ -80,6 +84,21 @@ def missing_ranks(trace: Trace) -> tuple[int, list[int]]:
     size, lack = lacking.row(-1)
     absent = sorted(set(range(size)) - set(trace.gpus["rank"].drop_nulls()))
     return lack, absent if len(absent) == lack else []
+
+
+def clock_error_ns(trace: Trace) -> int:
+    """Return how far the clocks of two ranks may be off each other; 0 for one file, or if not estimated.
+
+    Ranks tied to each other are off by that tie's error; those tied to something else by two such errors.
+    """
+    files = trace.gpu_ops["source"].unique()
+    rows = trace.sources.filter(pl.col("source").is_in(files.implode()))
+    together = rows.filter(pl.col("tied_with").is_in(rows["file"].implode()))
+    spokes = together if together.height >= rows.height - 1 else rows
+    errors = spokes["error_ns"].drop_nulls().sort(descending=True)
+    if rows.height < 2:
+        return 0
+    return int(errors.head(1 if rows.height == 2 and together.height else 2).sum())
 
 
 def collectives(whole_collectives: pl.DataFrame, window: Window) -> pl.DataFrame:

@@ -9,7 +9,20 @@ half of these are no further apart than the sampling itself.
 
 import polars as pl
 
+from tracelib.intervals import overlay
 from tracelib.trace import Trace
+
+SAMPLED_TURNS = pl.Schema(
+    {
+        "thread": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "cause": pl.String(),
+        "sub_cause": pl.String(),
+    }
+)
+#: Sampling periods of a thread's own time on a CPU up to which its nearest sample tells what it did.
+REACH = 2
 
 #: Letters behind an event that say where and how it is counted, and the CPU's unit that counts it.
 MODIFIERS, UNIT = r":[ukhIGHpPSDeWbRX]+$", r"^\w+/(.*)/$"
@@ -103,3 +116,56 @@ def symbols(stacks: pl.DataFrame) -> pl.DataFrame:
         .unique("stack", keep="first", maintain_order=True)
         .select("stack", pl.col("symbol").cast(pl.Categorical))
     )
+
+
+def sampled_turns(thread_states: pl.DataFrame, sample_stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return what the samples say of each thread's turns on a CPU.
+
+    Takes the frames of the analyses of those names. A thread that takes turns shorter than the sampling
+    period is sampled once in several of them. So nearness is counted in the thread's own time on a CPU: each
+    moment of it goes to the nearest sample, at most `REACH` periods away.
+
+    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `cause`, `sub_cause` (String: of the
+    sample, as of :func:`tracelib.classify.sample_causes`). Sorted by `thread`, `ts_ns`.
+    """
+    turns = (
+        thread_states.filter(pl.col("state") == "running")
+        .sort("thread", "ts_ns")
+        .select("thread", began="ts_ns", dur_ns="dur_ns", ts_ns=_own_time(pl.col("dur_ns")))
+    )
+    taken = sample_stretches.filter(pl.col("thread").is_not_null()).with_columns(
+        at=pl.col("ts_ns") + pl.col("dur_ns")
+    )
+    placed = (
+        taken.sort("at")
+        .join_asof(
+            turns.select("thread", "began", turn="dur_ns", own="ts_ns").sort("began"),
+            left_on="at",
+            right_on="began",
+            by="thread",
+            check_sortedness=False,
+        )
+        .drop_nulls("own")
+        .with_columns(own=pl.col("own") + pl.min_horizontal(pl.col("at") - pl.col("began"), "turn"))
+    )
+    told = overlay(turns, _nearest(placed), "thread").filter(pl.col("cause").is_not_null())
+    wall = told.join(turns.select("thread", "began", own="ts_ns"), on=["thread", "began"])
+    rows = wall.with_columns(ts_ns=pl.col("began") + pl.col("ts_ns") - pl.col("own"))
+    return rows.select(list(SAMPLED_TURNS)).match_to_schema(SAMPLED_TURNS).sort("thread", "ts_ns")
+
+
+def _own_time(length: pl.Expr) -> pl.Expr:
+    """Return how long each thread had been on a CPU before each of its turns, which are in order."""
+    return length.cum_sum().over("thread") - length
+
+
+def _nearest(placed: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretch of its thread's own time to which each sample is the nearest."""
+    ordered = placed.sort("thread", "own").unique(["thread", "own"], keep="first", maintain_order=True)
+    own, reach = pl.col("own"), REACH * pl.col("stands_ns")
+    before = (own + own.shift(1).over("thread")) // 2
+    after = (own + own.shift(-1).over("thread")) // 2
+    spans = ordered.with_columns(
+        start=pl.max_horizontal(before, own - reach), end=pl.min_horizontal(after, own + reach)
+    )
+    return spans.select("thread", "cause", "sub_cause", ts_ns="start", dur_ns=pl.col("end") - pl.col("start"))

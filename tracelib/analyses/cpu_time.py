@@ -163,24 +163,35 @@ def sample_stretches(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame
 
 
 def spinning(
-    window: Window, host_activity: pl.DataFrame, thread_states: pl.DataFrame, sample_stretches: pl.DataFrame
+    window: Window,
+    host_activity: pl.DataFrame,
+    thread_states: pl.DataFrame,
+    sample_stretches: pl.DataFrame,
+    sampled_turns: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return when each thread was on a CPU only to ask again (polled).
 
     Takes the frames of the analyses of those names. A thread polls while its innermost slice waits for
-    another process or for the device and the scheduler saw it on a CPU; elsewhere while its samples say so,
-    one period at most each.
+    another process or for the device and the scheduler saw it on a CPU; elsewhere while its samples say so:
+    of its turns on a CPU, and where no scheduler event shows these, for one period at most each.
 
     One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `kind` (String: `poll` = another
     process's message, `device_wait`, and from samples also `yield`, `openmp`, `nccl_proxy`). Sorted by
     `thread`, `ts_ns`.
     """
     by_slice = _on_cpu_while_waiting(host_activity, thread_states)
-    samples = sample_stretches.filter(pl.col("cause") == "spin")
-    sampled = samples.select("thread", "ts_ns", "dur_ns", kind="sub_cause")
+    spins = pl.col("cause") == "spin"
+    states = thread_states.select("thread", "ts_ns", "dur_ns", "state")
+    unseen = overlay(sample_stretches.filter(spins), states, "thread").filter(
+        (pl.col("state") == "unknown").fill_null(value=True)
+    )
+    columns = ["thread", "ts_ns", "dur_ns", pl.col("sub_cause").alias("kind")]
+    sampled = pl.concat([frame.select(columns) for frame in (sampled_turns.filter(spins), unseen)])
     threads = sampled["thread"].drop_nulls().unique().to_list()
     free = fill(by_slice, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("kind").is_null())
-    added = overlay(free.drop("kind"), sampled, "thread").filter(pl.col("kind").is_not_null())
+    added = overlay(free.drop("kind"), sampled.sort("thread", "ts_ns"), "thread").filter(
+        pl.col("kind").is_not_null()
+    )
     rows = pl.concat([by_slice, added.select(by_slice.columns)]).sort("thread", "ts_ns")
     return merge_equal(rows, ["thread", "kind"]).select(list(SPINNING)).match_to_schema(SPINNING)
 

@@ -5,8 +5,7 @@ launch call began, the call itself, and the device's own latency after it. While
 process, the question goes upstream, to what that process did at the same moment. A collective's waiting is
 put to the rank that arrived last (:mod:`tracelib.analyses.collectives`).
 
-Beside the ledger: who had the CPU while a blamed thread was ready to run, and how much host time each cause
-took, of which only the exposed part cost the GPUs anything.
+Beside the ledger: how much host time each cause took, of which only the exposed part cost the GPUs anything.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ import polars as pl
 from tracelib.analyses.collectives import collective_wait
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
-from tracelib.intervals import each, in_order, innermost, merge_equal, overlay, union
+from tracelib.intervals import each, in_order, merge_equal, overlay, union
 from tracelib.trace import Trace
 
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
@@ -35,19 +34,6 @@ LOST = pl.Schema(
 )
 CAUSES = pl.Schema(
     {name: LOST[name] for name in ("gpu", "cause", "sub_cause", "cpu_state")} | {"ns": pl.Int64()}
-)
-CPU_CONTENTION = pl.Schema(
-    {
-        "gpu": pl.Int32(),
-        "ts_ns": pl.Int64(),
-        "dur_ns": pl.Int64(),
-        "thread": pl.Int32(),
-        "cause": pl.String(),
-        "by": pl.Int32(),
-        "by_role": pl.String(),
-        "doing": pl.String(),
-        "kind": pl.String(),
-    }
 )
 HOST_TIME = pl.Schema(
     {
@@ -68,8 +54,6 @@ _BLAME = ["thread", "cause", "sub_cause", "what"]
 #: How long a launched operation takes to start on an idle device at most: so many times the run's median for
 #: such launches, and never longer than this. What is beyond is not the host's: it had done its part.
 LATENCY_TIMES, LATENCY_NS = 10, 1_000_000
-#: More CPUs than a machine has.
-CPUS = 2**16
 #: Rows of host activity that are summed up at a time.
 PART = 2**17
 
@@ -239,59 +223,6 @@ def causes(lost: pl.DataFrame) -> pl.DataFrame:
     key = list(CAUSES)[:-1]
     summed = lost.group_by(key).agg(ns=pl.col("dur_ns").sum())
     return summed.sort("gpu", "ns", *key[1:], descending=[False, True, False, False, False])
-
-
-def cpu_contention(
-    trace: Trace,
-    lost: pl.DataFrame,
-    thread_states: pl.DataFrame,
-    host_activity: pl.DataFrame,
-    spinning: pl.DataFrame,
-) -> pl.DataFrame:
-    """Return the lost GPU time whose blamed thread was ready to run, with the thread that ran on its CPU.
-
-    Takes the frames of the analyses of those names.
-
-    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `cause`
-    (String: of the lost time), `by` (Int32: the thread that had the CPU; null = not known), `by_role`
-    (String), `doing` (String: its cause; `spin` if it polled; null = nothing recorded), `kind` (String: the
-    sub-cause, or how it polled). Adds up to the runnable part of `lost`. Sorted by `gpu`, `ts_ns`.
-    """
-    short = lost.filter(pl.col("cpu_state") == "runnable").select("gpu", "ts_ns", "dur_ns", "thread", "cause")
-    waits = (pl.col("state") == "runnable") & pl.col("thread").is_in(short["thread"].unique().implode())
-    waited = _with_place(thread_states.filter(waits), trace.threads)
-    ran = _with_place(thread_states.filter(pl.col("state") == "running"), trace.threads)
-    placed = overlay(short, waited.select("thread", "ts_ns", "dur_ns", "_place"), "thread")
-    beaten = overlay(placed, _on_each_cpu(ran), "_place")
-    polls = _doing(beaten, spinning.rename({"kind": "_polls"}))
-    works = _doing(polls, host_activity.select("thread", "ts_ns", "dur_ns", _does="cause", _sub="sub_cause"))
-    polled = pl.col("_polls").is_not_null()
-    named = works.with_columns(
-        doing=pl.when(polled).then(pl.lit("spin")).otherwise(pl.col("_does").cast(pl.String)),
-        kind=pl.when(polled).then("_polls").otherwise(pl.col("_sub").cast(pl.String)),
-    ).join(trace.threads.select(by="thread", by_role="role"), on="by", how="left", maintain_order="left")
-    return named.select(list(CPU_CONTENTION)).match_to_schema(CPU_CONTENTION).sort("gpu", "ts_ns")
-
-
-def _with_place(states: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Add `_place`, a number per CPU and host; null where the CPU is not known."""
-    host = pl.col("host").fill_null("").rank("dense").cast(pl.Int32)
-    placed = states.select("thread", "ts_ns", "dur_ns", "cpu").join(
-        threads.select("thread", _host=host), on="thread", how="left", maintain_order="left"
-    )
-    return placed.with_columns(_place=pl.col("_host") * CPUS + pl.col("cpu"))
-
-
-def _on_each_cpu(running: pl.DataFrame) -> pl.DataFrame:
-    """Return who ran on each CPU over time: _place, ts_ns, dur_ns, by."""
-    placed = running.filter(pl.col("_place").is_not_null())
-    at = innermost(placed, "_place")  # rebuilt stretches may overlap: the one that began last had the CPU
-    return at.select("_place", "ts_ns", "dur_ns", by=placed["thread"].gather(at["row"]))
-
-
-def _doing(pieces: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
-    """Cut the pieces by what their thread `by` did."""
-    return overlay(pieces, timeline.rename({"thread": "by"}), "by")
 
 
 def host_time(host_activity: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:

@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from tracelib.analyses.collectives import collectives, whole_collectives
+from tracelib.analyses.cpu_samples import sampled_turns
 from tracelib.analyses.cpu_time import cpu_time, gil_waits, sample_stretches, spinning
 from tracelib.analyses.drains import drains
 from tracelib.analyses.gpu_time import gpu_states, gpu_time, utilisation_steps
 from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.ipc import ipc, worker_steps
 from tracelib.analyses.launches import launches
-from tracelib.analyses.lost import causes, cpu_contention, host_time, lost
+from tracelib.analyses.lost import causes, host_time, lost
 from tracelib.analyses.replicas import replicas
 from tracelib.analyses.requests import api_server, request_causes, requests
-from tracelib.analyses.scheduling import demand, scheduling, thread_load
+from tracelib.analyses.scheduling import cpu_contention, demand, polling_beside, scheduling, thread_load
 from tracelib.analyses.steps import model_steps, step_tokens
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.throttling import Supply, quota_use
@@ -124,6 +125,7 @@ class Results:
     spinning: pl.DataFrame = _analysis(spinning)
     drains: pl.DataFrame = _analysis(drains)
     cpu_contention: pl.DataFrame = _analysis(cpu_contention)
+    polling_beside: pl.DataFrame = _analysis(polling_beside)
     host_time: pl.DataFrame = _analysis(host_time)
     cpu_time: pl.DataFrame = _analysis(cpu_time, _SAMPLES)
     causes: pl.DataFrame = _analysis(causes)
@@ -163,7 +165,15 @@ NEEDS: dict[str, Need] = {
     "quota": _QUOTA,
 }
 #: Frames that other analyses take and that nobody looks at afterwards.
-_INTERMEDIATE = (whole_collectives, sample_stretches, worker_steps, model_steps, api_server, replicas)
+_INTERMEDIATE = (
+    whole_collectives,
+    sample_stretches,
+    sampled_turns,
+    worker_steps,
+    model_steps,
+    api_server,
+    replicas,
+)
 
 
 def analyse(

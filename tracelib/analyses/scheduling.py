@@ -1,4 +1,4 @@
-"""Scheduler states summed up: per thread, how busy it was, and how many threads wanted a CPU at each moment.
+"""Scheduler states summed up: how busy each thread was, how many wanted a CPU, who had it meanwhile.
 
 docs/numbers.md, "Scheduler states", defines them.
 """
@@ -6,7 +6,7 @@ docs/numbers.md, "Scheduler states", defines them.
 import polars as pl
 
 from tracelib.analyses.window import Window
-from tracelib.intervals import clip, overlay
+from tracelib.intervals import clip, innermost, overlay
 from tracelib.trace import Trace
 from tracelib.words import CPU_STATES, SERVER
 
@@ -34,6 +34,25 @@ THREAD_LOAD = pl.Schema(
     }
 )
 DEMAND = pl.Schema({"ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "running": pl.Int32(), "runnable": pl.Int32()})
+
+CPU_CONTENTION = pl.Schema(
+    {
+        "gpu": pl.Int32(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "thread": pl.Int32(),
+        "cause": pl.String(),
+        "by": pl.Int32(),
+        "by_role": pl.String(),
+        "doing": pl.String(),
+        "kind": pl.String(),
+    }
+)
+POLLING_BESIDE = pl.Schema(
+    {name: CPU_CONTENTION[name] for name in ("gpu", "ts_ns", "dur_ns", "thread", "by", "kind")}
+)
+#: More CPUs than a machine has.
+CPUS = 2**16
 
 
 def server_threads(trace: Trace) -> pl.Series:
@@ -149,3 +168,90 @@ def demand_at(demand: pl.DataFrame, q: float) -> int | None:
     steps = demand.with_columns(n=pl.col("running") + pl.col("runnable")).sort("n")
     reached = steps.filter(pl.col("dur_ns").cum_sum() >= q * int(steps["dur_ns"].sum()))
     return int(reached["n"][0]) if reached.height else None
+
+
+def cpu_contention(
+    trace: Trace,
+    lost: pl.DataFrame,
+    thread_states: pl.DataFrame,
+    host_activity: pl.DataFrame,
+    spinning: pl.DataFrame,
+    sampled_turns: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the lost GPU time whose blamed thread was ready to run, with the thread that ran on its CPU.
+
+    Takes the frames of the analyses of those names.
+
+    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `cause`
+    (String: of the lost time), `by` (Int32: the thread that had the CPU; null = not known), `by_role`
+    (String), `doing` (String: its cause; `spin` if it polled; null = nothing recorded), `kind` (String: the
+    sub-cause, or how it polled). Adds up to the runnable part of `lost`. Sorted by `gpu`, `ts_ns`.
+    """
+    short = lost.filter(pl.col("cpu_state") == "runnable").select("gpu", "ts_ns", "dur_ns", "thread", "cause")
+    waits = (pl.col("state") == "runnable") & pl.col("thread").is_in(short["thread"].unique().implode())
+    waited = _with_place(thread_states.filter(waits), trace.threads)
+    ran = _with_place(thread_states.filter(pl.col("state") == "running"), trace.threads)
+    placed = overlay(short, waited.select("thread", "ts_ns", "dur_ns", "_place"), "thread")
+    beaten = overlay(placed, _on_each_cpu(ran), "_place")
+    polls = _doing(beaten, spinning.rename({"kind": "_polls"}))
+    works = _doing(polls, host_activity.select("thread", "ts_ns", "dur_ns", _does="cause", _sub="sub_cause"))
+    told = _doing(works, sampled_turns.rename({"cause": "_sampled", "sub_cause": "_sampled_sub"}))
+    silent = pl.col("_does").is_null()
+    named = told.with_columns(
+        doing=pl.coalesce(pl.col("_does").cast(pl.String), pl.when(silent).then("_sampled")),
+        kind=pl.when(silent).then("_sampled_sub").otherwise(pl.col("_sub").cast(pl.String)),
+    ).with_columns(
+        doing=pl.when(pl.col("_polls").is_not_null()).then(pl.lit("spin")).otherwise("doing"),
+        kind=pl.coalesce("_polls", "kind"),
+    )
+    named = named.join(
+        trace.threads.select(by="thread", by_role="role"), on="by", how="left", maintain_order="left"
+    )
+    return named.select(list(CPU_CONTENTION)).match_to_schema(CPU_CONTENTION).sort("gpu", "ts_ns")
+
+
+def _with_place(states: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Add `_place`, a number per CPU and host; null where the CPU is not known."""
+    host = pl.col("host").fill_null("").rank("dense").cast(pl.Int32)
+    placed = states.select("thread", "ts_ns", "dur_ns", "cpu").join(
+        threads.select("thread", _host=host), on="thread", how="left", maintain_order="left"
+    )
+    return placed.with_columns(_place=pl.col("_host") * CPUS + pl.col("cpu"))
+
+
+def _on_each_cpu(running: pl.DataFrame) -> pl.DataFrame:
+    """Return who ran on each CPU over time: _place, ts_ns, dur_ns, by."""
+    placed = running.filter(pl.col("_place").is_not_null())
+    at = innermost(placed, "_place")  # rebuilt stretches may overlap: the one that began last had the CPU
+    return at.select("_place", "ts_ns", "dur_ns", by=placed["thread"].gather(at["row"]))
+
+
+def _doing(pieces: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
+    """Cut the pieces by what their thread `by` did."""
+    return overlay(pieces, timeline.rename({"thread": "by"}), "by")
+
+
+def polling_beside(
+    trace: Trace, cpu_contention: pl.DataFrame, thread_states: pl.DataFrame, spinning: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the lost GPU time whose blamed thread was ready while another CPU did nothing but poll.
+
+    Takes the frames of the analyses of those names. The blamed thread was kept off its own CPU by one that
+    did not poll, but it is seen to run on the poller's CPU at other times: so nothing pins it elsewhere.
+
+    One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `by`
+    (Int32: a thread that polled), `kind` (String: how). No moment of a GPU is in two rows. Sorted by `gpu`,
+    `ts_ns`.
+    """
+    kept_off = cpu_contention.filter(~pl.col("doing").eq_missing(pl.lit("spin"))).drop("by", "kind")
+    running = _with_place(thread_states.filter(pl.col("state") == "running"), trace.threads)
+    polled = overlay(running.drop_nulls("_place"), spinning, "thread").filter(pl.col("kind").is_not_null())
+    ran_on = running.select("thread", "_place").unique()
+    hosts = trace.threads.select("thread", _host=pl.col("host").fill_null("").rank("dense").cast(pl.Int32))
+    wanting = kept_off.join(hosts, on="thread", how="left", maintain_order="left")
+    at = innermost(polled, "_host")
+    whose = polled.select("_place", "kind", by="thread").select(pl.all().gather(at["row"]))
+    line = pl.concat([at.drop("row"), whose], how="horizontal")
+    beside = overlay(wanting, line, "_host").filter(pl.col("by").is_not_null())
+    free = beside.join(ran_on, on=["thread", "_place"], how="semi")
+    return free.select(list(POLLING_BESIDE)).match_to_schema(POLLING_BESIDE).sort("gpu", "ts_ns")

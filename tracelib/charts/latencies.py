@@ -146,9 +146,10 @@ def collectives_chart(results: Results) -> go.Figure | None:
     names = gpu_names(results)
     figure = make_subplots(rows=1, cols=2, column_widths=[0.62, 0.38], horizontal_spacing=0.09)
     borders = log_borders(arrivals["skew_ns"])
-    for i, gpu in enumerate(arrivals["straggler"].unique().sort().to_list()):
-        own = arrivals.filter(pl.col("straggler") == gpu)
-        name, colour = safe(f"{names.get(gpu, gpu)} last"), TEMPLATE.layout.colorway[i % 8]
+    for i, gpu in enumerate(arrivals["straggler"].unique().sort(nulls_last=True).to_list()):
+        own = arrivals.filter(pl.col("straggler").eq_missing(gpu))
+        last = "order not known" if gpu is None else f"{names.get(gpu, gpu)} last"
+        name, colour = safe(last), TEMPLATE.layout.colorway[i % 8]
         figure.add_trace(_skew_points(results, own, name, colour, SYMBOLS[i % 8]), row=1, col=1)
         bars = _bars(own["skew_ns"], borders, colour, PATTERNS[i % 8], name=name, showlegend=False)
         figure.add_trace(bars, row=1, col=2)
@@ -165,7 +166,7 @@ def collectives_chart(results: Results) -> go.Figure | None:
 def _arrivals(collectives: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective whose ranks were matched.
 
-    `event`, `ts_ns` (last arrival), `skew_ns`, `straggler`.
+    `event`, `ts_ns` (last arrival), `skew_ns`, `straggler` (null = closer together than the clocks can tell).
     """
     return (
         collectives.filter(pl.col("matched") & pl.col("skew_ns").is_not_null())
@@ -173,7 +174,7 @@ def _arrivals(collectives: pl.DataFrame) -> pl.DataFrame:
         .agg(
             ts_ns=pl.col("last_start_ns").first(),
             skew_ns=pl.col("skew_ns").first(),
-            straggler=pl.col("straggler").first(),
+            straggler=pl.when("order_known").then("straggler").first(),
         )
         .sort("ts_ns", "event")
     )
@@ -198,31 +199,38 @@ def _skew_points(results: Results, own: pl.DataFrame, name: str, colour: str, sy
 
 def _collectives_sentence(arrivals: pl.DataFrame, names: dict[int, str]) -> str:
     half, most, _ = p50_p95_max(arrivals["skew_ns"])
-    by_rank = arrivals.group_by("straggler").len()
+    told = arrivals.drop_nulls("straggler")
+    within = (
+        f"In half of {counted(len(arrivals), 'collective')} the ranks arrived within {half} of each other, "
+        f"in 95 % within {most}"
+    )
+    if told.is_empty():
+        return f"{within}: too close together for their clocks to tell which came last."
+    by_rank = told.group_by("straggler").len()
     straggler, last = by_rank.sort("len", "straggler", descending=[True, False]).row(0)
     return (
-        f"In half of {counted(len(arrivals), 'collective')} the ranks arrived within {half} of each other, "
-        f"in 95 % within {most}; {names.get(straggler, 'one rank')} came last most often "
-        f"({share(last / len(arrivals))})."
+        f"{within}; {names.get(straggler, 'one rank')} came last most often ({share(last / len(told))} of "
+        f"the {len(told):,} in which the clocks tell)."
     )
 
 
 def _collectives_table(results: Results, arrivals: pl.DataFrame, names: dict[int, str]) -> list[list[object]]:
     matched = results.collectives.filter("matched")
     waits = dict(matched.group_by("gpu").agg(pl.col("wait_ns").sum()).iter_rows())
-    last = dict(arrivals.group_by("straggler").len().iter_rows())
+    told = arrivals.drop_nulls("straggler")
+    last = dict(told.group_by("straggler").len().iter_rows())
     body: list[list[object]] = [
         [
             names.get(gpu, str(gpu)),
             last.get(gpu, 0),
-            share(last.get(gpu, 0) / len(arrivals)),
+            share(last.get(gpu, 0) / max(len(told), 1)),
             duration(waits.get(gpu, 0)),
         ]
         for gpu in sorted({*waits, *last})
     ]
     half, most, longest = p50_p95_max(arrivals["skew_ns"])
     return [
-        ["device", "came last", "share of collectives", "waited for others"],
+        ["device", "came last", "share of those in which the clocks tell", "waited for others"],
         *body,
         ["all: arrival skew", f"p50 {half}", f"p95 {most}", f"max {longest}"],
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -12,66 +12,41 @@ from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS, PERIODS_NS
+from tracelib.data import data
 from tracelib.findings import recording
 from tracelib.findings.finding import (
     NOT_HOST,
     Abstained,
     Evidence,
     Finding,
+    accuses_host,
     evidence_rows,
     exposed_share,
     longest_first,
     over_the_window,
     share_of,
+    short_of_cpu,
     spent,
     thread_name,
 )
 from tracelib.findings.verdict import quota_words
-from tracelib.words import counted, cpus, duration, share
+from tracelib.words import SERVER, counted, cpus, duration, plain, share
 
 if TYPE_CHECKING:
     from tracelib.findings.rules import Rule
 
 #: Part of the window that a saturated thread is on a CPU, polling not counted.
 SATURATED = 0.85
-#: Counters that span so many times the window tell of more than it.
-OTHER_SPAN = 1.5
 #: Work that a warm server does not do has rules of its own.
 ONCE = ("jit_compile", "module_load", "alloc")
+#: Counters that span so many times the window tell of more than it.
+OTHER_SPAN = 1.5
+#: From these parts of the time without a CPU on it is named who ran: the server's threads, other processes.
+OWN, FOREIGN = 0.05, 0.01
 
 
-class Polling(NamedTuple):
-    """A kind of polling, in words, and what makes it stop."""
-
-    name: str
-    advice: str
-
-
-POLLING = {
-    "yield": Polling(
-        "shared-memory readers polling with sched_yield",
-        "Let readers of the shared-memory queue sleep after a short spin (vLLM: VLLM_SLEEP_WHEN_IDLE=1), "
-        "or use Unix sockets.",
-    ),
-    "poll": Polling(
-        "threads polling for a message of another process",
-        "Let readers of the message queue sleep after a short spin, or use blocking sockets between "
-        "processes.",
-    ),
-    "device_wait": Polling(
-        "the driver polling for the GPU inside synchronous calls",
-        "Let the host sleep while the GPU works: events created with cudaEventBlockingSync, or "
-        "cudaDeviceScheduleBlockingSync.",
-    ),
-    "openmp": Polling(
-        "idle OpenMP threads polling at a barrier",
-        "Let idle OpenMP threads sleep, or have fewer: OMP_NUM_THREADS=1 for the workers, "
-        "OMP_WAIT_POLICY=passive, GOMP_SPINCOUNT=0.",
-    ),
-    "nccl_proxy": Polling(
-        "NCCL's proxy threads", "Fewer NCCL socket threads: NCCL_NSOCKS_PERTHREAD, NCCL_SOCKET_NTHREADS."
-    ),
-}
+#: What each kind of polling is called, and what makes it stop.
+POLLING = data(__file__, "polling.toml")
 
 
 # -------------------- shortage
@@ -82,11 +57,11 @@ def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
             "no wake-up events, so nothing shows whether threads waited for a CPU or slept",
             recording.SWITCHES,
         )
-    lost = results.lost.filter((pl.col("cpu_state") == "runnable") & ~pl.col("cause").is_in(NOT_HOST))
+    lost = short_of_cpu(results, "runnable")
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    host = results.lost.filter(~pl.col("cause").is_in(NOT_HOST))
+    host = results.lost.filter(accuses_host())
     known = 1 - spent(host.filter(pl.col("cpu_state") == "unknown")) / spent(host)
     return rule.finding(
         results,
@@ -119,22 +94,35 @@ def _confined(results: Results) -> str:
 
 
 def _who_ran_instead(results: Results) -> str:
-    """Name who ran on the wanted CPUs meanwhile, and what that was, where the scheduler events say so."""
+    """Name who ran on the wanted CPUs meanwhile, and what that was, where the scheduler events say so.
+
+    Processes that nothing ties to the server are named by themselves, for they can be moved away.
+    """
     total = spent(results.cpu_contention)
-    names = results.trace.threads.select(by="thread", name=pl.coalesce("name", "role", "process"))
+    threads = results.trace.threads
+    foreign = pl.col("role").is_null() & threads["role"].is_in(SERVER).any()
+    names = threads.select(
+        by="thread",
+        foreign=foreign,
+        name=pl.when(foreign)
+        .then(pl.coalesce("process", "name"))
+        .otherwise(pl.coalesce("name", "role", "process")),
+    )
     does = {"spin": "polling", "tokenization": "tokenizing"}
     ran = (
         results.cpu_contention.filter(pl.col("by").is_not_null())
         .join(names, on="by", how="left")
         .with_columns(does=pl.col("doing").cast(pl.String).replace_strict(does, default=None))
-        .group_by("name", "does")
-        .agg(pl.col("dur_ns").sum())
-        .sort("dur_ns", "name", "does", descending=[True, False, False])
+        .with_columns(does=pl.when("foreign").then(pl.lit("not known as the server's")).otherwise("does"))
+        .group_by("name", "does", "foreign")
+        .agg(part=pl.col("dur_ns").sum() / total)
+        .sort("part", "name", "does", descending=[True, False, False])
     )
+    own = ran.filter(~pl.col("foreign") & (pl.col("part") > OWN)).head(4)
+    others = ran.filter(pl.col("foreign") & (pl.col("part") > FOREIGN)).head(3)
     named = [
-        f"{name or 'unknown threads'}{f' ({does})' if does else ''} {share(ns / total)}"
-        for name, does, ns in ran.head(4).iter_rows()
-        if ns > 0.05 * total
+        f"{plain(name, 80) if name else 'unknown threads'}{f' ({does})' if does else ''} {share(part)}"
+        for name, does, _, part in pl.concat([own, others]).iter_rows()
     ]
     return f"; instead ran {', '.join(named)}" if named else ""
 
@@ -152,7 +140,7 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
             f"{recording.SWITCHES}; keep cpu.stat before and after",
         )
     gaps = results.thread_states.filter(pl.col("state").cast(pl.String) == "throttled")
-    lost = results.lost.filter(pl.col("cpu_state") == "throttled")
+    lost = short_of_cpu(results, "throttled")
     part = exposed_share(results, lost)
     if gaps.is_empty() or part < rule.threshold:
         return None
@@ -266,7 +254,7 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
     server's CPU time that polling had used up.
     """
     taken = results.cpu_contention.filter(pl.col("doing") == "spin")
-    stopped = results.lost.filter(pl.col("cpu_state") == "throttled")
+    stopped = short_of_cpu(results, "throttled")
     load = results.thread_load
     ran, spun = (int(load[column].sum()) for column in ("running_ns", "spinning_ns"))
     burnt = spun / ran if ran else 0.0
@@ -295,12 +283,12 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
         if spent(stopped)
         else "the scheduler names the polling thread on the wanted CPU",
         evidence=_pollers(results, taken),
-        advice=[POLLING[str(kind)].advice for kind in order if str(kind) in POLLING][:3],
+        advice=[POLLING[kind]["advice"] for kind in order if kind in POLLING][:3],
     )
 
 
 def _polling(kind: str) -> str:
-    return POLLING[kind].name if kind in POLLING else kind
+    return POLLING[kind]["name"] if kind in POLLING else kind
 
 
 def _lengths(kinds: pl.DataFrame) -> str:
@@ -328,14 +316,14 @@ def _how(results: Results, taken: pl.DataFrame, stopped: pl.DataFrame) -> str:
     return ": " + " and ".join(parts) if parts else ""
 
 
-def _pollers(results: Results, taken: pl.DataFrame) -> list[Evidence]:
+def _pollers(results: Results, taken: pl.DataFrame, cpu: str = "its CPU") -> list[Evidence]:
     """Return the longest moments in which a poller had the wanted CPU, then the threads that polled most."""
     by_thread = results.spinning.group_by("thread", "kind").agg(pl.col("dur_ns").sum())
     most = by_thread.sort("dur_ns", "thread", descending=[True, False])
     moments = evidence_rows(
         longest_first(taken).head(3),
         lambda row: thread_name(results, row["thread"]),
-        lambda row: f"ready to run; {thread_name(results, row['by'])} polled on its CPU ({row['kind']})",
+        lambda row: f"ready to run; {thread_name(results, row['by'])} polled on {cpu} ({row['kind']})",
     )
     threads = [
         over_the_window(
@@ -344,6 +332,29 @@ def _pollers(results: Results, taken: pl.DataFrame) -> list[Evidence]:
         for thread, kind, ns in most.head(3).iter_rows()
     ]
     return [*moments, *threads]
+
+
+def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:
+    """Report lost GPU time whose blamed thread lacked a CPU while another CPU of its server only polled."""
+    beside = results.polling_beside
+    part = exposed_share(results, beside)
+    if part < rule.threshold:
+        return None
+    window = results.window.duration_ns
+    by_thread = beside.group_by("by", "kind").agg(pl.col("dur_ns").sum())
+    most = by_thread.sort("dur_ns", "by", descending=[True, False])
+    load = dict(results.thread_load.select("thread", "spinning_ns").iter_rows())
+    thread, kind, _ = most.row(0)
+    kinds = most["kind"].unique(maintain_order=True)
+    return rule.finding(
+        results,
+        beside,
+        claim=f"For {share(part)} of the time a GPU was held up by a thread that was ready and had no CPU, "
+        f"while another CPU that it could use only polled. {thread_name(results, thread)} polled most "
+        f"({_polling(kind)}): it took {load.get(thread, 0) / window:.2f} CPUs over the window.",
+        evidence=_pollers(results, beside, "another CPU"),
+        advice=[POLLING[name]["advice"] for name in kinds if name in POLLING][:3],
+    )
 
 
 # -------------------- one full thread

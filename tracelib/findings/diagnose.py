@@ -85,7 +85,8 @@ def _answer(
     findings = in_order([less_sure(row, open_questions) for row in found], results)
     if answer.state in ("no_load", "not_cpu_bound"):
         return answer, findings
-    answer = replace(answer, record_first=record_first(results, findings, open_questions))
+    first = [*answer.record_first, *record_first(results, findings, open_questions)]
+    answer = replace(answer, record_first=first)
     if answer.state == "insufficient":
         return answer, without_advice(findings)
     return answer, not_yet(findings) if answer.record_first else findings

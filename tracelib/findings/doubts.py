@@ -157,6 +157,7 @@ class Cost(NamedTuple):
     """GPU time that the recorders cost, and their part of the workers' sampled CPU time of launching."""
 
     ns: int
+    in_launching_ns: int  # the part of `ns` that the ledger charges to launching
     recorder_cpu_ns: int
     path_cpu_ns: int
 
@@ -169,7 +170,8 @@ def recorder_cost(results: Results) -> Cost:
     path = recorder + int(worker.filter(launching)["cpu_ns"].sum())
     sampled = recorder / path if recorder else 0.0
     recorded = results.lost.filter(pl.col("cause") == "profiler")
-    return Cost(spent(recorded) + round(sampled * own_ns(results.lost.filter(launching))), recorder, path)
+    hidden = round(sampled * own_ns(results.lost.filter(launching)))
+    return Cost(spent(recorded) + hidden, hidden, recorder, path)
 
 
 def costly(results: Results) -> list[str]:

@@ -27,7 +27,10 @@ class CauseRow:
     cause: str
     exposed_ns: int
     exposed_share: float
+    #: None where CPU states are not known.
     shortage_ns: int | None
+    #: Whether the host is accused of any of it: shortage counts there only.
+    accuses_host: bool
     sub_causes: tuple[tuple[str, int], ...]
     total_ns: int | None
 
@@ -113,12 +116,14 @@ def _row(cause: str, lost: list[LostTime], total_ns: int | None, findings: Docum
     for row in lost:
         by_sub_cause[row.sub_cause or ""] += row.ns
     named = [(sub_cause, ns) for sub_cause, ns in by_sub_cause.items() if sub_cause and ns]
-    short = sum(row.ns for row in lost if row.cpu_state in WAITS_FOR_CPU)
+    accused = [row for row in lost if accuses_host(row)]
+    short = sum(row.ns for row in accused if row.cpu_state in WAITS_FOR_CPU)
     return CauseRow(
         cause=cause,
         exposed_ns=exposed,
         exposed_share=exposed / gpu_time if gpu_time else 0.0,
         shortage_ns=short if known_cpu_state_ns(findings) > 0 else None,
+        accuses_host=bool(accused),
         sub_causes=tuple(sorted(named, key=lambda pair: (-pair[1], pair[0]))),
         total_ns=total_ns,
     )

@@ -11,6 +11,7 @@ from tracelib.analyses.drains import behind
 from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
+from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.intervals import merge_equal
 from tracelib.words import cause_name, duration, plain, share, sub_cause_name
 
@@ -127,6 +128,20 @@ def spent(rows: pl.DataFrame) -> int:
 def longest_first(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows sorted by their length, the longest first."""
     return rows.sort("dur_ns", "ts_ns", "gpu", descending=[True, False, False])
+
+
+def accuses_host() -> pl.Expr:
+    """Say which lost time is the host's doing, as the verdict counts it: what was not recorded is not."""
+    recorded = pl.col("sub_cause").cast(pl.String).ne_missing(pl.lit(NOT_RECORDED))
+    return ~pl.col("cause").cast(pl.String).is_in(NOT_HOST) & recorded
+
+
+def short_of_cpu(results: Results, state: str) -> pl.DataFrame:
+    """Return the time lost to the host whose blamed thread was `runnable`, or `throttled`.
+
+    CPU shortage is this, wherever a report speaks of it: in the verdict, findings and figures alike.
+    """
+    return results.lost.filter((pl.col("cpu_state").cast(pl.String) == state) & accuses_host())
 
 
 def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:

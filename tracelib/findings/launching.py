@@ -258,7 +258,7 @@ def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
     launches is the profiler's too.
     """
     recorded = results.lost.filter(pl.col("cause") == "profiler")
-    total, recorder, path = recorder_cost(results)
+    total, _, recorder, path = recorder_cost(results)
     part = share_of(results, total)
     if part < rule.threshold:
         return None

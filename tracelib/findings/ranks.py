@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelib.analyses.collectives import clock_error_ns
 from tracelib.analyses.results import Results
 from tracelib.findings.finding import (
     NOT_HOST,
@@ -33,13 +34,13 @@ def straggler_rank(rule: Rule, results: Results) -> Finding | None:
     Ranks that come late in turn are not stragglers: `launch_skew_amplified` and `rank_imbalance` say why they
     do.
     """
-    matched = results.collectives.filter("matched")
+    told = results.collectives.filter("order_known")
     waited = int(results.gpu_time.filter(pl.col("state") == "collective_wait")["ns"].sum())
     part = share_of(results, waited)
-    if matched.is_empty() or part < rule.threshold:
+    if told.is_empty() or part < rule.threshold:
         return None
     caused = (
-        matched.group_by("straggler")
+        told.group_by("straggler")
         .agg(pl.col("wait_ns").sum(), pl.col("event").n_unique())
         .sort("wait_ns", "straggler")
     )
@@ -51,11 +52,18 @@ def straggler_rank(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         waited,
-        claim=f"Rank {labels[worst['straggler']]} came last in {worst['event']} of "
-        f"{matched['event'].n_unique()} collectives and caused {share(caused_share)} of the waiting in "
-        f"them, which took the ranks {share(part)} of the time. GPU monitors count this as busy.",
-        evidence=_waits(results, matched.filter(pl.col("straggler") == worst["straggler"]), labels),
+        claim=f"Rank {labels[worst['straggler']]} came last in {worst['event']:,} of "
+        f"{_told(results, told)} and caused {share(caused_share)} of the waiting in them. Waiting in "
+        f"collectives took the ranks {share(part)} of the time; GPU monitors count it as busy.",
+        evidence=_waits(results, told.filter(pl.col("straggler") == worst["straggler"]), labels),
     )
+
+
+def _told(results: Results, told: pl.DataFrame) -> str:
+    """Say in how many collectives the ranks came so far apart that their clocks can tell which was last."""
+    events, error = told["event"].n_unique(), clock_error_ns(results.trace)
+    apart = f" whose ranks came further apart than their clocks may be off each other ({duration(error)})"
+    return f"{counted(events, 'collective')}{apart if error else ''}"
 
 
 def _waits(results: Results, matched: pl.DataFrame, labels: dict[int, int]) -> list[Evidence]:
@@ -80,14 +88,14 @@ def launch_skew_amplified(rule: Rule, results: Results) -> Finding | None:
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    matched = results.collectives.filter("matched")
-    skews = matched.unique("event")["skew_ns"]
-    late, waited = int(skews.sum()), int(matched["wait_ns"].sum())
-    events, p95 = skews.len(), quantile(skews, 0.95) or 0
+    told = results.collectives.filter("order_known")
+    skews = told.unique("event")["skew_ns"]
+    late, waited = int(skews.sum()), int(told["wait_ns"].sum())
+    p95 = quantile(results.collectives.filter("matched").unique("event")["skew_ns"], 0.95) or 0
     return rule.finding(
         results,
         lost,
-        claim=f"In {counted(events, 'collective')} ranks came late by {duration(late)} in all, which cost "
+        claim=f"In {_told(results, told)} ranks came late by {duration(late)} in all, which cost "
         f"{duration(waited)} of GPU time ({waited / late if late else 0:.1f} times as much); {share(part)} "
         f"of the time GPUs waited there for a rank whose host was late.{shortage_note(lost)}",
         verify=[text.format(skew=duration(p95)) for text in rule.verify],

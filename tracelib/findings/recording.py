@@ -29,6 +29,7 @@ SERVER = (
     "profile the engine and the API server too (vLLM's /start_profile covers workers only), "
     "or perf record -a -g"
 )
+LIGHT = "the torch profiler without with_stack, record_shapes and profile_memory, samples at 99 Hz or fewer"
 RANKS = "the profiler on every rank at the same time, on tied clocks"
 GRAPH_NODES = "nsys profile --cuda-graph-trace=node, which records the kernels of graphs one by one"
 

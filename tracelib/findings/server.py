@@ -127,7 +127,8 @@ def host_work(rule: Rule, results: Results) -> Finding | None:
 def ipc_stretched(rule: Rule, results: Results) -> Finding | Abstained | None:
     """Report lost GPU time in messages between processes; where the other side was not recorded, abstain."""
     unrecorded = (pl.col("sub_cause") == NOT_RECORDED).fill_null(value=False)
-    lost = results.lost.filter((pl.col("cause") == "ipc") & ~unrecorded)
+    ranks = (pl.col("sub_cause") == "cpu_collective").fill_null(value=False)  # `cpu_collectives`
+    lost = results.lost.filter((pl.col("cause") == "ipc") & ~unrecorded & ~ranks)
     blind = exposed_share(results, results.lost.filter((pl.col("cause") == "ipc") & unrecorded))
     part = exposed_share(results, lost)
     if part < rule.threshold:

@@ -1,7 +1,8 @@
 """The answer in one word and one sentence, and how sure it is (docs/numbers.md, "Verdict")."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import polars as pl
 
 from tracelib.analyses.capacity import quota_by_use, server_cpus
@@ -12,11 +13,11 @@ from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
-from tracelib.findings.doubts import costly, doubtful, half_covered, shortfalls, unexplained
-from tracelib.findings.finding import NOT_HOST, Confidence, mean, spent
-from tracelib.findings.recording import RANKS, calls_only
+from tracelib.findings.doubts import costly, doubtful, half_covered, recorder_cost, shortfalls, unexplained
+from tracelib.findings.finding import NOT_HOST, Confidence, exposed_share, mean, share_of, short_of_cpu, spent
+from tracelib.findings.recording import LIGHT, RANKS, calls_only
 from tracelib.sources.health import no_gpu_work
-from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name
+from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name, verdict_name
 
 #: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of
 #: it.
@@ -25,8 +26,8 @@ ASLEEP = 0.02
 WANTED = 0.1
 #: The threads that GPUs waited for had CPUs if they lacked one, or nobody knows, for no more of that time.
 LACKED = 0.1
-#: Parts of kernel_launch that call for a change of their own, and so are named apart in the sentence.
-APART = ("jit_compile", "module_load", "alloc")
+#: Parts of a cause that call for a change of their own, and so are named apart in the sentence.
+APART = ("jit_compile", "module_load", "alloc", "cpu_collective")
 #: Less is not worth a word in the sentence.
 WORTH_A_WORD = 0.005
 
@@ -55,12 +56,14 @@ class Shares:
     busy: float
     useful: float
     collective: float  # neither useful nor lost: in collectives whose waiting cannot be told from transfer
-    starved: float  # the part of `host` in which the blamed thread wanted a CPU and all were taken
-    throttled: float  # the part of `host` in which a quota kept it off an idle CPU
+    #: The part lost to the host in which the blamed thread wanted a CPU and all were taken, or in which a
+    #: quota kept it off an idle CPU: the mean over the devices, as in findings and figures.
+    starved: float
+    throttled: float
     #: Share of `host` whose CPU state is known; 0 where waiting for a CPU cannot be told from sleep.
     cpu_known: float
     causes: dict[str, float]  # host causes, each
-    #: The same in words, with those parts of kernel_launch apart that call for another change.
+    #: The same in words, with those parts apart that call for another change.
     named: dict[str, float]
 
 
@@ -89,7 +92,29 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
     state = _state(part, limits)
     confidence, why = _confidence(results, part)
     sentence = _sentence(state, part, results, limits)
-    return Verdict(state=state, sentence=sentence, confidence=confidence, why=why)
+    answer = Verdict(state=state, sentence=sentence, confidence=confidence, why=why)
+    return _if_not_firm(answer, part, results, limits)
+
+
+def _if_not_firm(answer: Verdict, part: Shares, results: Results, limits: Thresholds) -> Verdict:
+    """Return the answer; less sure if it would be another one without the recorders' own work.
+
+    What they record of themselves is no host cause; but their samples in launching are counted in its time.
+    """
+    cost = share_of(results, recorder_cost(results).in_launching_ns)
+    host = max(0.0, part.host - cost)
+    otherwise = _state(replace(part, host=host), limits)
+    if otherwise == answer.state:
+        return answer
+    known = (
+        f"about {share(cost)} of the time is the recorders' own work inside launching; without it host work "
+        f"would hold the GPUs up for {share(host)} of the time: {verdict_name(otherwise)}"
+    )
+    sentence = f"{answer.sentence.removesuffix('.')}. This is not firm: {known}."
+    lighter = f"the same load for a few seconds, at less cost to it: {LIGHT}"
+    return msgspec.structs.replace(
+        answer, sentence=sentence, confidence="low", why=[known, *answer.why], record_first=[lighter]
+    )
 
 
 # -------------------- the state
@@ -137,7 +162,6 @@ def shares(results: Results) -> Shares:
     )
     pieces = results.lost.with_columns(cause=pl.when(unknown).then(pl.lit("unattributed")).otherwise("cause"))
     host = pieces.filter(~pl.col("cause").is_in(NOT_HOST))
-    state = pl.col("cpu_state").cast(pl.String)
     known = host.filter(pl.col("cpu_state") != "unknown")
     can_tell = tells_shortage(results.thread_states) and spent(host)
     time = results.gpu_time.rename({"ns": "dur_ns"})
@@ -149,8 +173,8 @@ def shares(results: Results) -> Shares:
         busy=_median(results, time.filter(pl.col("state") != "idle")),
         useful=_median(results, time.filter(pl.col("state").is_in(USEFUL))),
         collective=_median(results, time.filter(pl.col("state") == "collective")),
-        starved=_median(results, host.filter(state == "runnable")),
-        throttled=_median(results, host.filter(state == "throttled")),
+        starved=exposed_share(results, short_of_cpu(results, "runnable")),
+        throttled=exposed_share(results, short_of_cpu(results, "throttled")),
         cpu_known=spent(known) / spent(host) if can_tell else 0.0,
         causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
         named=_named(results, host),
@@ -158,7 +182,7 @@ def shares(results: Results) -> Shares:
 
 
 def _named(results: Results, host: pl.DataFrame) -> dict[str, float]:
-    apart = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(APART).fill_null(value=False)
+    apart = pl.col("sub_cause").is_in(APART).fill_null(value=False)
     named = host.group_by("cause", sub_cause=pl.when(apart).then("sub_cause"))
     return {
         sub_cause_name(str(sub_cause)) if sub_cause else cause_name(str(cause)): _median(results, rows)

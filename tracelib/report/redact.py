@@ -21,13 +21,15 @@ from tracelib.report.private import Shape
 from tracelib.trace import Trace
 
 _HOME = re.compile(
-    r"(?:(?:/[\w.-]+)*/(?:home|homes|users|Users|user)/|[A-Za-z]:\\+Users\\+)(?P<user>[^/\\\s:'\"<>|\[\]]+)"
+    r"(?:(?:(?<![\w./-])(?:/[\w.-]++)*?)?/(?:home|homes|users|Users|user)/|[A-Za-z]:\\+Users\\+)(?P<user>[^/\\\s:'\"<>|\[\]]+)"
     r"|(?<![\w/.])/root(?=/|\b)"
 )
 #: A secret of this length is looked for wherever it may stand.
 SHORTEST = 8
 #: So many are looked for: where a file has more, they are names of something.
 MOST_KNOWN = 500
+#: A text of more characters is no name: it goes as a whole. The longest names of kernels have some thousand.
+LONGEST = 1 << 15
 #: A stand-in for fewer characters than this has no room for their number: names of threads have 15 bytes.
 SHORT = 24
 
@@ -73,6 +75,8 @@ class Redactor:
         """Return `text` redacted; `recorded` = out of a trace, where free text is a user's words."""
         if self.level == "off":
             return text
+        if len(text) > LONGEST:
+            return self._gone("free text", text)
         key = (text, recorded)
         if key not in self._seen:
             self._seen[key] = self._redacted(text, recorded=recorded)
@@ -165,10 +169,14 @@ class Redactor:
             self._removed["secret"].add(again[0])
             text = self._known.sub("[secret]", text)
         lower = text.lower()
+        for pattern in private.credentials(lower):
+            text = pattern.sub(self._credential, text)
         for shape in private.SHAPES:
             if shape.matters(lower, recorded=recorded):
                 text = self._replaced(shape, text)
-        text = self._names(_HOME.sub(self._home, text))
+        if "/" in text or "\\" in text:
+            text = _HOME.sub(self._home, text)
+        text = self._names(text)
         if not recorded:
             return text
         if self.level == "strict":
@@ -207,6 +215,11 @@ class Redactor:
             return match.expand(shape.stand_in)
 
         return shape.pattern.sub(new, text)
+
+    def _credential(self, match: re.Match[str]) -> str:
+        start = private.start_of_credential(match) - match.start()
+        self._removed["secret"].add(match[0][start:])
+        return f"{match[0][:start]}[secret]"
 
     def _home(self, path: re.Match[str]) -> str:
         self._removed["home directory path"].add(path[0])

@@ -6,10 +6,13 @@ what becomes of what they find.
 """
 
 import functools
+import html
 import ipaddress
 import itertools
 import re
 import tomllib
+import unicodedata
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -27,7 +30,11 @@ _HARMLESS = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?[\d.,:x]+[a-zA-Z%]{0,2}")
 STAND_IN = re.compile(r"\[(?:text(?: of \d+ characters)?|[a-z]{3,11})\]")
-_WORD = re.compile(r"(?<!\S)[(\"'<]?([A-Za-z]?[a-z]+(?:['-][a-z]+)*|[A-Z]+)[)\"'>]?[.,;:!?]*(?!\S)")
+_WORD = re.compile(
+    r"(?<!\S)[(\"'<\[{«“„‘‹¡¿]{0,2}([A-Za-z]?[a-z]+(?:['’-][a-z]+)*|[A-Z]+)[)\"'>\]}»”’›]{0,2}[.,;:!?…]*(?!\S)"
+)
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}|&(?:#x?)?\w{1,8};|\\+u[0-9A-Fa-f]{4}")
+_ESCAPE = re.compile(r"\\+u([0-9A-Fa-f]{4})")
 _VARIABLE = re.compile(r"(?:.*\s)?[A-Za-z_]\w*=", re.DOTALL)
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]")
 _COMMAND = re.compile(r"\S\s+--?[A-Za-z]")
@@ -174,6 +181,15 @@ def is_random(match: re.Match[str]) -> bool:
     return changes >= often * max(len(text), 20)
 
 
+def decoded(text: str) -> str:
+    """Return `text` without the ways to write a letter that are not itself: %3D, &#61;, \\u003d, "ａ", "\u00ad"."""
+    if text.isascii() and not _ENCODED.search(text):
+        return text
+    plain = html.unescape(urllib.parse.unquote(text, errors="replace")) if _ENCODED.search(text) else text
+    plain = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), plain)
+    return "".join(c for c in unicodedata.normalize("NFKC", plain) if unicodedata.category(c) != "Cf")
+
+
 def foreign_words(text: str) -> int:
     """Return how many words of `text` no name of a program is made of, or letters that are not ASCII."""
     bare = STAND_IN.sub(" x_ ", text)
@@ -216,6 +232,8 @@ def short_path(path: re.Match[str]) -> str:
     if not path["path"] and parts[0] in _DATA["names"]["roots"]:
         return path[0]
     start = next((n for n, part in enumerate(parts[:-1]) if _PACKAGE.fullmatch(part)), None)
+    if start is None and parts[-2:-1] and parts[-2] in _DATA["names"]["folders"]:
+        start = len(parts) - 2
     if start is None and not _FILE.fullmatch(parts[-1]):
         return "~" if path["path"] and len(parts) == 1 and not parts[0] else "/..."
     return "/".join(["/...", *parts[len(parts) - 1 if start is None else start :]])

@@ -21,8 +21,10 @@ from tracelib.report.private import Shape
 from tracelib.trace import Trace
 
 _HOME = re.compile(
-    r"(?:(?:(?<![\w./-])(?:/[\w.-]++)*?)?/(?:home|homes|users|Users|user)/|[A-Za-z]:\\+Users\\+)(?P<user>[^/\\\s:'\"<>|\[\]]+)"
-    r"|(?<![\w/.])/root(?=/|\b)"
+    r"(?:(?:(?<![\w./-])(?:/[\w.-]++)*?)?/(?:home|homes|users|Users|user)/"
+    r"|(?i:[A-Za-z]:\\+(?:Users|Documents[ ]and[ ]Settings)\\+))"
+    r"(?P<user>[^/\\\s:'\"<>|\[\]]+(?:[ ][A-Z][\w.-]{0,30}(?=[/\\]))?)"
+    r"|(?<![\w/.])/root(?=/|\b)|(?<![\w/.~])~(?P<other>[A-Za-z_][\w.-]+)(?=/)"
 )
 #: A secret of this length is looked for wherever it may stand.
 SHORTEST = 8
@@ -158,7 +160,10 @@ class Redactor:
     def _redacted(self, text: str, *, recorded: bool) -> str:
         """Return `text` redacted until nothing more is to be removed: what it returns, it leaves as it is."""
         for _ in range(5):
-            new = self._once(text, recorded=recorded)
+            plain = private.decoded(text)
+            new = self._once(plain, recorded=recorded)
+            if new == plain and plain != text:  # nothing is hidden in it
+                new = self._once(text, recorded=recorded)
             if new == text:
                 return text
             text = new
@@ -223,7 +228,7 @@ class Redactor:
 
     def _home(self, path: re.Match[str]) -> str:
         self._removed["home directory path"].add(path[0])
-        self._learn_user(path["user"] or "")
+        self._learn_user(path["user"] or path["other"] or "")
         return "~"
 
     def _learn_user(self, user: str) -> None:

@@ -1,14 +1,18 @@
 """What is private in one text: secrets by their shape and place, and words that no program wrote.
 
-The patterns are data, in ``private.toml`` beside this file. :class:`tracelib.report.redact.Redactor` says
+The patterns are data, beside this file: credentials by their form are gitleaks' rules (``gitleaks.toml``);
+``private.toml`` has the forms that it lacks, and everything else. :class:`tracelib.report.redact.Redactor` says
 what becomes of what they find.
 """
 
 import functools
+import html
 import ipaddress
 import itertools
 import re
 import tomllib
+import unicodedata
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -26,7 +30,12 @@ _HARMLESS = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?[\d.,:x]+[a-zA-Z%]{0,2}")
 STAND_IN = re.compile(r"\[(?:text(?: of \d+ characters)?|[a-z]{3,11})\]")
-_WORD = re.compile(r"(?<!\S)[(\"'<]?([A-Za-z]?[a-z]+(?:['-][a-z]+)*|[A-Z]+)[)\"'>]?[.,;:!?]*(?!\S)")
+_WORD = re.compile(
+    r"(?<!\S)[(\"'<\[{«“„‘‹¡¿]{0,2}([A-Za-z]?[a-z]+(?:['’-][a-z]+)*|[A-Z]+)[)\"'>\]}»”’›]{0,2}[.,;:!?…]*(?!\S)"
+)
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}|&(?:#x?)?\w{1,8};|\\+u[0-9A-Fa-f]{4}")
+_ESCAPE = re.compile(r"\\+u([0-9A-Fa-f]{4})")
+_VARIABLE = re.compile(r"(?:.*\s)?[A-Za-z_]\w*=", re.DOTALL)
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]")
 _COMMAND = re.compile(r"\S\s+--?[A-Za-z]")
 _FLAG = re.compile(r"(-[A-Za-z]|--[a-z][a-z0-9-]*)(?:=(.*))?")
@@ -69,14 +78,42 @@ class Shape:
 
 
 def _shapes() -> Iterator[Shape]:
-    parts = {**_DATA["parts"], "TOKEN": "|".join(_DATA["tokens"].values())}
     for row in _DATA["shape"]:
-        pattern, needs = row["pattern"], row.get("needs", ())
-        if "{ISSUER}" in pattern:
-            needs = re.findall("[a-z]{3,}", parts["ISSUER"])
-        for name, part in parts.items():
+        pattern = row["pattern"]
+        for name, part in _DATA["parts"].items():
             pattern = pattern.replace(f"{{{name}}}", part)
-        yield Shape(**{**row, "pattern": re.compile(pattern, re.DOTALL), "needs": tuple(needs)})
+        needs = tuple(row.get("needs", ()))
+        yield Shape(**{**row, "pattern": re.compile(pattern, re.DOTALL), "needs": needs})
+
+
+def _credentials() -> dict[str, list[tuple[str, str]]]:
+    """Return words in lower case, each a part of credentials of one pattern, by their first three letters."""
+    rules = data(__file__, "gitleaks.toml")["rule"]
+    pairs = [(word, rule["pattern"]) for rule in rules for word in rule["keywords"]]
+    for words, pattern in _DATA["credentials"].items():
+        pairs += [(word, rf"(?<![A-Za-z0-9])(?:{pattern})") for word in words.split()]
+    by_start: dict[str, list[tuple[str, str]]] = {"": []}
+    for word, pattern in pairs:
+        by_start.setdefault(word[:3] if len(word) > 2 else "", []).append((word, pattern))
+    return by_start
+
+
+def credentials(lower: str) -> list[re.Pattern[str]]:
+    """Return the patterns of the credentials that may be in a text, which is given in lower case."""
+    starts = {lower[at : at + 3] for at in range(len(lower) - 2)} & CREDENTIALS.keys()
+    known = itertools.chain.from_iterable(CREDENTIALS[start] for start in ("", *sorted(starts)))
+    return [_compiled(pattern) for word, pattern in known if word in lower]
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def start_of_credential(match: re.Match[str]) -> int:
+    """Return where the credential starts in a match, which may begin with its issuer's name."""
+    parts = [n for n in range(1, match.re.groups + 1) if match.end(n) == match.end()]
+    return match.start(parts[0]) if parts else match.start()
 
 
 def is_harmless(value: str) -> bool:
@@ -113,6 +150,11 @@ def is_address(match: re.Match[str]) -> bool:
     return not (address.is_loopback or address.is_unspecified)
 
 
+def is_environment(match: re.Match[str]) -> bool:
+    """Say whether a text holds several variables behind each other, as a process has its environment."""
+    return sum(bool(_VARIABLE.match(part)) for part in match[0].split("\0")) > 1
+
+
 def is_card(match: re.Match[str]) -> bool:
     """Say whether the check digit of a card's number is right (ISO/IEC 7812-1)."""
     digits = [int(digit) for digit in reversed(match[0]) if digit.isdigit()]
@@ -137,6 +179,15 @@ def is_random(match: re.Match[str]) -> bool:
     digits = kinds.count(3)
     often = 0.35 if digits > 2 and {1, 2} <= set(kinds) else 0.25 if digits and len(text) >= 32 else 0.6
     return changes >= often * max(len(text), 20)
+
+
+def decoded(text: str) -> str:
+    """Return `text` without the ways to write a letter that are not itself: %3D, &#61;, \\u003d, "ａ", "\u00ad"."""
+    if text.isascii() and not _ENCODED.search(text):
+        return text
+    plain = html.unescape(urllib.parse.unquote(text, errors="replace")) if _ENCODED.search(text) else text
+    plain = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), plain)
+    return "".join(c for c in unicodedata.normalize("NFKC", plain) if unicodedata.category(c) != "Cf")
 
 
 def foreign_words(text: str) -> int:
@@ -181,6 +232,8 @@ def short_path(path: re.Match[str]) -> str:
     if not path["path"] and parts[0] in _DATA["names"]["roots"]:
         return path[0]
     start = next((n for n, part in enumerate(parts[:-1]) if _PACKAGE.fullmatch(part)), None)
+    if start is None and parts[-2:-1] and parts[-2] in _DATA["names"]["folders"]:
+        start = len(parts) - 2
     if start is None and not _FILE.fullmatch(parts[-1]):
         return "~" if path["path"] and len(parts) == 1 and not parts[0] else "/..."
     return "/".join(["/...", *parts[len(parts) - 1 if start is None else start :]])
@@ -192,13 +245,14 @@ def paths(text: str) -> str:
 
 
 _DATA = data(__file__, "private.toml")
-CHECKS = {check.__name__: check for check in (tells, is_address, is_card, is_random)}
+CHECKS = {check.__name__: check for check in (tells, is_address, is_environment, is_card, is_random)}
 SHAPES = tuple(_shapes())
+CREDENTIALS = _credentials()
 VOCABULARY = _vocabulary()
 COMMON = frozenset(_DATA["names"]["users"])
 _KEYS = {
     "prompt": re.compile(_DATA["names"]["prompt_keys"]),
-    "secret": re.compile(_DATA["parts"]["NAME"], re.IGNORECASE),
+    "secret": re.compile(f".*?{_DATA['parts']['NAME']}"),
     "host": re.compile(_DATA["names"]["host_keys"]),
     "user": re.compile(_DATA["names"]["user_keys"]),
     "environment": re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+"),

@@ -21,13 +21,17 @@ from tracelib.report.private import Shape
 from tracelib.trace import Trace
 
 _HOME = re.compile(
-    r"(?:(?:/[\w.-]+)*/(?:home|homes|users|Users|user)/|[A-Za-z]:\\+Users\\+)(?P<user>[^/\\\s:'\"<>|\[\]]+)"
-    r"|(?<![\w/.])/root(?=/|\b)"
+    r"(?:(?:(?<![\w./-])(?:/[\w.-]++)*?)?/(?:home|homes|users|Users|user)/"
+    r"|(?i:[A-Za-z]:\\+(?:Users|Documents[ ]and[ ]Settings)\\+))"
+    r"(?P<user>[^/\\\s:'\"<>|\[\]]+(?:[ ][A-Z][\w.-]{0,30}(?=[/\\]))?)"
+    r"|(?<![\w/.])/root(?=/|\b)|(?<![\w/.~])~(?P<other>[A-Za-z_][\w.-]+)(?=/)"
 )
 #: A secret of this length is looked for wherever it may stand.
 SHORTEST = 8
 #: So many are looked for: where a file has more, they are names of something.
 MOST_KNOWN = 500
+#: A text of more characters is no name: it goes as a whole. The longest names of kernels have some thousand.
+LONGEST = 1 << 15
 #: A stand-in for fewer characters than this has no room for their number: names of threads have 15 bytes.
 SHORT = 24
 
@@ -73,6 +77,8 @@ class Redactor:
         """Return `text` redacted; `recorded` = out of a trace, where free text is a user's words."""
         if self.level == "off":
             return text
+        if len(text) > LONGEST:
+            return self._gone("free text", text)
         key = (text, recorded)
         if key not in self._seen:
             self._seen[key] = self._redacted(text, recorded=recorded)
@@ -154,7 +160,10 @@ class Redactor:
     def _redacted(self, text: str, *, recorded: bool) -> str:
         """Return `text` redacted until nothing more is to be removed: what it returns, it leaves as it is."""
         for _ in range(5):
-            new = self._once(text, recorded=recorded)
+            plain = private.decoded(text)
+            new = self._once(plain, recorded=recorded)
+            if new == plain and plain != text:  # nothing is hidden in it
+                new = self._once(text, recorded=recorded)
             if new == text:
                 return text
             text = new
@@ -165,10 +174,14 @@ class Redactor:
             self._removed["secret"].add(again[0])
             text = self._known.sub("[secret]", text)
         lower = text.lower()
+        for pattern in private.credentials(lower):
+            text = pattern.sub(self._credential, text)
         for shape in private.SHAPES:
             if shape.matters(lower, recorded=recorded):
                 text = self._replaced(shape, text)
-        text = self._names(_HOME.sub(self._home, text))
+        if "/" in text or "\\" in text:
+            text = _HOME.sub(self._home, text)
+        text = self._names(text)
         if not recorded:
             return text
         if self.level == "strict":
@@ -208,9 +221,14 @@ class Redactor:
 
         return shape.pattern.sub(new, text)
 
+    def _credential(self, match: re.Match[str]) -> str:
+        start = private.start_of_credential(match) - match.start()
+        self._removed["secret"].add(match[0][start:])
+        return f"{match[0][:start]}[secret]"
+
     def _home(self, path: re.Match[str]) -> str:
         self._removed["home directory path"].add(path[0])
-        self._learn_user(path["user"] or "")
+        self._learn_user(path["user"] or path["other"] or "")
         return "~"
 
     def _learn_user(self, user: str) -> None:

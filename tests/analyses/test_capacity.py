@@ -4,7 +4,7 @@ import pytest
 
 from tests.charts.server import MS, full_server, make
 from tracelib.analyses.capacity import capacity, options
-from tracelib.report.instances import instances
+from tracelib.report.notebook_cells import instances
 
 
 @pytest.fixture

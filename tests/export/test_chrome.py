@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import polars as pl
 
-from tracelib.export.chrome import write_chrome
+from tracelib.export.viewers import write_chrome
 
 
 def test_chrome_keeps_every_nanosecond(results, findings, tmp_path):

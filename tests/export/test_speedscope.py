@@ -5,7 +5,7 @@ import json
 import polars as pl
 import pytest
 
-from tracelib.export.speedscope import write_speedscope
+from tracelib.export.viewers import write_speedscope
 from tracelib.words import ROLES
 
 

@@ -44,7 +44,7 @@ def test_v2_takes_the_tightest_on_the_way_up(tmp_path):
 
 def test_inside_a_container_the_mount_is_the_group(tmp_path):
     """In a cgroup namespace the path is `/`; else it counts from the host's root, which is not mounted."""
-    for root, membership in (("/", "0::/\n"), ("/docker/abc", "0::/docker/abc\n"), ("/", "0::/../other\n")):
+    for root, membership in (("/", "0::/\n"), ("/docker/abc", "0::/docker/abc\n")):
         folder = tmp_path / membership.strip().replace("/", "_").replace(":", "")
         proc = machine(
             folder,
@@ -53,6 +53,15 @@ def test_inside_a_container_the_mount_is_the_group(tmp_path):
             files={"cpu.max": "600000 100000\n"},
         )
         assert cpu_group(42, proc).quota_cpus() == 6, membership
+
+
+def test_another_container_s_group_is_not_in_sight(tmp_path):
+    """Seen from a container that shows the host's processes: what is mounted is our own group, not theirs."""
+    files = {"cpu.max": "600000 100000\n"}
+    proc = machine(
+        tmp_path, mountinfo=V2.replace("{root}", "/"), membership="0::/../../pod2/box\n", files=files
+    )
+    assert cpu_group(42, proc) is None
 
 
 def test_v1_is_told_in_the_words_of_v2(tmp_path):

@@ -23,7 +23,7 @@ RUNS = (
     *(report.report, report.inspect, report.notebooks, report.batch),
     compare.compare,
     *(record.record, record.check),
-    *(share.export, share.redact, share.attach),
+    *(share.export, share.redact, share.attach, share.monitor),
 )
 
 

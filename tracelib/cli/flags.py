@@ -1,8 +1,9 @@
 """What the commands share: exit statuses, the flags that `tracelib.options` gives, and how they are read."""
 
 import argparse
+import contextlib
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,18 @@ def listed(text: str, name: str, allowed: Collection[str]) -> list[str]:
         if word not in allowed:
             raise BadParameter(name, word, allowed)
     return words
+
+
+@contextlib.contextmanager
+def whole(target: Path) -> Iterator[Path]:
+    """Give a file that becomes `target` when it is whole; pipes and devices are written as they are."""
+    from tracelib.sources.programs import Scratch
+
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    place = target.resolve()  # of a link, what it points to
+    with Scratch(place.parent) as folder:
+        made = Path(folder) / place.name
+        yield made
+        made.replace(place)

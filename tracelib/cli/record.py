@@ -1,14 +1,21 @@
 """The commands for a machine that runs a server now: record it, or say whether its CPUs are short."""
 
+from __future__ import annotations
+
 import argparse
 import json
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
-from tracelib.cli.flags import PART_FAILED, listed, options_of
+from tracelib.cli.flags import PART_FAILED, listed, options_of, whole
 from tracelib.errors import BadParameter
 from tracelib.options import Options
-from tracelib.words import plain
+from tracelib.words import SERVER, plain
+
+if TYPE_CHECKING:
+    from tracelib.record.check import Verdict
 
 
 def record(flags: argparse.Namespace) -> int:
@@ -61,15 +68,18 @@ def _about(options: Options) -> dict[str, Any]:
 
 
 def check(flags: argparse.Namespace) -> int:
-    """Say whether CPUs are short."""
+    """Say whether CPUs are short; to Prometheus, if it is to know."""
     from tracelib.record import check as cpus
+    from tracelib.record.exporter import exposition
 
     failing = listed(flags.fail_on, "--fail-on", cpus.STATES)
-    if not 0 < flags.seconds <= 3600:
-        raise BadParameter("--seconds", flags.seconds, ["more than 0, at most 3600"])
-    if not 0 < flags.shortage <= 1:
-        raise BadParameter("--shortage", flags.shortage, ["a share: more than 0, at most 1"])
-    verdict = cpus.check(seconds=flags.seconds, pids=flags.pid, shortage=flags.shortage)
+    measure = _measure(flags)
+    if flags.serve:
+        return _serve(flags, measure)
+    verdict = measure()
+    if flags.prometheus is not None:
+        with whole(flags.prometheus) as made:
+            made.write_text(exposition(verdict), encoding="utf-8")
     if flags.json:
         print(json.dumps(verdict.as_json()))
     else:
@@ -77,3 +87,48 @@ def check(flags: argparse.Namespace) -> int:
     if verdict.state == "not_measured":
         return PART_FAILED
     return int(verdict.state in failing)
+
+
+def _measure(flags: argparse.Namespace) -> Callable[[], Verdict]:
+    """Return what watches for as long as the flags say; a recipe's server is looked for each time."""
+    from tracelib.record.check import check
+    from tracelib.record.plan import processes_of, recipe
+    from tracelib.record.processes import alive, existing, mark, threads
+
+    if not 0 < flags.seconds <= 3600:
+        raise BadParameter("--seconds", flags.seconds, ["more than 0, at most 3600"])
+    if not 0 < flags.shortage <= 1:
+        raise BadParameter("--shortage", flags.shortage, ["a share: more than 0, at most 1"])
+    if flags.pid and flags.recipe:
+        raise BadParameter("--recipe", flags.recipe, ["--pid or --recipe, not both"])
+    chosen = recipe(flags.recipe) if flags.recipe else None
+    if chosen and not chosen.processes:
+        raise BadParameter("--recipe", flags.recipe, ["a recipe that knows its server's processes", "--pid"])
+    marked = [mark(pid) for pid in existing(flags.pid or ())]
+    role_of = _role_of if flags.serve or flags.prometheus else None
+
+    def measure() -> Verdict:
+        pids = [each["pid"] for each in marked if alive(each)] if marked else None
+        if chosen:
+            pids = processes_of(chosen, threads().values())
+        return check(seconds=flags.seconds, pids=pids, shortage=flags.shortage, role_of=role_of)
+
+    return measure
+
+
+def _role_of(pid: int, name: str) -> str | None:
+    """Return the role of a process as a report gives it: by its name, else its command line."""
+    from tracelib.align.roles import by_name
+    from tracelib.record.processes import command_line
+
+    verdict = by_name(name, "process") or by_name(command_line(pid), "process")
+    return verdict[0] if verdict and verdict[0] in SERVER else None
+
+
+def _serve(flags: argparse.Namespace, measure: Callable[[], Verdict]) -> int:
+    from tracelib.record.exporter import address, serve
+
+    if flags.json or flags.prometheus:
+        raise BadParameter("--serve", flags.serve, ["without --json and --prometheus, which look once"])
+    serve(address(flags.serve), measure, lambda url: print(f"serving {url}", file=sys.stderr, flush=True))
+    return 0

@@ -1,26 +1,22 @@
-"""The commands that carry a run elsewhere: into other viewers, to other people, onto a ticket."""
+"""The commands that carry a run elsewhere: to other viewers and people, onto a ticket, into monitoring."""
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from tracelib.cli.flags import options_of
+from tracelib.cli.flags import options_of, whole
 from tracelib.errors import BadParameter
 from tracelib.export import ENDINGS
 from tracelib.options import name_of, seconds
-from tracelib.sources.programs import Scratch
 
 
 def export(flags: argparse.Namespace) -> int:
     """Write a run for another viewer."""
     from tracelib.analyses.results import analyse
     from tracelib.export.archive import write_archive
-    from tracelib.export.chrome import write_chrome
     from tracelib.export.perfetto import write_perfetto
-    from tracelib.export.speedscope import write_speedscope
     from tracelib.export.tracks import in_window
+    from tracelib.export.viewers import write_chrome, write_speedscope
     from tracelib.findings import diagnose
     from tracelib.loading import load
     from tracelib.report.redact import trace as redacted
@@ -42,7 +38,7 @@ def export(flags: argparse.Namespace) -> int:
     run = load(discovery, **options.arguments_of(load))
     named = run.sources["file"]
     run = redacted(run, options.redact)[0]
-    with _whole(target) as made:
+    with whole(target) as made:
         if flags.to == "archive":
             names = dict(zip(named, run.sources["file"], strict=True))
             with copies(files, names, options.redact) as (packed, why):
@@ -55,19 +51,6 @@ def export(flags: argparse.Namespace) -> int:
             write[flags.to](results, diagnose(results, title=name), made)
     print(target)
     return 0
-
-
-@contextlib.contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """Give a file that becomes `target` when it is whole; pipes and devices are written as they are."""
-    if target.exists() and not target.is_file():
-        yield target
-        return
-    place = target.resolve()  # of a link, what it points to
-    with Scratch(place.parent) as folder:
-        made = Path(folder) / place.name
-        yield made
-        made.replace(place)
 
 
 def redact(flags: argparse.Namespace) -> int:
@@ -86,4 +69,23 @@ def attach(flags: argparse.Namespace) -> int:
 
     for line in (tickets.planned if flags.dry_run else tickets.attach)(flags.report, flags.to, flags.level):
         print(line)
+    return 0
+
+
+def monitor(flags: argparse.Namespace) -> int:
+    """Write Prometheus rules and a Grafana board that watch for what was found."""
+    from tracelib.report.monitoring import board, report_of, rules
+
+    folder, panels = flags.prometheus_rules, flags.grafana
+    if folder is None and panels is None:
+        raise BadParameter("monitor", "", ["--prometheus-rules DIR", "--grafana FILE", "both"])
+    report = flags.report and report_of(flags.report)
+    files = {panels: board(report, flags.runbooks)} if panels else {}
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        files |= {folder / name: text for name, text in rules(report, flags.runbooks).items()}
+    for path, text in files.items():
+        with whole(path) as made:
+            made.write_text(text, encoding="utf-8")
+        print(path)
     return 0

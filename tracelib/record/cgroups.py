@@ -49,7 +49,8 @@ def cpu_group(pid: int, proc: Path = PROC) -> CpuGroup | None:
     """Return the cgroup that limits the CPU time of `pid`; None where no such cgroup is in sight."""
     for version, path in _memberships(proc / str(pid) / "cgroup"):
         mount = _mount(version, proc / "self" / "mountinfo")
-        if mount is not None:
+        # A path through ".." leads out of our cgroup namespace: the mount holds our own container's groups.
+        if mount is not None and ".." not in path.split("/"):
             folders = list(_upwards(*mount, path))
             return CpuGroup(version, min(folders, key=lambda folder: _tightness(folder, version)))
     return None
@@ -106,7 +107,7 @@ def _upwards(mount: Path, root: str, group: str) -> Iterator[Path]:
     """
     inside = group.removeprefix(root) if root != "/" else group
     folder = mount / inside.lstrip("/")
-    while ".." not in folder.parts and folder != mount and folder.is_dir():
+    while folder != mount and folder.is_dir():
         yield folder
         folder = folder.parent
     yield mount

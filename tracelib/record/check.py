@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,29 @@ class Snapshot:
     quota: Mapping[str, Mapping[str, int]]
 
 
-def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage: float = 0.1) -> Verdict:
+#: Role of a process by its id and name; None = it plays none.
+RoleOf = Callable[[int, str], str | None]
+
+
+def check(
+    *,
+    seconds: float = 10.0,
+    pids: Iterable[int] | None = None,
+    shortage: float | None = None,
+    role_of: RoleOf | None = None,
+) -> Verdict:
     """Watch the machine (default) or the processes `pids` and their descendants, and say what they lack.
 
-    Raises BadParameter if one of `pids` is not a process.
+    `role_of` says which part of the server a process is, for `Measured.roles`. Raises BadParameter if one of
+    `pids` is not a process.
     """
     chosen = None if pids is None else descendants(existing(pids))
     before, sampling = snapshot(chosen), gpu.start()
-    runnable = _runnable(seconds) if chosen is None else _slept(seconds)
-    after = snapshot(chosen and descendants(chosen))
+    try:
+        runnable = _runnable(seconds) if chosen is None else _slept(seconds)
+        after = snapshot(chosen and descendants(chosen))
+    finally:
+        printed = gpu.stopped(sampling)
     cpus = len(allowed_cpus(after.threads) if chosen is not None else os.sched_getaffinity(0))
     groups = (cpu_group(pid) for pid in ([os.getpid()] if chosen is None else chosen))
     limits = [limit for group in groups if group and (limit := group.quota_cpus()) is not None]
@@ -52,11 +66,12 @@ def check(*, seconds: float = 10.0, pids: Iterable[int] | None = None, shortage:
         after,
         cpus=cpus,
         quota_cpus=min(limits, default=None),
-        gpu_busy=gpu.busy_shares(gpu.stopped(sampling)),
+        gpu_busy=gpu.busy_shares(printed),
         runnable_max=max(runnable, default=None),
         whole=chosen is None,
+        roles=_roles(after, role_of),
     )
-    return judged(shown, shortage=shortage)
+    return judged(shown, shortage=SHORTAGE if shortage is None else shortage)
 
 
 def snapshot(pids: Iterable[int] | None, proc: Path = PROC) -> Snapshot:
@@ -81,11 +96,12 @@ def measured(
     whole: bool,
     gpu_busy: Mapping[int, float] | None = None,
     runnable_max: int | None = None,
+    roles: Mapping[int, str] | None = None,
 ) -> Measured:
     """Return what happened between two snapshots; `whole`: of the machine, not of chosen processes.
 
-    Threads that began in between count from their beginning; those that ended are not seen by `running` and
-    `waiting`.
+    `roles`: those of processes, by id. Threads that began in between count from their beginning; those that
+    ended are not seen by `running` and `waiting`.
     """
     length = after.at_ns - before.at_ns
     uses = [_use(before.threads.get(tid), thread, length) for tid, thread in after.threads.items()]
@@ -109,7 +125,29 @@ def measured(
         gpu_busy=gpu_busy or {},
         busiest=_first(uses, "running"),
         most_waiting=_first(uses, "waiting"),
+        roles=_by_role(uses, roles or {}),
     )
+
+
+def _roles(seen: Snapshot, role_of: RoleOf | None) -> dict[int, str]:
+    main = [thread for thread in seen.threads.values() if thread.tid == thread.pid]
+    told = ((thread.pid, role_of(thread.pid, thread.name)) for thread in main if role_of)
+    return {pid: role for pid, role in told if role}
+
+
+def _by_role(uses: Iterable[ThreadUse], roles: Mapping[int, str]) -> dict[str, RoleUse]:
+    of_role: dict[str, list[ThreadUse]] = {}
+    for use in uses:
+        if use.pid in roles:
+            of_role.setdefault(roles[use.pid], []).append(use)
+    return {
+        role: RoleUse(
+            running=sum(use.running for use in members),
+            waiting=sum(use.waiting for use in members),
+            busiest=max(use.running for use in members),
+        )
+        for role, members in sorted(of_role.items())
+    }
 
 
 def _use(before: Thread | None, after: Thread, length: int) -> ThreadUse:
@@ -176,6 +214,7 @@ def _slept(seconds: float) -> list[int]:
 _SENTENCES: dict[str, str] = data(__file__, "states.toml")
 STATES = tuple(_SENTENCES)
 THROTTLED_PERIODS = 0.05  # of the quota's periods: fewer are a burst at start-up
+SHORTAGE = 0.1  # pressure from which CPUs count as short
 WAITING = 0.1  # threads on average: a process that hardly runs may wait for most of what it wants
 SATURATED = 0.95  # of one CPU
 IDLE = 0.05  # of the CPUs that may be used
@@ -191,6 +230,15 @@ class ThreadUse:
     name: str
     running: float
     waiting: float
+
+
+@dataclass(frozen=True)
+class RoleUse:
+    """Threads of a role on a CPU, and ready without one, on average; the share of the busiest."""
+
+    running: float
+    waiting: float
+    busiest: float
 
 
 @dataclass(frozen=True)
@@ -216,6 +264,7 @@ class Measured:
     gpu_busy: Mapping[int, float] = field(default_factory=dict)
     busiest: tuple[ThreadUse, ...] = ()
     most_waiting: tuple[ThreadUse, ...] = ()
+    roles: Mapping[str, RoleUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -231,7 +280,7 @@ class Verdict:
         return {"schema": "tracelib.check/1", **asdict(self)}
 
 
-def judged(shown: Measured, *, shortage: float = 0.1) -> Verdict:
+def judged(shown: Measured, *, shortage: float = SHORTAGE) -> Verdict:
     """Return the first of `STATES` that holds; CPUs are short from the pressure `shortage` on.
 
     The GPUs do not decide: their utilisation counts waiting in a collective as busy, so that a starved server

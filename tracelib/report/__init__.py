@@ -7,10 +7,9 @@ imported.
 import importlib
 from typing import Any
 
-_CELLS = ("asked", "heading", "opened", "opened_runs", "record", "record_picture", "removed")
+_CELLS = ("asked", "heading", "instances", "opened", "opened_runs", "record", "record_picture", "removed")
 _HOME = dict.fromkeys(_CELLS, "tracelib.report.notebook_cells") | {
     "companions": "tracelib.companions",
-    "instances": "tracelib.report.instances",
     "located": "tracelib.report.notebooks",
     "write_report": "tracelib.report.pipeline",
 }

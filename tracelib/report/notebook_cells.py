@@ -2,6 +2,7 @@
 
 import base64
 import importlib.util
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import polars as pl
 from tracelib.align.timeline import stretches
 from tracelib.analyses.results import Results, analyse
 from tracelib.companions import companions
-from tracelib.errors import BadParameter, TraceError
+from tracelib.errors import BadParameter, BadTrace, TraceError
 from tracelib.findings import Document, validate
 from tracelib.loading import load
 from tracelib.manifest import manifest_of
@@ -166,3 +167,39 @@ def _several(runs: Mapping[str, Results]) -> str:
     windows = "; ".join(f"{label}: {duration(results.window.duration_ns)}" for label, results in runs.items())
     which = "each over the window asked for, or that in which all its GPUs worked"
     return f"{len(runs)} runs, {which}. {windows}."
+
+
+# -------------------- what cloud instances cost: a data file with dates, ours or the user's
+INSTANCES = pl.Schema(
+    {
+        "instance": pl.String(),
+        "gpus": pl.Int64(),
+        "vcpus": pl.Int64(),
+        "price_per_hour": pl.Float64(),
+        "currency": pl.String(),
+        "date": pl.String(),
+        "source": pl.String(),
+    }
+)
+_OURS = Path(__file__).with_name("instances.toml")
+
+
+def instances(path: str | Path = "") -> pl.DataFrame:
+    """Return the instances of the TOML file at `path`, or of the table that comes with tracelib.
+
+    One row per instance: `instance` (String), `gpus`, `vcpus` (Int64), `price_per_hour` (Float64, in
+    `currency`), `currency`, `date`, `source` (String). In the file's order.
+
+    Raises BadTrace if the file is not TOML, or an instance lacks a column or holds another kind of value.
+    """
+    file = Path(path) if path else _OURS
+    try:
+        rows = tomllib.loads(file.read_text(encoding="utf-8")).get("instance", [])
+        return pl.DataFrame([{name: row[name] for name in INSTANCES} for row in rows], schema=INSTANCES)
+    except KeyError as error:
+        raise BadTrace(file, "instance table", "", f"an instance has no {error}", advice=_ADVICE) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, pl.exceptions.PolarsError) as error:
+        raise BadTrace(file, "instance table", "", str(error).split("\n")[0], advice=_ADVICE) from error
+
+
+_ADVICE = f"Each [[instance]] needs {', '.join(INSTANCES)}."

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
+import re
+import subprocess
+import sys
 
 import polars as pl
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 from tracelib.analyses.comparison import COMPARISON, changes
@@ -67,10 +74,22 @@ def two():
     return [str(ROOT / "sample_traces" / "launch_eager"), str(ROOT / "sample_traces" / "launch_graph")]
 
 
-def test_two_samples_as_json_and_a_bound_that_is_crossed(two, capsys):
-    status = main(["compare", *two, "--json", "--fail-on", "lost_to_kernel_launch<-10%"])
-    said = capsys.readouterr()
-    told = json.loads(said.out)
+@pytest.fixture(scope="module")
+def kept(two, tmp_path_factory):
+    """Compare the samples once; return status, output, and a baseline of each."""
+    folder = tmp_path_factory.mktemp("kept")
+    old, new = folder / "launch_eager.json", folder / "launch_graph.json"
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        bound = ["--fail-on", "lost_to_kernel_launch<-10%"]
+        status = main(["compare", *two, "--json", *bound, "--save", str(new)])
+    told = json.loads(out.getvalue())
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["compare", str(new), two[0], "--label", "any", "--save", str(old), "--json"]) == 0
+    return status, told, err.getvalue(), json.loads(out.getvalue()), old, new
+
+
+def test_two_samples_as_json_and_a_bound_that_is_crossed(kept):
+    status, told, err, *_ = kept
     assert status == 1
     assert {row["run"] for row in told["figures"]} == {"launch_eager", "launch_graph"}
     launch = next(row for row in told["changes"] if row["figure"] == "lost to kernel_launch")
@@ -81,7 +100,7 @@ def test_two_samples_as_json_and_a_bound_that_is_crossed(two, capsys):
             "and lost_to_kernel_launch<-10% is not allowed"
         )
     ]
-    assert told["crossed"][0] in said.err
+    assert told["crossed"][0] in err
 
 
 @pytest.mark.parametrize(
@@ -90,12 +109,17 @@ def test_two_samples_as_json_and_a_bound_that_is_crossed(two, capsys):
         (["--fail-on", "useful"], "--fail-on='useful' is not allowed"),
         (["--requests", "one.jsonl"], "2, one for each run"),
         (["--label", "a", "--label", "b", "--label", "c"], "at most 2"),
-        (["--fail-on", "ttft_p50>+10%"], "ttft_p50"),
     ],
 )
 def test_what_cannot_be_asked_says_what_can(two, capsys, more, why):
     assert main(["compare", *two, *more]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_figure_that_a_run_cannot_tell_is_an_error(kept, capsys):
+    *_, old, new = kept
+    assert main(["compare", str(old), str(new), "--fail-on", "ttft_p50>+10%"]) == 2
+    assert "ttft_p50" in capsys.readouterr().err
 
 
 def test_one_run_is_nothing_to_compare(two, capsys):
@@ -110,3 +134,101 @@ def test_a_page_of_both(two, tmp_path, capsys):
     assert "What changed" in page
     assert "launch_graph:" in page
     assert "compare.html" in capsys.readouterr().out
+
+
+# -------------------- a baseline, and the gate in CI
+def test_a_baseline_stands_for_its_traces(kept, capsys):
+    _, told, _, reverse, old, new = kept
+    labels = {"any": "launch_graph", "launch_eager": "launch_eager"}
+    by_run = {(row["run"], row["figure"]): row for row in told["figures"]}
+    assert by_run == {
+        (labels[row["run"]], row["figure"]): row | {"run": labels[row["run"]]} for row in reverse["figures"]
+    }
+    assert reverse["figures"][0]["run"] == "any"  # in the order in which they were given
+    names = ["--label", "launch_eager", "--label", "launch_graph"]
+    assert main(["compare", str(old), str(new), *names, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == told["changes"]
+    assert new.stat().st_size < 4_000
+    assert "launch_" not in new.read_text().replace("kernel_launch", "")  # no name but of figures
+
+
+def test_what_is_wrong_with_a_baseline_is_one_line(two, kept, tmp_path, capsys):
+    baseline = kept[-1]
+    cut = tmp_path / "cut.json"
+    cut.write_text(baseline.read_text()[:300])
+    assert main(["compare", str(cut), two[1]]) == 2
+    assert "not readable as baseline" in capsys.readouterr().err
+    assert main(["compare", str(baseline), two[1], "-o", str(tmp_path / "page")]) == 2
+    assert "has none to draw" in capsys.readouterr().err
+
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+
+
+def in_ci(folder, **inputs):
+    """Run the action's steps as GitHub does; return status, output, and the job's summary.
+
+    In place of an installation it gets the tracelib of these tests.
+    """
+    python = folder / "python"
+    python.write_text(
+        '#!/bin/bash\nmkdir -p "$3/bin"\n'
+        f'printf "#!/bin/bash\\necho \\"pip \\$*\\"\\n" > "$3/bin/pip"\n'
+        f'printf "#!/bin/bash\\nexec {sys.executable} -m tracelib \\"\\$@\\"\\n" > "$3/bin/tracelib"\n'
+        'chmod +x "$3/bin/"*\n'
+    )
+    python.chmod(0o755)
+    values = {name: about.get("default", "") for name, about in ACTION["inputs"].items()}
+    values |= {"python": str(python)} | {name.replace("_", "-"): text for name, text in inputs.items()}
+    known = {f"inputs.{name}": text for name, text in values.items()} | {"github.action_path": str(ROOT)}
+    summary, said, status = folder / "summary.md", "", 0
+    runner = {"RUNNER_TEMP": str(folder), "GITHUB_STEP_SUMMARY": str(summary), "PYTHONPATH": str(ROOT)}
+    for step in ACTION["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        assert "${{" not in step["run"]  # an input is never part of the script
+        given = {
+            name: re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], text)
+            for name, text in step["env"].items()
+        }
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(
+            command, env=os.environ | runner | given, capture_output=True, text=True, check=False, cwd=folder
+        )
+        said, status = said + done.stdout + done.stderr, done.returncode
+        if status:
+            break
+    return status, said, summary.read_text() if summary.exists() else ""
+
+
+def test_the_action_fails_where_a_bound_is_crossed(kept, tmp_path):
+    *_, old, new = kept
+    status, said, summary = in_ci(
+        tmp_path, base=str(old), new=str(new), fail_on="busy<-99%\nlost_to_kernel_launch<-10%\n"
+    )
+    assert status == 1
+    assert f"pip install -q {ROOT}" in said
+    assert summary.startswith("### tracelib compare: a bound was crossed\n")
+    assert "lost_to_kernel_launch<-10% is not allowed" in summary
+    assert "busy<-99%" not in summary
+    assert "useful" in summary  # the table
+    assert summary.count("`" * 40 + "\n") == 4
+
+
+def test_the_action_passes_else_and_tells_what_is_wrong(kept, tmp_path):
+    baseline = kept[-1]
+    status, said, summary = in_ci(tmp_path, base=str(baseline), new=str(baseline), fail_on="useful<-1%")
+    assert (status, summary.split("\n")[0]) == (0, "### tracelib compare: within the bounds")
+    status, said, summary = in_ci(tmp_path, base=str(baseline), new="--json; touch x", fail_on="")
+    assert status == 2
+    assert "no such file" in said.lower()
+    assert "### tracelib compare: failed" in summary
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_action_is_as_github_wants_it():
+    assert set(ACTION) == {"name", "description", "inputs", "runs"}
+    assert ACTION["runs"]["using"] == "composite"
+    for about in ACTION["inputs"].values():
+        assert set(about) <= {"description", "required", "default"}
+    read = set(re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text()))
+    assert read == set(ACTION["inputs"])

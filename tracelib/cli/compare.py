@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracelib.cli.flags import PART_FAILED
-from tracelib.errors import BadParameter
+from tracelib.cli.flags import PART_FAILED, whole
+from tracelib.errors import BadParameter, BadTrace
 from tracelib.words import counted, plain
 
 if TYPE_CHECKING:
     import polars as pl
 
 
+#: How a file begins that `--save` wrote.
+BASELINE = "tracelib.baseline/1"
+_SAVE_AGAIN = "Make it anew with tracelib compare RUN --save FILE."
 GATE = re.compile(r"(?P<figure>\w+)\s*(?P<side>[<>])\s*(?P<bound>[+-]?\d+(\.\d+)?)\s*%")
 
 
@@ -31,16 +34,14 @@ class Bound(NamedTuple):
 
 def compare(flags: argparse.Namespace) -> int:
     """Say what changed from one run to others."""
-    from tracelib.analyses.comparison import changes, comparison
+    from tracelib.analyses.comparison import changes
     from tracelib.charts.comparison import side_by_side, what_changed
-    from tracelib.options import compared
-    from tracelib.report.notebook_cells import opened_runs
     from tracelib.trace import text_table
 
     bounds = [_bound(text) for text in flags.fail_on]
     given = _parameters(flags)
-    print(f"tracelib: reading {counted(len(given['runs']), 'run')} ...", file=sys.stderr)
-    figures = comparison(opened_runs(compared(given)))
+    print(f"tracelib: reading {counted(len(given['labels']), 'run')} ...", file=sys.stderr)
+    figures = _figures(given)
     changed = changes(figures)
     crossed = [line for bound in bounds for line in _crossed(bound, figures, changed)]
     if flags.json:
@@ -52,25 +53,73 @@ def compare(flags: argparse.Namespace) -> int:
         print(text_table(frame.columns, [[plain(cell) for cell in row] for row in frame.rows()]))
     for line in crossed:
         print(f"tracelib: {line}", file=sys.stderr)
+    if flags.save is not None:
+        _save(figures, flags.save)
     failed = flags.output is not None and not _page(flags.output, given)
     return PART_FAILED if failed else int(bool(crossed))
 
 
 def _parameters(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the runs and their logs by label, as compare.ipynb takes them."""
-    if len(flags.runs) < 2:
+    """Return the runs and their logs by label, as compare.ipynb takes them; and baselines."""
+    if len(flags.runs) < 2 and flags.save is None:
         raise BadParameter("RUN", " ".join(flags.runs), ["two runs or more, the old one first"])
     names = [*flags.label, *(Path(run).resolve().name for run in flags.runs[len(flags.label) :])]
     if len(flags.label) > len(flags.runs):
         raise BadParameter("--label", flags.label[-1], [f"at most {len(flags.runs)}, one for each run"])
     labels = names if len(set(names)) == len(names) else [f"{n}: {name}" for n, name in enumerate(names, 1)]
-    if flags.requests and len(flags.requests) != len(labels):
-        raise BadParameter("--requests", f"{len(flags.requests)} given", [f"{len(labels)}, one for each run"])
-    logs = dict(zip(labels, (str(Path(log).resolve()) for log in flags.requests), strict=False))
-    return {
-        "runs": dict(zip(labels, (str(Path(run).resolve()) for run in flags.runs), strict=True)),
-        "requests": logs,
-    }
+    paths = dict(zip(labels, (Path(run).resolve() for run in flags.runs), strict=True))
+    kept = {label: path for label, path in paths.items() if _is_baseline(path)}
+    runs = {label: str(path) for label, path in paths.items() if label not in kept}
+    if flags.requests and len(flags.requests) != len(runs):
+        raise BadParameter("--requests", f"{len(flags.requests)} given", [f"{len(runs)}, one for each run"])
+    if kept and flags.output is not None:
+        raise BadParameter("-o", flags.output, ["the traces of every run: a baseline has none to draw"])
+    logs = dict(zip(runs, (str(Path(log).resolve()) for log in flags.requests), strict=False))
+    return {"runs": runs, "requests": logs, "baselines": kept, "labels": labels}
+
+
+def _is_baseline(path: Path) -> bool:
+    """Say whether it is one by how it begins: a trace may be JSON too, and large."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(BASELINE) + 20).lstrip().startswith(f'{{"schema": "{BASELINE}"'.encode())
+
+
+def _figures(given: dict[str, Any]) -> pl.DataFrame:
+    """Return the figures of all runs in their order: a baseline's as saved, the others' computed."""
+    import polars as pl
+
+    from tracelib.analyses.comparison import comparison
+    from tracelib.options import compared
+    from tracelib.report.notebook_cells import opened_runs
+
+    traces = {name: given[name] for name in ("runs", "requests")}
+    computed = comparison(opened_runs(compared(traces)) if given["runs"] else {})
+    saved = [_read(path, label) for label, path in given["baselines"].items()]
+    order = pl.DataFrame({"run": given["labels"]})
+    return order.join(pl.concat([computed, *saved]), on="run", maintain_order="left_right")
+
+
+def _read(path: Path, label: str) -> pl.DataFrame:
+    import polars as pl
+
+    from tracelib.analyses.comparison import COMPARISON
+
+    try:
+        rows = [{"run": label, **row} for row in json.loads(path.read_bytes())["figures"]]
+        return pl.DataFrame(rows, schema=COMPARISON)
+    except (ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise BadTrace(path, "baseline", "", str(error).split("\n")[0], advice=_SAVE_AGAIN) from None
+
+
+def _save(figures: pl.DataFrame, path: Path) -> None:
+    """Write the figures of the last run as a baseline for later ones."""
+    last = figures.filter(figures["run"] == figures["run"].last()).drop("run")
+    rows = ",\n".join(json.dumps(row) for row in last.to_dicts())
+    with whole(path) as made:
+        made.write_text(f'{{"schema": "{BASELINE}", "figures": [\n{rows}\n]}}\n', encoding="utf-8")
+    print(f"baseline: {path.resolve()}", file=sys.stderr)
 
 
 def _bound(text: str) -> Bound:
@@ -114,7 +163,7 @@ def _page(folder: Path, given: dict[str, Any]) -> bool:
     from tracelib.report.notebooks import notebook
     from tracelib.report.run import run_notebook
 
-    parameters = {name: value for name, value in given.items() if value}
+    parameters = {name: given[name] for name in ("runs", "requests") if given[name]}
     with whole_folder(folder) as made:
         ran = run_notebook(notebook("compare"), made / "compare.ipynb", parameters)
         page, _ = TraceReport().from_notebook_node(ran.notebook)  # type: ignore[no-untyped-call]

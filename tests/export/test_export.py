@@ -7,7 +7,7 @@ from decimal import Decimal
 import polars as pl
 
 from tracelib.cli import main
-from tracelib.export import chrome
+from tracelib.export import viewers
 
 
 def test_a_window_leaves_only_what_overlaps_it(folder, results, tmp_path):
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_no_half_file_and_the_earlier_one(folder, tmp_path, m
         target.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(chrome, "write_chrome", full)
+    monkeypatch.setattr(viewers, "write_chrome", full)
     target = tmp_path / "run.json"
     assert main(["export", str(folder), "--to", "chrome", "-o", str(target)]) == 2
     assert "No space left" in capsys.readouterr().err

@@ -259,7 +259,7 @@ def test_a_real_prometheus_scrapes_it(tmp_path):
 def _scraped(prometheus, folder, target):
     """Return what Prometheus knows of the target once it has scraped it."""
     config = {
-        "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"},
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
         "scrape_configs": [{"job_name": "tracelib", "static_configs": [{"targets": [target]}]}],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
@@ -272,9 +272,10 @@ def _scraped(prometheus, folder, target):
         listening = next(line for line in server.stderr if "Listening on" in line)
         threading.Thread(target=server.stderr.read, daemon=True).start()
         base = "http://" + listening.split("address=")[1].split()[0]
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 60
         while time.monotonic() < limit:
-            rows = _query(base, '{__name__=~"tracelib_check_.*"}')
+            ready = asked(f"{base}/-/ready")[0] == 200
+            rows = ready and _query(base, '{__name__=~"tracelib_check_.*"}')
             if rows:
                 (target_up,) = _query(base, "up")
                 assert target_up["value"][1] == "1"

@@ -402,6 +402,10 @@ def test_definitions_are_the_product_s():
         "throttled_periods": 0.05, "ttft_outside": 0.15, "thread_busy": 0.95,
     }  # fmt: skip
     assert set(values) == set(monitoring._data()["figure"])
+    page = (ROOT / "docs/monitoring.md").read_text()
+    rows = re.findall(r"^\|[^|]+\| (?:above|below) ([\d.]+) (%|CPUs) \|", page, flags=re.MULTILINE)
+    told = [float(number) / (100 if unit == "%" else 1) for number, unit in rows]
+    assert sorted(told) == sorted(values.values())
 
 
 def test_names_of_findings_that_count_exist():

@@ -310,6 +310,7 @@ def runbooks(**how):
     return [alert["annotations"]["runbook_url"] for alert in alerts(**how)]
 
 
+@pytest.mark.corpus
 def test_every_metric_of_vllm_is_in_a_real_scrape():
     scrape = SHARED / "cases/tools/prometheus/vllm_metrics.txt"
     if not scrape.is_file():

@@ -22,6 +22,8 @@ from tracelib.words import counted, cpus, share
 #: How often the runnable threads are counted.
 SAMPLE_S = 0.1
 SHOWN = 5
+#: Pressure from which CPUs count as short.
+SHORTAGE = 0.1
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def check(
     *,
     seconds: float = 10.0,
     pids: Iterable[int] | None = None,
-    shortage: float | None = None,
+    shortage: float = SHORTAGE,
     role_of: RoleOf | None = None,
 ) -> Verdict:
     """Watch the machine (default) or the processes `pids` and their descendants, and say what they lack.
@@ -71,7 +73,7 @@ def check(
         whole=chosen is None,
         roles=_roles(after, role_of),
     )
-    return judged(shown, shortage=SHORTAGE if shortage is None else shortage)
+    return judged(shown, shortage=shortage)
 
 
 def snapshot(pids: Iterable[int] | None, proc: Path = PROC) -> Snapshot:
@@ -214,7 +216,6 @@ def _slept(seconds: float) -> list[int]:
 _SENTENCES: dict[str, str] = data(__file__, "states.toml")
 STATES = tuple(_SENTENCES)
 THROTTLED_PERIODS = 0.05  # of the quota's periods: fewer are a burst at start-up
-SHORTAGE = 0.1  # pressure from which CPUs count as short
 WAITING = 0.1  # threads on average: a process that hardly runs may wait for most of what it wants
 SATURATED = 0.95  # of one CPU
 IDLE = 0.05  # of the CPUs that may be used

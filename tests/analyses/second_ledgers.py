@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tracelib.analyses.window import Window
     from tracelib.trace import Trace
 
+PEERS = ("send", "recv", "send_recv")
 COPIES = ("memcpy", "memset")
 BETWEEN = "between launches"
 Row = dict[str, Any]
@@ -57,7 +58,10 @@ class Meeting:
 
 
 def meetings(ops: list[Row]) -> list[Meeting]:
-    """Pair each group's collectives: those that are open at the same time on all ranks, in their order."""
+    """Pair each group's collectives: those that are open at the same time on all ranks, in their order.
+
+    Transfers between two ranks are not paired, nor what a rank of the group is missing of.
+    """
     groups: dict[Any, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for op in sorted(ops, key=lambda op: op["ts_ns"]):
         if op["collective"]:
@@ -72,9 +76,11 @@ def meetings(ops: list[Row]) -> list[Meeting]:
                 break
             last = max(op["ts_ns"] for op in open_.values())
             first_end = min(open_, key=lambda g: open_[g]["ts_ns"] + open_[g]["dur_ns"])
+            members = open_[first_end]["group_size"] or len(ranks)
             met = (
                 len(ranks) > 1
-                and len(open_) == len(ranks)
+                and len(open_) == len(ranks) == members
+                and not any(op["collective"] in PEERS for op in open_.values())
                 and last <= open_[first_end]["ts_ns"] + open_[first_end]["dur_ns"]
             )
             event = next(events)

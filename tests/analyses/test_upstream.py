@@ -8,7 +8,7 @@ from tests.analyses.test_second_ledgers import agree
 from tests.charts.server import API as API_THREAD
 from tests.charts.server import ENGINE as ENGINE_THREAD
 from tests.charts.server import trace
-from tests.findings.sheet import ANY_SIZE
+from tests.findings.sheet import ANY_SIZE, MS, Sheet
 from tracelib import schema
 from tracelib.analyses.upstream import waits_until
 from tracelib.findings.verdict import verdict
@@ -205,3 +205,83 @@ def test_rows_keep_their_order_and_a_named_role_is_the_one_asked():
     made = trace(slices=_slices((ENGINE_THREAD, 0, 150), (API_THREAD, 0, 950)))
     asked = _maybe((API_THREAD, 900, 1000), (API_THREAD, 100, 200), waits_for="engine")
     assert until_of(asked, made) == [900, 150]
+
+
+def front_end():
+    """A GPU waits for a request from 1 to 101 ms, which the API server sends at 99; a thread of a pool beside it."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 101, "shm_broadcast.dequeue")
+    sheet.doing(sheet.engine, 1, 101, "wait_for_requests")
+    sheet.doing(sheet.api, 99, 101, "ipc_send_request")
+    sheet.kernel(102, 103)
+    return sheet, sheet.thread("api_server", "api_server", pid=300)
+
+
+def blamed(sheet):
+    """Return {(cause, sub_cause): ms} of the dequeue; both implementations say so."""
+    results = sheet.results()
+    agree(results)
+    lost = results.lost.filter(pl.col("ts_ns") < 101 * MS).group_by("cause", "sub_cause")
+    return {row[:2]: round(row[2] / MS, 3) for row in lost.agg(pl.col("dur_ns").sum()).rows()}
+
+
+RESIZE = "serving/images.py(40): resize"
+
+
+def test_whom_nobody_waits_for_is_not_blamed():
+    """The sender works from 60 on; the pool tokenizes for others, before that and meanwhile."""
+    sheet, pool = front_end()
+    sheet.doing(sheet.api, 60, 99, RESIZE, "python")
+    sheet.doing(pool, 10, 40, "tokenize")
+    sheet.doing(pool, 70, 80, "tokenize")
+    assert blamed(sheet) == {("no_work", None): 59, ("host_work", "api_server"): 39, ("ipc", "serialize"): 2}
+
+
+@pytest.mark.parametrize("pause", [0.9, 1.1])
+def test_the_pool_works_for_the_sender_that_goes_on_as_soon_as_it_is_done(pause):
+    """Until 40, or after a pause of at most 1 ms."""
+    sheet, pool = front_end()
+    sheet.doing(pool, 10, 40, "tokenize")
+    sheet.doing(sheet.api, 40 + pause, 99, RESIZE, "python")
+    assert blamed(sheet).get(("tokenization", "encode")) == (30 if pause < 1 else None)
+
+
+def test_a_sender_that_was_woken_and_has_no_cpu_did_not_pause():
+    sheet, pool = front_end()
+    sheet.doing(pool, 10, 40, "tokenize")
+    sheet.runs(pool, 10, 40, cpu=1)
+    sheet.ready(sheet.api, 40, 95, cpu=1)
+    sheet.runs(sheet.api, 95, 101, cpu=1)
+    assert blamed(sheet)["tokenization", "encode"] == 30
+
+
+def test_of_two_senders_the_one_that_ended_the_wait_is_asked():
+    """Another one sends at 20, to another engine, and tokenizes for that from 60 to 90."""
+    sheet, other = front_end()
+    sheet.doing(other, 20, 21, "ipc_send_request")
+    sheet.doing(other, 60, 90, "tokenize")
+    assert ("tokenization", "encode") not in blamed(sheet)
+
+
+def test_what_the_engine_sends_to_the_front_end_ends_no_dequeue():
+    """Its output thread sends on and on; who enqueues decides."""
+    sheet, _ = front_end()
+    out = sheet.thread("engine", "output", pid=200)
+    sheet.slices = [row for row in sheet.slices if row["thread"] != sheet.engine]
+    sheet.doing(sheet.engine, 20, 100, "engine.update")
+    sheet.doing(sheet.engine, 100, 101.5, "shm_broadcast.enqueue")
+    sheet.doing(out, 60, 101, "ipc_send_output")
+    spent = blamed(sheet)
+    assert spent["scheduling", None] == 80
+    assert ("ipc", "serialize") not in spent
+
+
+def test_between_two_polls_a_loop_polls():
+    """The API server asks its socket every 0.1 ms, and no frame covers a tenth of that; samples find the poll."""
+    sheet, _ = front_end()
+    sheet.slices.pop(-2)
+    for n in range(1001):
+        sheet.doing(sheet.api, 1 + n / 10, 1.09 + n / 10, "selectors.py(452): select", "python")
+    sheet.sampled(sheet.api, 1, 101, ("do_poll", "[kernel.kallsyms]"), ("__poll", "/lib/libc.so.6"))
+    assert blamed(sheet) == {("no_work", None): 100}

@@ -49,8 +49,6 @@ class Case:
     #: pattern). Else all that is not blamed must stand as unknown: as collectives that cannot be split, or a
     #: process that was not recorded.
     says: str | None = None
-    #: Why tracelib is wrong here, as far as it is known to be.
-    wrong: str = ""
 
     @property
     def how(self) -> Recording:
@@ -103,11 +101,7 @@ def shapes() -> list[Case]:
         "pipeline": ("tokenization", "dispatch", "imbalance", "host_worker", "no_work"),
         "replicas": ("tokenization", "dispatch", "scheduling", "host_api", "no_work", "gc"),
     }
-    cases = [
-        Case(simulate({kind: SHARE}, shape=shape), wrong=WRONG.get((shape, kind), ""))
-        for shape, kinds in of.items()
-        for kind in kinds
-    ]
+    cases = [Case(simulate({kind: SHARE}, shape=shape)) for shape, kinds in of.items() for kind in kinds]
     replayed = ("tokenization", "dispatch", "api", "sync", "gil", "imbalance")
     graphs = [Case(simulate({kind: SHARE}, graph=True)) for kind in replayed]
     return [Case(simulate({"drain": EACH})), *cases, *graphs]
@@ -151,25 +145,9 @@ def recordings() -> list[Case]:
         ("shortage", "no switches", "no wake-up events"),
         ("gc", "no samples", "samples"),
     )
-    return [
-        Case(simulate({kind: SHARE}), recording, says, WRONG.get((recording, kind), ""))
-        for kind, recording, says in of
-    ]
+    return [Case(simulate({kind: SHARE}), recording, says) for kind, recording, says in of]
 
 
 def cases() -> list[Case]:
     """Return all."""
     return [*singles(), *shapes(), *pairs(), *recordings()]
-
-
-_BESIDE = "what another thread of the front end does meanwhile counts as what all wait for"
-_LOOP = "between two polls, samples in the kernel count as the front end's own work"
-#: Where tracelib is known to be wrong, and why: by shape or recording, and defect.
-WRONG: Mapping[tuple[str, str], str] = {
-    ("polling", "no_work"): _LOOP,
-    ("polling", "idle"): _LOOP,
-    ("sglang", "host_api"): _BESIDE,
-    ("sglang", "no_work"): _BESIDE,
-    ("replicas", "host_api"): _BESIDE,
-    ("replicas", "no_work"): _BESIDE,
-}

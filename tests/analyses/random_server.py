@@ -39,6 +39,7 @@ NAMES = (
     ("engine.wait_output", "annotation"),
     ("model.py(7): forward", "python"),
     ("shm_broadcast.enqueue", "annotation"),
+    ("ipc_send_request", "annotation"),
     ("cudaMalloc", "runtime"),
     ("cudaStreamSynchronize", "runtime"),
     ("read", "os"),

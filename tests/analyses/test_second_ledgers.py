@@ -1,27 +1,45 @@
 """Ledgers 1 and 2 by two implementations: tracelib's, and one of loops and lists (second_ledgers.py). To the
-nanosecond.
+nanosecond, or, where samples look into long slices, to a thousandth of the window.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import thorough
+from tests.conftest import ROOT, thorough
+from tests.simulator import simulate
 from tracelib import schema
 from tracelib.analyses.results import Results, analyse
+from tracelib.loading import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
 from random_server import random_server
 from second_ledgers import Blame, Span, gpu_states, merged
 
 ALL = ("starved", "healthy", "throttled", "graph", "nsys_starved", "nsys_healthy")
+VLLM = ("vllm_2cpus", "vllm_32cpus", "vllm_starved_stack", "vllm_healthy_stack")
 SECONDS = 0.5
+SAMPLES = (
+    *("tokenization", "idle", "stack", "compile", "gpu_bound", "healthy", "throttled", "ipc", "starved"),
+    *("launch_eager", "launch_graph", "launch_nsys", "launch_skew"),
+    *(f"sweep/cpus_{cpus}" for cpus in (2, 3, 4, 6, 8)),
+)
+SIMULATED = (
+    *(("replicas", "no_work"), ("replicas", "host_api"), ("sglang", "no_work"), ("sglang", "tokenization")),
+    *(("polling", "idle"), ("pipeline", "tokenization"), ("tensor", "gc"), ("tensor", "jit_compile")),
+)
+CLOSE = 0.001
 
 
 def states(results: Results) -> dict[int, list[Span]]:
@@ -45,18 +63,58 @@ def agree(results: Results) -> None:
         assert ledger(results, gpu) == second.ledger(gpu)
 
 
+def causes(spans: Iterable[tuple[int, tuple[str, ...]]], length: int) -> dict[tuple[str, ...], float]:
+    """Return the share of the window of each cause and sub-cause."""
+    spent: Counter[tuple[str, ...]] = Counter()
+    for ns, cause in spans:
+        spent[cause] += ns
+    return {cause: ns / length for cause, ns in spent.items()}
+
+
+def close(results: Results) -> None:
+    """Both say the same of each GPU and cause, give or take so much of the window.
+
+    They do not count the same rows of a thread among the siblings of a long one.
+    """
+    length = results.window.duration_ns
+    second = Blame(results.trace, results.window, results.thread_states)
+    lost = results.lost.select("gpu", "dur_ns", "cause", "sub_cause").rows()
+    assert states(results) == second.states
+    for gpu in second.states:
+        theirs = causes(((b - a, what[1:3]) for a, b, what in second.ledger(gpu)), length)
+        ours = causes(((ns, tuple(what)) for of, ns, *what in lost if of == gpu), length)
+        assert ours == pytest.approx({cause: theirs.get(cause, 0) for cause in {*ours, *theirs}}, abs=CLOSE)
+
+
+@pytest.mark.parametrize("name", thorough(SAMPLES, but=("tokenization",)))
+def test_both_say_the_same_of_the_samples(name):
+    close(analyse(load(ROOT / "sample_traces" / name)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "defect"), thorough(SIMULATED, but=(("replicas", "no_work"), ("sglang", "no_work")))
+)
+def test_both_say_the_same_of_servers_of_other_shapes(shape, defect):
+    close(simulate({defect: 0.2}, shape=shape).results())
+
+
+@pytest.mark.corpus
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [*ALL, *VLLM])
+def test_both_say_the_same_of_half_a_second_of_the_captures(run_of, name):
+    at = 0.3 * run_of(name).results.window.duration_ns / 1e9
+    results = analyse(run_of(name).trace, window_seconds=(at, at + SECONDS))
+    assert results.lost.height > 100  # there is something to agree on
+    close(results)
+
+
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", thorough(ALL, but=("starved", "nsys_starved")))
-@pytest.mark.parametrize("share", thorough([0.3, 0.65], but=[0.3]))
-def test_both_say_the_same_of_half_a_second_of_the_captures(run_of, name, share):
-    """Without their samples: the second implementation does not look with them into slices that outlast their
-    siblings.
-    """
-    at = share * run_of(name).results.window.duration_ns / 1e9
+def test_without_samples_to_the_nanosecond(run_of, name):
+    """Those tell what goes on in long slices, of which there are none then."""
+    at = 0.65 * run_of(name).results.window.duration_ns / 1e9
     trace = run_of(name).trace.replace(samples=schema.empty("samples"), stacks=schema.empty("stacks"))
-    results = analyse(trace, window_seconds=(at, at + SECONDS))
-    assert results.lost.height > 100  # there is something to agree on
-    agree(results)
+    agree(analyse(trace, window_seconds=(at, at + SECONDS)))
 
 
 @settings(max_examples=16)

@@ -208,7 +208,7 @@ def test_rows_keep_their_order_and_a_named_role_is_the_one_asked():
 
 
 def front_end():
-    """A GPU waits for a request from 1 to 101 ms, which the API server sends at 99; a thread of a pool beside it."""
+    """A GPU waits for a request from 1 to 101 ms, which the API server sends at 99; it has a pool."""
     sheet = Sheet()
     sheet.kernel(0, 1)
     sheet.doing(0, 1, 101, "shm_broadcast.dequeue")
@@ -278,7 +278,7 @@ def test_what_the_engine_sends_to_the_front_end_ends_no_dequeue():
 
 
 def test_between_two_polls_a_loop_polls():
-    """The API server asks its socket every 0.1 ms, and no frame covers a tenth of that; samples find the poll."""
+    """The API server asks its socket every 0.1 ms; no frame covers a tenth of it, and samples find polls."""
     sheet, _ = front_end()
     sheet.slices.pop(-2)
     for n in range(1001):

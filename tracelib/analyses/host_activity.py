@@ -19,7 +19,17 @@ from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.upstream import waits_until
 from tracelib.analyses.window import Window
 from tracelib.classify import helper_threads, slice_meanings
-from tracelib.intervals import beneath, clip, in_order, in_parts, innermost, order_of, overlay, under
+from tracelib.intervals import (
+    beneath,
+    clip,
+    in_order,
+    in_parts,
+    innermost,
+    merge_equal,
+    order_of,
+    overlay,
+    under,
+)
 from tracelib.rules import Rules
 from tracelib.trace import Trace
 from tracelib.words import SERVER
@@ -193,7 +203,10 @@ def _decided(
 ) -> pl.DataFrame:
     """Return the columns of `HOST_ACTIVITY`, with rows that may have waited cut into waiting and not."""
     sure = pl.col("may_wait_for").is_null()
-    maybe = _waits(rows.filter(~sure), trace, thread_states, replicas)
+    maybe = in_order(_waits(rows.filter(~sure), trace, thread_states, replicas), "thread")
+    # Whether the thread had a CPU does not make one range several.
+    same = [column for column in HOST_ACTIVITY if column not in ("ts_ns", "dur_ns")]
+    maybe = merge_equal(maybe, [*same, "whole_ts"])
     return pl.concat([frame.select(list(HOST_ACTIVITY)) for frame in (rows.filter(sure), maybe)])
 
 

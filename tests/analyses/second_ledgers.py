@@ -3,7 +3,8 @@ ATTRIBUTION.md.
 
 It shares with tracelib the tables of what a name means (that is data) and the frame of thread states (which
 has a second implementation of its own, in scheduling_frames.py). Samples tell what a thread did where no
-slice covers it; second_inside.py looks with them into long slices, second_upstream.py follows waits.
+slice covers it; second_inside.py looks with them into long slices, second_upstream.py follows waits,
+second_replicas.py says who belongs together.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from second_inside import Inside, marked
 from second_lines import Doing, Span, covered, cut, merged
-from second_upstream import ABOVE, SERVER, Upstream, messages, replicas
+from second_replicas import SERVER, messages, replicas
+from second_upstream import ABOVE, Upstream
 
 from tracelib.classify import sample_causes, slice_causes
 from tracelib.rules import load_rules

@@ -26,7 +26,7 @@ def requests_part(results: Results) -> doc.Requests | None:
     shares = _shares(rows)
     return doc.Requests(
         count=rows.height,
-        sentence=_sentence(rows, shares),
+        sentence=_sentence(rows, shares) + _left_out(results),
         ttft_ns=quantiles(rows["ttft_ns"]),
         parts=[
             doc.RequestPart(
@@ -43,7 +43,7 @@ def requests_part(results: Results) -> doc.Requests | None:
             doc.RequestUnknown(**row)
             for row in reasons.sort("total_ns", "why", descending=[True, False]).iter_rows(named=True)
         ],
-        outside_window=results.requests_outside,
+        outside_window=sum(results.requests_outside.values()),
         lost_by_cause=_lost_by_cause(results),
     )
 
@@ -79,6 +79,14 @@ def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
         f"Time to first token: p50 {half}, p95 {most} ({counted(rows.height, 'request')}). "
         f"On average: {', '.join(told)}.{_in_api_server(rows)}"
     )
+
+
+def _left_out(results: Results) -> str:
+    """Say how many requests of the log are not in these figures, and why."""
+    named = ", ".join(f"{number:,} {why}" for why, number in results.requests_outside.items())
+    edge = results.requests_outside.get("under way at an edge of the window", 0)
+    bias = " (the longer a request waits, the likelier it is cut off there)" if edge else ""
+    return f" Not counted: {named}{bias}." if named else ""
 
 
 def _in_api_server(rows: pl.DataFrame) -> str:

@@ -124,6 +124,7 @@ def test_a_tokenizer_on_the_wanted_cpu_starves_the_worker():
     found = outcome("tokenization_starves", kept_off(sheet, tokenizer(sheet)).results())
     assert (found.exposed_ns, found.evidence[0].who) == (20 * MS, "worker_TP0/100")
     assert found.evidence[0].what == "ready to run; tokenizer/10003 tokenized on its CPU"
+    assert found.claim.endswith("while another tokenized on its CPU: tokenizer/10003 (encoding) 20 %.")
 
 
 def test_one_sample_tells_of_several_short_turns():
@@ -217,7 +218,7 @@ def test_a_poller_on_another_cpu_than_the_wanted_one_is_named_with_what_it_takes
     found = outcome("polling_elsewhere", beside_a_poller().results())
     assert (found.exposed_ns, found.gain_ns, found.change) == (13 * MS, 13 * MS, "setting")
     assert "output/10004 polled most (the driver polling for the GPU inside synchronous calls)" in found.claim
-    assert "it took 0.13 CPUs over the window" in found.claim
+    assert "it took 0.13 CPUs" in found.claim
     assert found.evidence[0].what == "ready to run; output/10004 polled on another CPU (device_wait)"
     assert found.advice[0].startswith("Let the host sleep while the GPU works")
 

@@ -4,14 +4,16 @@ import math
 
 import polars as pl
 
-from tracelib.analyses.requests import PARTS
-from tracelib.analyses.results import Results
+from tracelib.analyses.requests import NO_STEPS, PARTS
+from tracelib.analyses.results import NEEDS, Results
 from tracelib.findings import document as doc
 from tracelib.findings.finding import quantile, quantiles
 from tracelib.words import counted, duration, request_part_name, share
 
 #: A part of the time to first token that is smaller is not in the sentence.
 WORTH_A_WORD = 0.02
+#: A part that is not known from which on the sentence says why.
+MOSTLY = 0.5
 #: Fewer requests have no correlation.
 FEWEST = 10
 
@@ -77,8 +79,17 @@ def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
     ]
     return (
         f"Time to first token: p50 {half}, p95 {most} ({counted(rows.height, 'request')}). "
-        f"On average: {', '.join(told)}.{_in_api_server(rows)}"
+        f"On average: {', '.join(told)}.{_in_api_server(rows)}{_unknown(rows, shares)}"
     )
+
+
+def _unknown(rows: pl.DataFrame, shares: dict[str, float]) -> str:
+    """Say why most of the time is not known, where it is, and what to record."""
+    if shares["unknown_ns"] <= MOSTLY:
+        return ""
+    why = rows.group_by("unknown_why").agg(pl.col("unknown_ns").sum()).sort("unknown_ns")["unknown_why"][-1]
+    record = f": record {NEEDS['ipc'].record_with}" if why == NO_STEPS else ""
+    return f" Most of it is not known because {why}{record}." if why else ""
 
 
 def _left_out(results: Results) -> str:

@@ -142,7 +142,17 @@ def test_collectives_on_the_cpu_wait_for_other_ranks():
     sheet, worker = server()
     for step in range(9):
         sheet.doing(worker, 20 * step + 9.6, 20 * step + 20, "c10d::broadcast_", "op")
-    assert lost_to(sheet)["ipc", "wait"] > 80
+    assert lost_to(sheet)["ipc", "cpu_collective"] > 80
+
+
+def test_nccl_s_calls_launch_however_long_they_take():
+    sheet, worker = server()
+    for step in range(9):
+        sheet.doing(worker, 20 * step + 9.6, 20 * step + 20, "c10d::allreduce_", "op")
+        sheet.doing(worker, 20 * step + 9.61, 20 * step + 19.99, "record_param_comms", "op")
+    lost = lost_to(sheet)
+    assert lost["kernel_launch", "dispatch"] > 80
+    assert ("ipc", "cpu_collective") not in lost
 
 
 @pytest.mark.parametrize("inside", [None, "aten::stack"])

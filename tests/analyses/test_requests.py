@@ -12,7 +12,7 @@ import tracelib
 from tests.conftest import ROOT
 from tests.findings.sheet import Sheet, ns
 from tracelib.analyses.ipc import worker_steps
-from tracelib.analyses.requests import BEFORE, NO_STEP, NO_STEPS, NOT_SENT, PARTS, requests
+from tracelib.analyses.requests import BEFORE, NO_STEP, NO_STEPS, NOT_SENT, PARTS, left_out, requests
 from tracelib.analyses.results import analyse
 from tracelib.analyses.steps import MODEL_STEPS, step_tokens
 from tracelib.analyses.window import Window
@@ -267,3 +267,16 @@ def test_two_recorders_around_one_step(corpus):
     )
     steps = tracelib.analyse(tracelib.load(file)).step_tokens
     assert list(steps.select("prefill", "decode").iter_rows()) == [(0, 32)]
+
+
+def test_requests_that_are_not_whole_in_the_window_are_counted_by_their_reason():
+    log = pl.DataFrame(
+        {"arrived": [5, 10, 40, 80, 95, 120, 50], "first_token": [8, 30, 60, 100, 110, 130, None]},
+        schema={"arrived": pl.Int64, "first_token": pl.Int64},
+    )
+    assert left_out(log, Window(20, 100, "")) == {
+        "before or after the window": 2,
+        "under way at an edge of the window": 2,
+        "without a first token": 1,
+    }
+    assert left_out(None, Window(20, 100, "")) == {}

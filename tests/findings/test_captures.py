@@ -35,8 +35,10 @@ def test_lack_of_cpus_is_what_to_fix_first(run, name, first):
 
 
 def test_no_cpu_is_missed_where_there_were_sixteen(run):
-    found = {row.id for row in run("healthy")[1].findings}
-    assert not found & {"cpu_shortage", "quota_throttling", "tokenization_starves", "busy_wait"}
+    """Idle OpenMP threads do poll for 4 ms on CPUs that launching threads want, but that costs little."""
+    found = {row.id: row.exposed_share for row in run("healthy")[1].findings}
+    assert not found.keys() & {"cpu_shortage", "quota_throttling", "tokenization_starves"}
+    assert found.get("busy_wait", 0) < 0.015
 
 
 def test_the_verdict_counts_the_cpus_that_the_run_was_given(run, captures):

@@ -124,6 +124,7 @@ def test_a_tokenizer_on_the_wanted_cpu_starves_the_worker():
     found = outcome("tokenization_starves", kept_off(sheet, tokenizer(sheet)).results())
     assert (found.exposed_ns, found.evidence[0].who) == (20 * MS, "worker_TP0/100")
     assert found.evidence[0].what == "ready to run; tokenizer/10003 tokenized on its CPU"
+    assert found.claim.endswith("while another tokenized on its CPU: tokenizer/10003 (encoding) 20 %.")
 
 
 def test_one_sample_tells_of_several_short_turns():
@@ -206,10 +207,7 @@ def beside_a_poller(*, polls=True, pinned=False):
     """The worker is ready from 20 to 40 ms while a tokenizer has its CPU; another polls or works on CPU 1."""
     sheet = gap()
     kept_off(sheet, tokenizer(sheet))
-    if not pinned:  # it has had CPU 1 as well
-        sheet.on_cpu[0][0] = (12 * MS, 20 * MS, "running", 0)
-        sheet.runs(0, 2, 10, cpu=1)
-    other = sheet.thread("worker", "output", pid=100)
+    other = sheet.thread("worker", "output", pid=200 if pinned else 100)
     sheet.doing(other, 25, 38, "cudaEventSynchronize" if polls else "aten::mm", "runtime" if polls else "op")
     sheet.runs(other, 25, 38, cpu=1)
     return sheet
@@ -220,12 +218,12 @@ def test_a_poller_on_another_cpu_than_the_wanted_one_is_named_with_what_it_takes
     found = outcome("polling_elsewhere", beside_a_poller().results())
     assert (found.exposed_ns, found.gain_ns, found.change) == (13 * MS, 13 * MS, "setting")
     assert "output/10004 polled most (the driver polling for the GPU inside synchronous calls)" in found.claim
-    assert "it took 0.13 CPUs over the window" in found.claim
+    assert "it took 0.13 CPUs" in found.claim
     assert found.evidence[0].what == "ready to run; output/10004 polled on another CPU (device_wait)"
     assert found.advice[0].startswith("Let the host sleep while the GPU works")
 
 
-def test_a_poller_on_a_cpu_that_the_thread_never_had_takes_nothing_from_it():
+def test_a_poller_on_a_cpu_that_the_process_never_had_takes_nothing_from_it():
     assert outcome("polling_elsewhere", beside_a_poller(pinned=True).results()) is None
 
 
@@ -252,7 +250,7 @@ def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
     """60 ms of CPU time in each period of 100 ms, then stopped: 0.6 CPUs."""
     results = stopped(GRID).results()
     found = outcome("quota_throttling", results)
-    assert (found.exposed_ns, found.change) == (6 * 40 * MS, "machine")
+    assert (found.exposed_ns, found.change) == (6 * 39 * MS, "machine")  # what the last ms was, nothing says
     assert "6 times a thread was ready" in found.claim
     assert found.claim.startswith("A CPU quota of about 0.6 CPUs stopped threads")
     assert "about 0.6 CPUs' worth of the period (0.6 to 0.6" in found.why
@@ -261,12 +259,12 @@ def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
 
 
 def test_the_quota_that_polling_used_up_is_pollings():
-    """Of each 60 ms that the worker ran it polled 38; that share of 240 ms stopped is polling's."""
+    """Of each 60 ms that the worker ran it polled 38; that share of 234 ms stopped is polling's."""
     results = stopped(GRID, polls=True).results()
     found = outcome("busy_wait", results)
     load = results.thread_load.row(0, named=True)
     assert load["spinning_ns"] == 6 * 38 * MS
-    assert found.exposed_ns == round(load["spinning_ns"] / load["running_ns"] * 6 * 40 * MS)
+    assert found.exposed_ns == round(load["spinning_ns"] / load["running_ns"] * 6 * 39 * MS)
     assert found.confidence == "medium"
     assert (
         "Of 6 polls (threads polling for a message of another process) half stayed on a CPU for up to 38.0 ms"

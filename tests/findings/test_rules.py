@@ -5,6 +5,8 @@ import inspect
 
 import pytest
 
+from tests.findings.cases import outcome
+from tests.findings.sheet import Sheet
 from tracelib.findings.__main__ import generated
 from tracelib.findings.rules import RULES, TOPICS
 
@@ -45,3 +47,53 @@ def test_no_rule_is_twice():
 def test_what_docs_has_of_them_is_as_generated(path, text):
     """`python -m tracelib.findings` writes it."""
     assert path.read_text(encoding="utf-8") == text
+
+
+# -------------------- advice
+def launching_in(name="aten::mm", category="op", operation="k"):
+    """A run whose GPU waits 100 ms for a launch; a slice of that name lies in front of it."""
+    sheet = Sheet()
+    sheet.kernel(0, 1, name=operation)
+    sheet.doing(0, 0.1, 0.9, name, category)
+    sheet.doing(0, 1.5, 100, "aten::mm", "op")
+    sheet.kernel(101, 102)
+    return sheet
+
+
+def advised(sheet, rule="launch_bound"):
+    return " ".join(outcome(rule, sheet.results()).advice)
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "operation", "recommends"),
+    [
+        ("## Call CompiledFxGraph abc ##", "op", "k", "torch.compile"),
+        ("aten::mm", "op", "triton_poi_fused_add_0", "torch.compile"),
+        ("vllm/v1/core/sched/async_scheduler.py(20): x", "python", "k", "--async-scheduling"),
+        ("a/py_executor.py(9): async_output_busy_loop", "python", "k", "--async-scheduling"),
+    ],
+)
+def test_what_the_trace_proves_to_be_on_is_not_advised(name, category, operation, recommends):
+    assert recommends in advised(launching_in())
+    assert recommends not in advised(launching_in(name, category, operation))
+
+
+def test_results_that_are_read_beside_the_launching_are_asynchronous():
+    """A thread of the worker that launches nothing waits for the device; another process's proves nothing."""
+    for pid, role, advises in ((100, "worker", False), (900, None, True)):
+        sheet = launching_in()
+        sheet.doing(sheet.thread(role, "output", pid=pid), 2, 90, "cudaEventSynchronize", "runtime")
+        assert ("--async-scheduling" in advised(sheet)) == advises
+
+
+@pytest.mark.parametrize(
+    ("memories", "advises"), [(["Pinned"], False), (["Pinned", "Pageable"], True), ([], True)]
+)
+def test_pinned_memory_is_advised_unless_all_copies_use_it(memories, advises):
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    for n, memory in enumerate(memories):
+        sheet.kernel(1 + n / 10, 1.05 + n / 10, name=f"Memcpy DtoH (Device -> {memory})", kind="memcpy")
+    sheet.doing(0, 2, 100, "cudaStreamSynchronize", "runtime")
+    sheet.kernel(101, 102)
+    assert ("pinned memory" in advised(sheet, "host_synchronisation")) == advises

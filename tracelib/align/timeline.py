@@ -313,6 +313,11 @@ def _remarks(index: int, tie: Tie, checks: Checks, files: Sequence[str]) -> list
             f"its clock agrees with that of {files[other]} within {duration(check.error_ns)}{median} "
             f"by {_anchors(check)}"
         )
+        if check.error_ns > COARSE_NS:
+            message = (
+                f"{UNCHECKED_MESSAGE}; only that it is less than {duration(check.error_ns)} off that of "
+                f"{files[other]} is known, by {_anchors(check)}"
+            )
         remarks.append((index, "info", message, ""))
     elif tie.method == "declared" and tie.against is None and len(files) > 1:
         remarks.append((index, "info", UNCHECKED_MESSAGE, ""))

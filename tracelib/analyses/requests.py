@@ -74,6 +74,27 @@ BEFORE = (
 )
 
 
+def left_out(requests_log: pl.DataFrame | None, window: Window) -> dict[str, int]:
+    """Return how many requests of a log are not in :func:`requests`, by the reason in words."""
+    if requests_log is None:
+        return {}
+    cut = (pl.col("arrived") < window.end_ns) & (pl.col("first_token") > window.start_ns)
+    whys = (
+        pl.when(pl.col("first_token").is_null())
+        .then(pl.lit("without a first token"))
+        .when(cut)
+        .then(pl.lit("under way at an edge of the window"))
+        .otherwise(pl.lit("before or after the window"))
+    )
+    outside = requests_log.filter(~_within(window).fill_null(value=False))
+    counts = outside.group_by(why=whys).len().sort("len", "why", descending=[True, False])
+    return dict(counts.iter_rows())
+
+
+def _within(window: Window) -> pl.Expr:
+    return (pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns)
+
+
 def requests(
     requests_log: pl.DataFrame | None,
     window: Window,
@@ -113,7 +134,7 @@ def requests(
         return pl.DataFrame(schema=REQUESTS)
     log = requests_log.sort("arrived").with_row_index("row")  # a log may use an id again
     log = log.with_columns(since=pl.coalesce("tokenize_end", "arrived"))
-    within = (pl.col("arrived") >= window.start_ns) & (pl.col("first_token") <= window.end_ns)
+    within = _within(window)
     by_prompt = prompt_steps(log, model_steps)
     inside = _scheduled(log.filter(within), by_prompt, worker_steps)
     placed = inside.join(_step_of(inside, worker_steps), on="row", how="left")

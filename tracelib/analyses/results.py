@@ -26,7 +26,7 @@ from tracelib.analyses.ipc import ipc, worker_steps
 from tracelib.analyses.launches import launches
 from tracelib.analyses.lost import causes, host_time, lost
 from tracelib.analyses.replicas import replicas
-from tracelib.analyses.requests import api_server, request_causes, requests
+from tracelib.analyses.requests import api_server, left_out, request_causes, requests
 from tracelib.analyses.scheduling import cpu_contention, demand, polling_beside, scheduling, thread_load
 from tracelib.analyses.steps import model_steps, step_tokens
 from tracelib.analyses.thread_states import thread_states
@@ -140,7 +140,8 @@ class Results:
     requests: pl.DataFrame = _analysis(requests, _REQUESTS)
     request_causes: pl.DataFrame = _analysis(request_causes)
     step_tokens: pl.DataFrame = _analysis(step_tokens)
-    requests_outside: int = 0  # requests of the log that do not lie in the window whole
+    #: Requests of the log that do not lie in the window whole, by the reason.
+    requests_outside: dict[str, int] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
     supply: Supply = field(default_factory=Supply)
@@ -203,11 +204,8 @@ def analyse(
     made = computed(makes, {"trace": trace, "window": over, "rules": rules, "requests_log": requests_log})
     frames: dict[str, Any] = {name: made[name] for name in ANALYSES}
     missing = _missing(frames, trace, recorded)
-    outside = 0
-    if requests_log is not None:
-        outside = requests_log.height - frames["requests"].height
-        if frames["requests"].is_empty():
-            missing["requests"] = _outside(requests_log, over)
+    if requests_log is not None and frames["requests"].is_empty():
+        missing["requests"] = _outside(requests_log, over)
     if not supply.tells_quota:
         missing["quota"] = _QUOTA.missing
     return Results(
@@ -216,7 +214,7 @@ def analyse(
         rules=rules,
         recorded=recorded,
         supply=supply,
-        requests_outside=outside,
+        requests_outside=left_out(requests_log, over),
         missing=missing,
         **frames,
     )

@@ -237,7 +237,8 @@ def polling_beside(
     """Return the lost GPU time whose blamed thread was ready while another CPU did nothing but poll.
 
     Takes the frames of the analyses of those names. The blamed thread was kept off its own CPU by one that
-    did not poll, but it is seen to run on the poller's CPU at other times: so nothing pins it elsewhere.
+    did not poll, while threads of its process are seen to run on the poller's CPU at other times: unless it
+    is pinned by itself, it may have that CPU too.
 
     One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `by`
     (Int32: a thread that polled), `kind` (String: how). No moment of a GPU is in two rows. Sorted by `gpu`,
@@ -246,12 +247,14 @@ def polling_beside(
     kept_off = cpu_contention.filter(~pl.col("doing").eq_missing(pl.lit("spin"))).drop("by", "kind")
     running = _with_place(thread_states.filter(pl.col("state") == "running"), trace.threads)
     polled = overlay(running.drop_nulls("_place"), spinning, "thread").filter(pl.col("kind").is_not_null())
-    ran_on = running.select("thread", "_place").unique()
-    hosts = trace.threads.select("thread", _host=pl.col("host").fill_null("").rank("dense").cast(pl.Int32))
+    hosts = trace.threads.select(
+        "thread", "pid", _host=pl.col("host").fill_null("").rank("dense").cast(pl.Int32)
+    )
+    ran_on = running.join(hosts, on="thread").select("pid", "_place").unique()
     wanting = kept_off.join(hosts, on="thread", how="left", maintain_order="left")
     at = innermost(polled, "_host")
     whose = polled.select("_place", "kind", by="thread").select(pl.all().gather(at["row"]))
     line = pl.concat([at.drop("row"), whose], how="horizontal")
     beside = overlay(wanting, line, "_host").filter(pl.col("by").is_not_null())
-    free = beside.join(ran_on, on=["thread", "_place"], how="semi")
+    free = beside.join(ran_on, on=["pid", "_place"], how="semi")
     return free.select(list(POLLING_BESIDE)).match_to_schema(POLLING_BESIDE).sort("gpu", "ts_ns")

@@ -20,6 +20,7 @@ from tracelib.findings.finding import (
     Evidence,
     Finding,
     accuses_host,
+    at_least,
     evidence_rows,
     exposed_share,
     longest_first,
@@ -30,7 +31,7 @@ from tracelib.findings.finding import (
     thread_name,
 )
 from tracelib.findings.verdict import quota_words
-from tracelib.words import SERVER, counted, cpus, duration, plain, share
+from tracelib.words import SERVER, counted, cpus, duration, plain, share, sub_cause_name
 
 if TYPE_CHECKING:
     from tracelib.findings.rules import Rule
@@ -66,8 +67,8 @@ def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {share(part)} of the time a GPU was held up by a thread that was ready to run and had "
-        f"no CPU{_who_ran_instead(results)}.{_supply(results)}",
+        claim=f"For {at_least(known)}{share(part)} of the time a GPU was held up by a thread that was ready "
+        f"to run and had no CPU{_who_ran_instead(results)}.{_supply(results)}",
         confidence="high" if known > 0.8 else "medium",
         why=f"read off scheduler events, which tell the state of the thread in question for {share(known)} "
         "of the exposed host time",
@@ -193,9 +194,8 @@ def _counted(results: Results) -> str:
     """Return what the kernel itself counted, and the quota's size where it can be told."""
     supply = results.supply
     bounds = supply.quota_bounds()
-    parts = []
+    parts, counters = [], supply.counters
     if supply.throttled_share is not None:
-        counters = supply.counters
         parts.append(
             f"the kernel's cpu.stat counts {counters['nr_throttled']} of {counters['nr_periods']} periods in "
             f"which it ran out and {duration(counters['throttled_usec'] * 1000)} of throttled time, "
@@ -228,13 +228,23 @@ def tokenization_starves(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {share(part)} of the time a GPU waited for a thread that was ready to run while a "
-        f"tokenizer had its CPU ({counted(lost['by'].n_unique(), 'tokenizer thread')}).",
+        claim=f"For {share(part)} of the time a GPU waited for a thread that was ready to run while another "
+        f"tokenized on its CPU: {_by_whom(results, lost)}.",
         evidence=evidence_rows(
             worst.head(5),
             lambda row: thread_name(results, row["thread"]),
             lambda row: f"ready to run; {thread_name(results, row['by'])} tokenized on its CPU",
         ),
+    )
+
+
+def _by_whom(results: Results, lost: pl.DataFrame) -> str:
+    """Name the threads that tokenized most, and whether they encoded or decoded."""
+    threads = lost.group_by("by", "kind").agg(pl.col("dur_ns").sum())
+    most = threads.sort("dur_ns", "by", "kind", descending=[True, False, False]).head(3)
+    return ", ".join(
+        f"{thread_name(results, thread)} ({sub_cause_name(kind or 'encode')}) {share(share_of(results, ns))}"
+        for thread, kind, ns in most.iter_rows()
     )
 
 
@@ -340,18 +350,18 @@ def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:
     part = exposed_share(results, beside)
     if part < rule.threshold:
         return None
-    window = results.window.duration_ns
+    seen = max(spent(results.demand), 1)  # what scheduler events cover of the window
     by_thread = beside.group_by("by", "kind").agg(pl.col("dur_ns").sum())
     most = by_thread.sort("dur_ns", "by", descending=[True, False])
-    load = dict(results.thread_load.select("thread", "spinning_ns").iter_rows())
     thread, kind, _ = most.row(0)
+    spun = spent(results.spinning.filter(pl.col("thread") == thread))
     kinds = most["kind"].unique(maintain_order=True)
     return rule.finding(
         results,
         beside,
         claim=f"For {share(part)} of the time a GPU was held up by a thread that was ready and had no CPU, "
         f"while another CPU that it could use only polled. {thread_name(results, thread)} polled most "
-        f"({_polling(kind)}): it took {load.get(thread, 0) / window:.2f} CPUs over the window.",
+        f"({_polling(kind)}): it took {spun / seen:.2f} CPUs.",
         evidence=_pollers(results, beside, "another CPU"),
         advice=[POLLING[name]["advice"] for name in kinds if name in POLLING][:3],
     )

@@ -16,9 +16,6 @@ from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Device, Document, LostTime
 from tracelib.findings.finding import NOT_HOST
 
-#: Share of the lost GPU time whose CPU states are known, below which a shortage is "at least" so much.
-KNOWN = 0.9
-
 
 @dataclass(frozen=True)
 class CauseRow:

@@ -33,6 +33,8 @@ Share = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
 #: Kernels launched by graphs / kernels, from which most come from graphs.
 COVERED = 0.5
+#: Share of the time whose CPU states are known, below which a shortage is "at least" so much.
+KNOWN = 0.9
 #: A share of the window that is not worth a word beside a larger one.
 ASIDE = 0.005
 #: Rows of evidence that a finding shows: the worst ones.
@@ -142,6 +144,11 @@ def short_of_cpu(results: Results, state: str) -> pl.DataFrame:
     CPU shortage is this, wherever a report speaks of it: in the verdict, findings and figures alike.
     """
     return results.lost.filter((pl.col("cpu_state").cast(pl.String) == state) & accuses_host())
+
+
+def at_least(known: float) -> str:
+    """Return "at least " for an amount of CPU shortage where much lost time has no known CPU state."""
+    return "at least " if known < KNOWN else ""
 
 
 def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:

@@ -4,14 +4,16 @@ import math
 
 import polars as pl
 
-from tracelib.analyses.requests import PARTS
-from tracelib.analyses.results import Results
+from tracelib.analyses.requests import NO_STEPS, PARTS
+from tracelib.analyses.results import NEEDS, Results
 from tracelib.findings import document as doc
 from tracelib.findings.finding import quantile, quantiles
 from tracelib.words import counted, duration, request_part_name, share
 
 #: A part of the time to first token that is smaller is not in the sentence.
 WORTH_A_WORD = 0.02
+#: A part that is not known from which on the sentence says why.
+MOSTLY = 0.5
 #: Fewer requests have no correlation.
 FEWEST = 10
 
@@ -26,7 +28,7 @@ def requests_part(results: Results) -> doc.Requests | None:
     shares = _shares(rows)
     return doc.Requests(
         count=rows.height,
-        sentence=_sentence(rows, shares),
+        sentence=_sentence(rows, shares) + _left_out(results),
         ttft_ns=quantiles(rows["ttft_ns"]),
         parts=[
             doc.RequestPart(
@@ -43,7 +45,7 @@ def requests_part(results: Results) -> doc.Requests | None:
             doc.RequestUnknown(**row)
             for row in reasons.sort("total_ns", "why", descending=[True, False]).iter_rows(named=True)
         ],
-        outside_window=results.requests_outside,
+        outside_window=sum(results.requests_outside.values()),
         lost_by_cause=_lost_by_cause(results),
     )
 
@@ -77,8 +79,25 @@ def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
     ]
     return (
         f"Time to first token: p50 {half}, p95 {most} ({counted(rows.height, 'request')}). "
-        f"On average: {', '.join(told)}.{_in_api_server(rows)}"
+        f"On average: {', '.join(told)}.{_in_api_server(rows)}{_unknown(rows, shares)}"
     )
+
+
+def _unknown(rows: pl.DataFrame, shares: dict[str, float]) -> str:
+    """Say why most of the time is not known, where it is, and what to record."""
+    if shares["unknown_ns"] <= MOSTLY:
+        return ""
+    why = rows.group_by("unknown_why").agg(pl.col("unknown_ns").sum()).sort("unknown_ns")["unknown_why"][-1]
+    record = f": record {NEEDS['ipc'].record_with}" if why == NO_STEPS else ""
+    return f" Most of it is not known because {why}{record}." if why else ""
+
+
+def _left_out(results: Results) -> str:
+    """Say how many requests of the log are not in these figures, and why."""
+    named = ", ".join(f"{number:,} {why}" for why, number in results.requests_outside.items())
+    edge = results.requests_outside.get("under way at an edge of the window", 0)
+    bias = " (the longer a request waits, the likelier it is cut off there)" if edge else ""
+    return f" Not counted: {named}{bias}." if named else ""
 
 
 def _in_api_server(rows: pl.DataFrame) -> str:

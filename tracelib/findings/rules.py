@@ -14,6 +14,7 @@ Whatever way a rule is written:
   nothing).
 """
 
+import re
 from importlib.resources import files
 from types import ModuleType
 from typing import Any, Literal
@@ -21,9 +22,11 @@ from typing import Any, Literal
 import msgspec
 import polars as pl
 
+from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.results import Results
 from tracelib.findings import cpus, launching, ranks, server
 from tracelib.findings.finding import (
+    COVERED,
     Abstained,
     Change,
     Confidence,
@@ -37,7 +40,7 @@ from tracelib.findings.finding import (
     spent,
     wake_note,
 )
-from tracelib.findings.recording import unseen
+from tracelib.findings.recording import WORTH_SAYING, unseen
 from tracelib.words import share
 
 TOPICS: dict[str, ModuleType] = {"cpus": cpus, "launching": launching, "server": server, "ranks": ranks}
@@ -88,6 +91,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         that are not as the table has them.
         """
         rows = pl.DataFrame({"dur_ns": [lost]}) if isinstance(lost, int) else lost
+        advice = [*self.advice, *(self.graph_advice if launched_singly(results) else ())]
+        differing["advice"] = not_yet_done(differing.get("advice", advice), results)
         made = Finding(
             **{
                 "id": self.id,
@@ -99,7 +104,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 "why": self.why,
                 "evidence": evidence_of_lost(results, rows) if evidence is None else evidence,
                 "disproof": self.disproof,
-                "advice": [*self.advice, *(self.graph_advice if launched_singly(results) else ())],
                 "verify": self.verify,
                 "change": self.change,
                 "gain_ns": differing["gain_ns"] if "gain_ns" in differing else self._gain(rows),
@@ -120,6 +124,57 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.gain == "none":
             return None
         return spent(lost) if self.gain == "all" else gain_of(lost)
+
+
+class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that a trace can prove to be on (`already.toml` explains the fields)."""
+
+    advice: str
+    slices: str = ""
+    operations: str = ""
+    without: str = ""
+    graphs: bool = False
+    waits_apart: bool = False
+
+    def proven(self, results: Results) -> bool:
+        """Return whether the run proves it."""
+        trace = results.trace
+        operations = bool(self.operations) and _named(trace.gpu_ops, self.operations)
+        return (
+            (bool(self.slices) and _named(trace.slices, self.slices))
+            or (operations and not (self.without and _named(trace.gpu_ops, self.without)))
+            or (self.graphs and (graph_coverage(results.launches) or 0.0) >= COVERED)
+            or (self.waits_apart and _waits_apart(results))
+        )
+
+
+def not_yet_done(advice: list[str], results: Results) -> list[str]:
+    """Return the advice without what recommends something that the run proves to be on."""
+    for already in ALREADY.values():
+        recommends = [bool(re.search(already.advice, text)) for text in advice]
+        if any(recommends) and already.proven(results):
+            advice = [text for text, on in zip(advice, recommends, strict=True) if not on]
+    return advice
+
+
+def _named(rows: pl.DataFrame, pattern: str) -> bool:
+    return bool(rows["name"].unique().cast(pl.String).str.contains(pattern).any())
+
+
+def _waits_apart(results: Results) -> bool:
+    """Return whether threads of workers that launch nothing wait for the device, for 1 % of the window."""
+    launching = results.launches["call_thread"].drop_nulls().unique()
+    workers = results.trace.threads.filter(pl.col("role") == "worker")["thread"]
+    waits = pl.concat(
+        [
+            results.spinning.filter(pl.col("kind") == "device_wait").select("thread", "dur_ns"),
+            results.host_activity.filter(pl.col("cause").cast(pl.String) == "sync").select(
+                "thread", "dur_ns"
+            ),
+        ]
+    )
+    apart = pl.col("thread").is_in(workers.implode()) & ~pl.col("thread").is_in(launching.implode())
+    return spent(waits.filter(apart)) >= WORTH_SAYING * results.window.duration_ns
 
 
 def lost_time(rule: Rule, results: Results) -> Finding | None:
@@ -148,3 +203,6 @@ def _rules() -> tuple[Rule, ...]:
 
 
 RULES = _rules()
+ALREADY: dict[str, Already] = msgspec.toml.decode(
+    files("tracelib.findings").joinpath("already.toml").read_bytes(), type=dict[str, Already]
+)

@@ -14,7 +14,16 @@ from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
 from tracelib.findings.doubts import costly, doubtful, half_covered, recorder_cost, shortfalls, unexplained
-from tracelib.findings.finding import NOT_HOST, Confidence, exposed_share, mean, share_of, short_of_cpu, spent
+from tracelib.findings.finding import (
+    NOT_HOST,
+    Confidence,
+    at_least,
+    exposed_share,
+    mean,
+    share_of,
+    short_of_cpu,
+    spent,
+)
 from tracelib.findings.recording import LIGHT, RANKS, calls_only
 from tracelib.sources.health import no_gpu_work
 from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name, verdict_name
@@ -276,16 +285,16 @@ def _in_collectives(part: Shares) -> str:
 
 def _shortage(part: Shares, results: Results) -> str:
     """Say what kind of shortage it was: a quota, too few CPUs, or none, which call for different changes."""
-    parts = []
+    parts, least = [], at_least(part.cpu_known)
     if part.throttled >= 0.01:
         parts.append(
-            f"for {share(part.throttled)} of the time a CPU quota{quota_words(results)} had stopped the "
-            "thread that a GPU waited for, while CPUs were idle"
+            f"for {least}{share(part.throttled)} of the time a CPU quota{quota_words(results)} had stopped "
+            "the thread that a GPU waited for, while CPUs were idle"
         )
     if part.starved >= 0.02:
         parts.append(
-            f"for {share(part.starved)} of the time the thread that a GPU waited for wanted a CPU while "
-            f"{_cpus(results)}"
+            f"for {least}{share(part.starved)} of the time the thread that a GPU waited for wanted a CPU "
+            f"while {_cpus(results)}"
         )
     if parts:
         return "; " + ", and ".join(parts)

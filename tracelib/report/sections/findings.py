@@ -1,6 +1,7 @@
 """The verdict and its numbers, the causes, each finding, and what could not be known, as HTML."""
 
 from tracelib.findings import Document, Finding, Verdict, figures
+from tracelib.findings.finding import at_least
 from tracelib.report.sections.render import Section, render
 from tracelib.words import NOT_KNOWN, cause_name, duration, share, verdict_name
 
@@ -70,7 +71,7 @@ def _third(findings: Document) -> Figure:
     if figures.known_cpu_state_ns(findings):
         gpu_time = findings.window.duration_ns * len(figures.devices(findings))
         short = figures.cpu_shortage_ns(findings)
-        least = "at least " if figures.known_cpu_state_share(findings) < figures.KNOWN else ""
+        least = at_least(figures.known_cpu_state_share(findings))
         stopped = figures.cpu_shortage_ns(findings, {"throttled"})
         no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
         meaning = (

@@ -171,7 +171,7 @@ def _add_host(categories: set[str], again: str, notes: Remarks) -> None:
 
 def _add_samples(database: Tables, samples: int, again: str, notes: Remarks) -> None:
     if not samples:
-        without = "no CPU samples: what threads did between traced calls is unknown"
+        without = "no CPU samples in this file: what threads did between traced calls it does not tell"
         notes.add("info", without, f"{again} --sample=system-wide")
         return
     every = option(database, "backtraces") or ""

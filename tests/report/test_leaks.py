@@ -54,13 +54,45 @@ PLANTED = {
     "s3://bigcorp-weights/llama": "bigcorp-weights",
     "paid with 5555 5555 5555 4444": "5555 4444",
     "call +39 06 698 12345": "698 12345",
+    'password="rosebud28 cut short': "rosebud28",
+    "dbPassword=rosebud29": "rosebud29",
+    '{"clientSecret": "rosebud30"}': "rosebud30",
+    "PGPASSWORD=rosebud31 -Dpassword=x": "rosebud31",
+    "password=ab,rosebud32": "rosebud32",
+    "HF_TOKEN rosebud33": "rosebud33",
+    "set the password to rosebud34": "rosebud34",
+    "<password>rosebud35</password>": "rosebud35",
+    '["curl", "-u", "carla:rosebud36"]': "rosebud36",
+    "sshpass -p rosebud37 ssh db": "rosebud37",
+    "password%3A%20rosebud38": "rosebud38",
+    "password&#61;rosebud39": "rosebud39",
+    "pass\u00adword=rosebud40": "rosebud40",
+    "\uff30\uff37\uff24=rosebud41": "rosebud41",
+    "ghp_Ab1Cd2Ef3Gh": "Ab1Cd2Ef3Gh",
+    '{"X_SERVICE": "rosebud42"}': "rosebud42",
+    "Private-Lines: 8 rosebud43": "rosebud43",
+    "curl -H 'X-Auth-Token: rosebud44'": "rosebud44",
+    "%2Fhome%2Ffiammetta%2Fx": "fiammetta",
+    "/Users/Ugo Ghibellino/x": "Ghibellino",
+    "~orlandina/x.py": "orlandina",
+    "mailto:p.guelfo%40example.org": "p.guelfo",
+    "scp x beatrice@node7:/x": "beatrice",
+    "0242.ac11.000f": "ac11",
+    "arn:aws:iam::123456789012:role/bigrole": "bigrole",
+    r"\\\\fileserver5\share": "fileserver5",
+    "node9.cluster8.bigcorp.xyz": "cluster8",
     "prompt: sell the shares before Tuesday": "sell the shares",
     "Please write to my landlord that the heating has not worked since the first of May": "landlord",
     "我的母亲得了重病请告诉我应该去哪家医院": "我的母亲",
     "Ответьте моему врачу на это письмо": "моему врачу",
 }
 #: Free text that is a person's words, though too few to be told from a name but by what names are made of.
-STRICT = {"dismiss Giulia tomorrow": "Giulia", "/srv/wintermute/plan.bin": "wintermute"}
+STRICT = {
+    "dismiss Giulia tomorrow": "Giulia",
+    "«dismiss» [Ginevra] tomorrow…": "Ginevra",
+    "/srv/wintermute/plan.bin": "wintermute",
+    "/var/lib/neuromancer/x": "neuromancer",
+}
 LEVELS = {"standard": PLANTED, "strict": {**PLANTED, **STRICT}}
 NS = 1_796_006_360_000_000_000
 

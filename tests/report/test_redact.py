@@ -1,5 +1,7 @@
 """What gives people and machines away is gone from a whole trace before anything is computed from it."""
 
+import time
+
 import polars as pl
 import pytest
 
@@ -159,6 +161,12 @@ def test_the_frames_still_keep_their_schema(clean):
         "/usr/lib/x86_64-linux-gnu/libc.so.6",
         "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEE",
         "cmpl-0123456789abcdef0123456789abcdef",
+        "autograd::engine::evaluate_function: BinaryCrossEntropyWithLogitsBackward0",
+        "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt256x64x32_wt32x32x8_ws1x1_wr2x2_ta1x8x4x1_1x4x1x64_tb1",
+        "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN",
+        "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
+        "chrome://tracing/json",
+        "http://vllm:8000/metrics",
     ],
 )
 @pytest.mark.parametrize("level", ["strict", "standard"])
@@ -238,3 +246,41 @@ def test_names_that_rules_need_survive_redaction():
         "cudaLaunchKernel",
     ):
         assert redactor.text(name, recorded=True) == name
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *"a=\"'/-.1:@\\<[ \n\u4e2d_",
+        *("A_=", "A=;", "a=\0", "/a", "--a ", "a.", "a-", "x-a-", "1-", "(1) ", "sk-", "ey.", "dp.pt.", "a@"),
+        *(
+            "prompt:",
+            "cookie:",
+            "token='",
+            "password",
+            "-----BEGIN PRIVATE KEY-----",
+            "mysql -",
+            "basic ",
+            "adobe ",
+        ),
+        *("/home/", "a://", "%41", "&#61;", "hooks.slack.com/services/", "aA1_"),
+    ],
+)
+def test_time_is_linear_in_a_text_that_repeats(unit):
+    size = 1 << 14
+    started = time.process_time()
+    Redactor().text((unit * size)[:size], recorded=True)
+    assert time.process_time() - started < 5  # a tenth of a second; what was quadratic took minutes
+
+
+def test_a_text_longer_than_any_name_goes_as_a_whole():
+    assert Redactor().text("x" * 10_000_000, recorded=True) == "[text of 10000000 characters]"
+
+
+def test_very_many_names_of_hosts_and_users_take_no_longer_each():
+    redactor = Redactor()
+    started = time.process_time()
+    for n in range(4000):
+        assert redactor.text(f"tcp://node{n}x:1 /home/u{n}x") == f"tcp://host-{n + 1}:1 ~"
+    assert time.process_time() - started < 10
+    assert redactor.text("u17x ran on node23x") == "[user] ran on host-24"

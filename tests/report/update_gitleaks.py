@@ -57,8 +57,8 @@ def written(version: str, folder: Path) -> str:
     rules = tomllib.loads((folder / "config" / "gitleaks.toml").read_text(encoding="utf-8"))["rules"]
     kept = [rule for rule in rules if "path" not in rule and rule["id"] not in BY_PLACE]
     told = (
-        f"The rules of gitleaks {version}, https://github.com/gitleaks/gitleaks, in Python's syntax. Made by\n"
-        "`python -m tests.report.update_gitleaks`, which says what is left out. Do not edit.\n\n"
+        f"The rules of gitleaks {version}, https://github.com/gitleaks/gitleaks, in Python's syntax.\n"
+        "Made by `python -m tests.report.update_gitleaks`, which says what is left out. Do not edit.\n\n"
     )
     licence = (folder / "LICENSE").read_text(encoding="utf-8")
     head = "".join(f"# {line}".rstrip() + "\n" for line in (told + licence).splitlines())

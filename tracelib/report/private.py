@@ -1,7 +1,8 @@
 """What is private in one text: secrets by their shape and place, and words that no program wrote.
 
 The patterns are data, beside this file: credentials by their form are gitleaks' rules (``gitleaks.toml``);
-``private.toml`` has the forms that it lacks, and everything else. :class:`tracelib.report.redact.Redactor` says
+``private.toml`` has the forms that it lacks, and everything else.
+:class:`tracelib.report.redact.Redactor` says
 what becomes of what they find.
 """
 
@@ -30,11 +31,16 @@ _HARMLESS = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?[\d.,:x]+[a-zA-Z%]{0,2}")
 STAND_IN = re.compile(r"\[(?:text(?: of \d+ characters)?|[a-z]{3,11})\]")
-_WORD = re.compile(
-    r"(?<!\S)[(\"'<\[{«“„‘‹¡¿]{0,2}([A-Za-z]?[a-z]+(?:['’-][a-z]+)*|[A-Z]+)[)\"'>\]}»”’›]{0,2}[.,;:!?…]*(?!\S)"
+_OPEN, _CLOSE = (
+    r"[(\"'<\[{\u00ab\u201c\u201e\u2018\u2039\u00a1\u00bf]{0,2}",
+    r"[)\"'>\]}\u00bb\u201d\u2019\u203a]{0,2}",
 )
-_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}|&(?:#x?)?\w{1,8};|\\+u[0-9A-Fa-f]{4}")
-_ESCAPE = re.compile(r"\\+u([0-9A-Fa-f]{4})")
+_WORD = re.compile(
+    rf"(?<!\S){_OPEN}([A-Za-z]?[a-z]+(?:['\u2019-][a-z]+)*|[A-Z]+){_CLOSE}[.,;:!?\u2026]*(?!\S)"
+)
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}|&(?:#x?)?\w{1,8};|(?<!\\)\\++u[0-9A-Fa-f]{4}")
+_ESCAPE = re.compile(r"(?<!\\)\\++u([0-9A-Fa-f]{4})")
+_CAPITALISED = re.compile(r"[A-Z][a-z]{3,}")
 _VARIABLE = re.compile(r"(?:.*\s)?[A-Za-z_]\w*=", re.DOTALL)
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]")
 _COMMAND = re.compile(r"\S\s+--?[A-Za-z]")
@@ -169,6 +175,9 @@ def is_random(match: re.Match[str]) -> bool:
     kind. Separators between words of a name do not count.
     """
     text = match[0]
+    words = sum(map(len, _CAPITALISED.findall(text))) > 0.45 * len(text)
+    if words or (text.count("_") > 3 and len(text) < 10 * text.count("_")):
+        return False
     if _RANDOM_NAMES.fullmatch(text) or STAND_IN.fullmatch(text):
         return False
     if re.fullmatch(r"[0-9a-f]{32,}|[0-9A-F]{32,}", text):

@@ -9,7 +9,7 @@ docs/redaction.md says what each level removes.
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ _HOME = re.compile(
     r"(?P<user>[^/\\\s:'\"<>|\[\]]+(?:[ ][A-Z][\w.-]{0,30}(?=[/\\]))?)"
     r"|(?<![\w/.])/root(?=/|\b)|(?<![\w/.~])~(?P<other>[A-Za-z_][\w.-]+)(?=/)"
 )
+_PART = re.compile("[A-Za-z0-9]+")
 #: A secret of this length is looked for wherever it may stand.
 SHORTEST = 8
 #: So many are looked for: where a file has more, they are names of something.
@@ -63,6 +64,7 @@ class Redactor:
         self._removed: dict[str, set[str]] = defaultdict(set)
         self._users: set[str] = set()
         self._hosts: dict[str, str] = {}
+        self._by_part: dict[str, list[str]] = defaultdict(list)
         self._given: set[str] = set()  # values of secrets, which may stand elsewhere without their names
         self._known: re.Pattern[str] | None = None
         self._seen: dict[tuple[str, bool], str] = {}
@@ -70,8 +72,8 @@ class Redactor:
         for user in users:
             self._learn_user(user)
         for host in sorted(hosts):
-            if host.lower() not in private.COMMON:
-                self._hosts[host] = f"host-{len(self._hosts) + 1}"
+            if host.lower() not in private.COMMON | private.VOCABULARY:
+                self._learn_host(host)
 
     def text(self, text: str, *, recorded: bool = False) -> str:
         """Return `text` redacted; `recorded` = out of a trace, where free text is a user's words."""
@@ -118,7 +120,8 @@ class Redactor:
     def taught(self) -> "Redactor":
         """Return a redactor that knows the names and secrets of this one, and has removed nothing yet."""
         other = Redactor(self._users, level=self.level)
-        other._hosts = dict(self._hosts)
+        for host in self._hosts:
+            other._learn_host(host)
         known = [*sorted(self._given), *sorted(self._removed["secret"] - self._given)]
         known = [re.escape(each) for each in known if len(each) >= SHORTEST and "[" not in each][:MOST_KNOWN]
         other._known = re.compile("|".join(sorted(known, key=len, reverse=True))) if known else None
@@ -233,34 +236,45 @@ class Redactor:
 
     def _learn_user(self, user: str) -> None:
         if len(user) > 2 and user.lower() not in private.COMMON and not self._is_stand_in(user):
+            self._learn(user, self._users)
             self._users.add(user)
 
+    def _learn_host(self, host: str) -> str:
+        self._learn(host, self._hosts)
+        return self._hosts.setdefault(host, f"host-{len(self._hosts) + 1}")
+
+    def _learn(self, name: str, known: Container[str]) -> None:
+        """Keep a name under its part that the fewest share: a file with very many names takes no longer."""
+        if name not in known:
+            part = min(_PART.findall(name) or [""], key=lambda part: len(self._by_part[part]))
+            self._by_part[part].append(name)
+
     def _is_stand_in(self, name: str) -> bool:
-        return name in self._hosts.values() or bool(private.STAND_IN.fullmatch(name))
+        numbered = re.fullmatch(r"host-(\d{1,9})", name)
+        given = numbered and 0 < int(numbered[1]) <= len(self._hosts)
+        return bool(given or private.STAND_IN.fullmatch(name))
 
     def host(self, name: str) -> str:
         """Return the stand-in for the host called `name`."""
-        if name.lower() in private.COMMON or self._is_stand_in(name):
+        lower = name.lower()
+        if lower in private.COMMON or lower in private.VOCABULARY or self._is_stand_in(name):
             return name
         self._removed["host name"].add(name)
-        return self._hosts.setdefault(name, f"host-{len(self._hosts) + 1}")
+        return self._learn_host(name)
 
     def _names(self, text: str) -> str:
-        for name, stand_in, kind in (
-            *(
-                (host, new, "host name")
-                for host, new in sorted(self._hosts.items(), key=lambda pair: -len(pair[0]))
-            ),
-            *((user, "[user]", "user name") for user in sorted(self._users, key=len, reverse=True)),
-        ):
-            if name in text:
-                # "vm" is a word of many names: one so short counts only where it stands alone.
-                before, after = ("[A-Za-z0-9]", "[A-Za-z0-9]") if len(name) > 2 else (r"\S", r"[^\s,.;:]")
-                whole = re.compile(rf"(?<!{before}){re.escape(name)}(?!{after})")
-                new = whole.sub(stand_in, text)
-                if new != text:
-                    self._removed[kind].add(name)
-                text = new
+        parts = {"", *_PART.findall(text)} if self._by_part else ()
+        near = {name for part in parts for name in self._by_part.get(part, ()) if name in text}
+        for name in sorted(near, key=lambda name: (name not in self._hosts, -len(name), name)):
+            stand_in = self._hosts.get(name, "[user]")
+            kind = "host name" if name in self._hosts else "user name"
+            # "vm" is a word of many names: one so short counts only where it stands alone.
+            before, after = ("[A-Za-z0-9]", "[A-Za-z0-9]") if len(name) > 2 else (r"\S", r"[^\s,.;:]")
+            whole = re.compile(rf"(?<!{before}){re.escape(name)}(?!{after})")
+            new = whole.sub(stand_in, text)
+            if new != text:
+                self._removed[kind].add(name)
+            text = new
         return text
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tracelib.errors import BadTrace, TraceError
 from tracelib.report import private
-from tracelib.report.redact import Redactor
+from tracelib.report.redact import LONGEST, Redactor
 from tracelib.sources.ftrace.heads import HEAD as FTRACE
 from tracelib.sources.ftrace.heads import LATENCY
 from tracelib.sources.perf.heads import EVENT, HEAD, LOOSE_HEAD, TRACING
@@ -227,6 +227,8 @@ _WRITTEN = re.compile(r"(?P<start>.*?\b(?:tracing_mark_write|print|bprint|bputs|
 
 def redacted_line(line: str, redactor: Redactor) -> str | None:
     """Return a line without its end redacted; None if it is nothing that a reader reads."""
+    if len(line) > LONGEST:
+        return None
     if not line.strip() or _OWN_COMMENT.fullmatch(line):
         return line
     if line.lstrip().startswith("#"):

@@ -132,7 +132,8 @@ def killed(place, command, number, after_s):
     _, said = process.communicate(timeout=120)
     wait_until(lambda: not place.left_running())
     assert not place.left_running()
-    assert process.returncode in (0, 128 + number, -number), said
+    # Python itself dies of SIGINT where it is stopped in an `exec`, as of a dataclass that is imported.
+    assert process.returncode in (0, 128 + number, -number, -signal.SIGINT), said
     assert "Traceback" not in said
     is_whole(place, command)
     if number != signal.SIGKILL:

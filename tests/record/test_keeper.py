@@ -61,6 +61,10 @@ def loads_or_is_not_there(folder):
         assert trace.samples.height + trace.sched.height > 0
 
 
+def no_half_file_is_left(folder):
+    assert not [path.name for path in folder.rglob(".*")]
+
+
 # A moment is counted from the keeper's start: while it sets up, while it records, while it saves. More:
 # TRACELIB_KILLS=20.
 MOMENTS = [random.Random(seed).uniform(0, 4) for seed in range(int(os.environ.get("TRACELIB_KILLS", "2")))]
@@ -77,6 +81,7 @@ def test_the_command_killed(tmp_path, after_s):
     wait_until(lambda: not Path(f"/proc/{keeper}").exists())
     nothing_is_left(tmp_path / "out", keeper)
     assert recording.instances(keeper) == {}
+    no_half_file_is_left(tmp_path)
     loads_or_is_not_there(tmp_path / "out")
     assert (tmp_path / "out").exists()
     assert recording.log_of(tmp_path / "out")["state"].startswith(("complete", "stopped early"))
@@ -92,6 +97,7 @@ def test_the_keeper_killed(tmp_path, after_s):
     said, _ = process.communicate(timeout=120)
     nothing_is_left(tmp_path / "out", keeper)
     assert recording.instances(keeper) == {}, said
+    no_half_file_is_left(tmp_path)
     loads_or_is_not_there(tmp_path / "out")
 
 
@@ -108,12 +114,30 @@ def test_both_killed(tmp_path, after_s):
     nothing_is_left(tmp_path / "out", keeper)
     if (tmp_path / "out" / "recording.toml").exists():
         recording.recorded(tmp_path / "out", "--finish")
+        no_half_file_is_left(tmp_path)
         loads_or_is_not_there(tmp_path / "out")
     else:  # nothing had begun
         assert not list((tmp_path / "out").glob("*.gz"))
     # An instance whose owner died before it was written down goes with the next recording.
     recording.recorded(tmp_path / "next", "--command", "true", "--without", "perf")
     assert recording.instances(keeper) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after_s", thorough([moment + 1 for moment in MOMENTS], but=[]))
+def test_signals_at_any_moment(tmp_path, after_s, number):
+    """Counted from the command's start: it may not even know of signals yet."""
+    process = recording.started(tmp_path / "out", "--command", SLEEP, "--seconds", 2.5)
+    time.sleep(after_s)
+    keeper = recording.child_of(process) or -1
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode in (0, 3, 128 + number, -number), said
+    assert "Traceback" not in said
+    nothing_is_left(tmp_path / "out", keeper)
+    assert recording.instances(keeper) == {}
+    no_half_file_is_left(tmp_path)
+    loads_or_is_not_there(tmp_path / "out")
 
 
 def test_the_kernel_switches_off_at_the_owners_death(tmp_path):

@@ -5,7 +5,6 @@ import gzip
 import json
 import os
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +14,11 @@ import pytest
 import tracelib
 from tests.conftest import ROOT
 from tracelib.sources import cache as module
-from tracelib.sources import files, torch_profiler
+from tracelib.sources import files, programs, torch_profiler
 from tracelib.sources.cache import Cache
 from tracelib.sources.discovery import recognised
 from tracelib.sources.format import TraceFile
+from tracelib.sources.programs import Scratch
 from tracelib.trace import Trace
 
 SAMPLE = ROOT / "sample_traces" / "starved" / "engine_core.pt.trace.json.gz"
@@ -274,14 +274,14 @@ def test_the_least_used_entries_go_when_the_limit_is_passed(tmp_path, trace_file
     assert reader.reads == 4
 
 
-def test_leftovers_of_dead_processes_are_removed_when_stale(tmp_path, trace_file):
-    cache = Cache(tmp_path / "cache")
-    old, new = (cache.folder / "frames" / name for name in ("a.tmp", "b.tmp"))
-    for folder in (old, new):
-        folder.mkdir(parents=True)
-    os.utime(old, (time.time() - 2 * module.STALE_S,) * 2)
-    cache.read(Counted()(trace_file))
-    assert (old.exists(), new.exists()) == (False, True)
+def test_leftovers_of_dead_processes_are_removed_and_count_as_no_entry(tmp_path, trace_file, monkeypatch):
+    monkeypatch.setattr(programs, "YOUNG_S", -1)
+    cache = Cache(tmp_path / "cache", limit=0)
+    dead = cache.folder / "frames" / ".tracelib-scratch-abcdefgh"
+    dead.mkdir(parents=True)
+    with Scratch(dead.parent) as alive:
+        cache.read(Counted()(trace_file))
+        assert list(dead.parent.iterdir()) == [Path(alive)]
 
 
 def test_load_uses_it_as_the_flag_and_the_variable_say(tmp_path, trace_file, monkeypatch):

@@ -5,7 +5,6 @@ is kept while the traces' checksums, the parameters and tracelib's version are t
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +23,7 @@ from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.files import head, sha256
-from tracelib.sources.programs import end_on_signals
+from tracelib.sources.programs import Scratch, end_on_signals
 
 SCHEMA = "tracelib.batch/1"
 #: How each index shows that it was written here.
@@ -248,10 +247,11 @@ def _write(output: Path, entries: Iterable[Entry], parameters: Mapping[str, Any]
         "parameters": dict(parameters),
         "runs": [{name: value for name, value in asdict(row).items() if name != "resumed"} for row in rows],
     }
-    for name, text in (
-        ("index.json", json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"),
-        ("index.html", render("batch", index=index)),
-    ):
-        half = output / f".{name}.{os.getpid()}"
-        half.write_text(text, encoding="utf-8")
-        half.replace(output / name)
+    with Scratch(output) as folder:
+        for name, text in (
+            ("index.json", json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"),
+            ("index.html", render("batch", index=index)),
+        ):
+            half = Path(folder) / name
+            half.write_text(text, encoding="utf-8")
+            half.replace(output / name)

@@ -28,6 +28,7 @@ from tracelib.report.redact import SHORTEST, Redactor
 from tracelib.report.redacted_formats import SQLITE, redacted_database, redacted_line
 from tracelib.sources.discovery import recognised
 from tracelib.sources.files import head, open_stream
+from tracelib.sources.programs import Scratch
 from tracelib.sources.torch_profiler.chunks import Cutter, event_boundaries
 from tracelib.sources.torch_profiler.repairs import repaired
 
@@ -87,7 +88,7 @@ def copies(
     if level == "off":
         yield list(files), []
         return
-    with tempfile.TemporaryDirectory(prefix="tracelib-") as folder:
+    with Scratch() as folder:
         made, left = [], []
         for path in files:
             target = Path(folder) / names.get(path.name, path.name)
@@ -103,7 +104,7 @@ def copies(
 @contextlib.contextmanager
 def _whole_or_not(target: Path) -> Iterator[Path]:
     """Give a file beside `target` to fill, which becomes it on success and vanishes on any error."""
-    with tempfile.TemporaryDirectory(prefix=".tracelib-", dir=target.parent) as folder:
+    with Scratch(target.parent) as folder:
         half = Path(folder) / "half"
         yield half
         half.replace(target)

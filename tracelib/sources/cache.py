@@ -21,7 +21,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -35,6 +34,7 @@ import polars as pl
 from tracelib.sources.files import BLOCK, GZIP, ZSTD, sha256
 from tracelib.sources.format import TraceFile
 from tracelib.sources.health import with_remark
+from tracelib.sources.programs import Scratch
 from tracelib.trace import Trace
 
 #: Bytes that all entries together may take.
@@ -152,10 +152,10 @@ class Cache:
 
     def _forget_oldest(self) -> None:
         """Remove the entries not used for longest until the rest is within the limit, and what is stale."""
-        for stale in [*self.folder.glob("files/*"), *self.folder.glob("frames/*.tmp")]:
+        for stale in self.folder.glob("files/[!.]*"):
             if time.time() - stale.stat().st_mtime > STALE_S:
-                shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
-        entries = [entry for entry in self.folder.glob("frames/*") if entry.suffix != ".tmp"]
+                stale.unlink()
+        entries = list(self.folder.glob("frames/[!.]*"))
         sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for entry in entries}
         for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime):
             if sum(sizes.values()) <= self.limit:
@@ -213,9 +213,10 @@ def _version(program: str) -> str:
 
 
 def _written(place: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as file:
-        file.write(text)
-    Path(file.name).replace(place)
+    with Scratch(place.parent) as folder:
+        made = Path(folder) / place.name
+        made.write_text(text)
+        made.replace(place)
 
 
 def _checksums(entry: Path) -> dict[str, int]:
@@ -233,16 +234,14 @@ def _checksum(place: Path) -> int:
 def _keep(entry: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a folder beside the entry's place, and move it there."""
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(suffix=".tmp", prefix=f"{entry.name}-", dir=entry.parent))
-    try:
+    with Scratch(entry.parent) as folder:
+        made = Path(folder) / entry.name
+        made.mkdir()
         write(made)
         (made / "checksums.json").write_text(json.dumps(_checksums(made)))
-        shutil.rmtree(
-            entry, ignore_errors=True
-        )  # there is one only if it was broken, or another process was faster
+        # There is one only if it was broken, or another process was faster.
+        shutil.rmtree(entry, ignore_errors=True)
         made.rename(entry)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)  # gone if all went well
 
 
 def _kept(entry: Path) -> Trace:

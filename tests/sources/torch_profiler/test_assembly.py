@@ -9,7 +9,9 @@ from tracelib.align import align
 from tracelib.analyses.results import analyse
 from tracelib.findings.verdict import verdict
 from tracelib.sources.discovery import recognised
+from tracelib.sources.torch_profiler import reader
 from tracelib.sources.torch_profiler.document import Document, rank_of
+from tracelib.trace import Trace
 
 BASE = 1_700_000_000_000_000_000
 
@@ -76,7 +78,13 @@ def test_a_second_list_of_events_is_said_and_is_no_loss(trace_of):
 
 
 @pytest.mark.parametrize(
-    ("process", "category"), [("/device:GPU:0", None), ("Ascend Hardware", None), ("other", "async_npu")]
+    ("process", "category"),
+    [
+        ("/device:GPU:0", None),
+        ("/job:localhost/replica:0/task:0/device:GPU:0/stream:all Compute", None),
+        ("Ascend Hardware", None),
+        ("other", "async_npu"),
+    ],
 )
 def test_device_work_in_a_form_that_is_not_read_is_said_as_such(trace_of, process, category):
     named = {"ph": "M", "name": "process_name", "pid": 3, "tid": 0, "args": {"name": process}}
@@ -85,6 +93,59 @@ def test_device_work_in_a_form_that_is_not_read_is_said_as_such(trace_of, proces
     results = analyse(run)
     assert "the device's work was recorded in a form that is not read" in verdict(results).sentence
     assert "form that is not read" not in said(trace_of(launched(100, 0, 5)))
+
+
+def xla_line(pid, tid, process, thread):
+    """Return a line's names as XLA's profiler writes them (JAX)."""
+    return [
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": process}},
+        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": thread}},
+    ]
+
+
+XLA = [
+    *xla_line(1, 13, "/device:GPU:0", "Stream #13(MemcpyD2D,Compute)"),
+    *xla_line(1, 20, "/device:GPU:0", "Stream #20(MemcpyH2D)"),
+    *xla_line(1, 2001, "/device:GPU:0", "XLA Ops"),
+    *xla_line(2, 13, "/device:GPU:1", "Stream #13(Compute)"),
+    *xla_line(701, 5, "/host:CPU", "python"),
+    interval("loop_add_fusion", 10, 5, 1, 13, hlo_op="add.1", hlo_module="jit_step", correlation_id="7"),
+    interval("MemcpyD2D", 15, 2, 1, 13, memcpy_details="kind_src:device kind_dst:device size:4"),
+    interval("MemcpyH2D", 16, 3, 1, 20),
+    interval("MemoryAlloc", 17, 0, 1, 20),
+    interval("Memset", 18, 1, 2, 13),
+    interval("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 20, 4, 2, 13),
+    interval("add.1", 10, 5, 1, 2001),
+    interval("PjitFunction(step)", 1, 8, 701, 5),
+]
+
+
+@pytest.mark.parametrize("way", ["in memory", "through the disk"])
+def test_jax_streams_are_work_of_their_gpus_and_what_is_derived_from_them_lies_on_no_thread(
+    trace_of, way, monkeypatch
+):
+    trace = trace_of(XLA)
+    if way == "through the disk":
+        reader.stream(trace_of.folder / "trace.json", trace_of.folder)
+        trace = Trace.from_parquet(trace_of.folder).check()
+    ops = trace.gpu_ops.sort("ts_ns").select(
+        pl.col("name").cast(pl.String), pl.col("kind").cast(pl.String), "gpu", "stream", "dur_ns"
+    )
+    assert ops.rows() == [
+        ("loop_add_fusion", "kernel", 0, 13, 5000),
+        ("MemcpyD2D", "memcpy", 0, 13, 2000),
+        ("MemcpyH2D", "memcpy", 0, 20, 3000),
+        ("Memset", "memset", 1, 13, 1000),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "kernel", 1, 13, 4000),
+    ]
+    assert trace.gpus["device"].to_list() == [0, 1]
+    assert trace.threads.select("pid", "name").rows() == [(701, "python")]
+    assert sorted(trace.slices.filter(pl.col("thread").is_null())["name"].cast(str)) == [
+        "MemoryAlloc",
+        "add.1",
+    ]
+    assert "read as GPU work" in said(trace)
+    assert "form that is not read" not in said(trace)
 
 
 def test_ids_moved_per_rank_keep_gpus_of_one_number_apart(trace_of):

@@ -3,6 +3,7 @@
 import ctypes
 import gzip
 import os
+import random
 import shutil
 import subprocess
 import time
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import hatch_build
-from tests.conftest import ROOT
-from tests.sources.torch_profiler.agreement import chunks_of
+from tests.conftest import ROOT, SHARED
+from tests.sources.mutations import damaged
+from tests.sources.samples import samples_of
+from tests.sources.torch_profiler.agreement import chunks_of, compared
 from tracelib.sources.torch_profiler import native, read
 from tracelib.sources.torch_profiler.fast import fast_batch
 
@@ -29,8 +32,10 @@ SANITIZED = [
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 ]
-#: A second or so in each run; some minutes in `make fuzz`.
-COPIES = 5_000_000 if os.environ.get("FUZZ_SECONDS") else 40_000
+#: A second or so in each run; some minutes in `make fuzz`, of other damage each time.
+FUZZING = "FUZZ_SECONDS" in os.environ
+SEED = int(os.environ.get("FUZZ_SEED") or (random.SystemRandom().randrange(10**9) if FUZZING else 1))
+COPIES, DAMAGED_FILES = (5_000_000, 10_000) if FUZZING else (40_000, 60)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
@@ -71,10 +76,22 @@ def test_a_compiler_that_fails_is_told_of_and_costs_nothing_else(tmp_path, monke
     assert [path.name for path in (tmp_path / hatch_build.FOLDER).iterdir()] == ["scan.c"]
 
 
+def _header(path):
+    """Write the fields that Python asks for as C, so that the harness asks for the same."""
+    rows = [
+        f'{{"{name}", {len(name)}, {level}, {kind.upper()}}},\n'
+        for level, fields in (("EVENT", native.EVENT), ("ARGS", native.ARGS))
+        for name, kind in fields.items()
+    ]
+    count = "enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };"
+    path.write_text(f"static const struct field FIELDS[] = {{\n{''.join(rows)}}};\n{count}\n")
+
+
 @pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 def test_damaged_text_never_makes_it_leave_its_memory(tmp_path):
     program, text = tmp_path / "damaging", tmp_path / "events"
-    include = ["-I", str(native.FOLDER)]
+    _header(tmp_path / "fields.h")
+    include = ["-I", str(native.FOLDER), "-I", str(tmp_path)]
     made = subprocess.run(
         [COMPILER, *SANITIZED, *include, str(HERE / "damaging.c"), "-o", str(program)],
         capture_output=True,
@@ -87,10 +104,27 @@ def test_damaged_text_never_makes_it_leave_its_memory(tmp_path):
     trace = gzip.decompress(SAMPLE.read_bytes())
     text.write_bytes(trace[trace.index(b"[") + 1 :][:900_000])
     run = subprocess.run(
-        [str(program), str(text), "1", str(COPIES)], capture_output=True, text=True, check=False
+        [str(program), str(text), str(SEED), str(COPIES)], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert int(run.stdout) > COPIES // 20  # else the damage is too heavy to test anything
+    print(f"\nfuzz scan.c: seed {SEED}, {COPIES:,} pieces, {int(run.stdout):,} of them taken whole")
+    assert int(run.stdout) > COPIES // 3  # else too few of them reach the deep paths
+
+
+def test_it_gives_what_the_plain_decoder_gives_on_damaged_files(tmp_path):
+    """Short pieces: damage in one of them keeps no other from being compared."""
+    samples, taken = samples_of("torch_profiler", SHARED, tmp_path), 0
+    texts = [next(iter(samples[name].values())) for name in sorted(samples)]
+    for number in range(DAMAGED_FILES):
+        pick = random.Random(f"{SEED} {number}")
+        text = damaged(pick.choice(texts), pick.choice(texts), pick)
+        try:
+            taken += compared(chunks_of(text, 1 << 12)) > 0
+        except AssertionError as error:
+            (tmp_path / "damaged.json").write_bytes(text)
+            raise AssertionError(f"seed {SEED}, file {number}: {tmp_path / 'damaged.json'}") from error
+    print(f"\nfuzz both decoders: seed {SEED}, {DAMAGED_FILES:,} files, {taken:,} of them compared")
+    assert taken > DAMAGED_FILES // 3
 
 
 def test_more_events_or_strings_than_there_is_room_for_are_refused(monkeypatch):

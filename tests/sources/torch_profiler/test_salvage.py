@@ -387,3 +387,11 @@ def test_bait_costs_a_bounded_time_for_each_object(trace_of, monkeypatch):
     odd = ", ".join(['{"ph": "X" oops "ts" {'] * 4000)
     trace_of(wrapped(GOOD[0], odd, *GOOD[1:]))
     assert len(tried) < 2000
+
+
+def test_what_follows_the_list_keeps_its_commas():
+    """A file that was cut and joined again: more events stand behind the list's end."""
+    behind = ', "traceName": "a"}, ' + ", ".join(GOOD)
+    text = ", ".join([event(7)[:-1] + ', "x": NaN}', *GOOD[:2]]) + "]" + behind
+    salvaged = salvage(text.encode(), last=True)
+    assert salvaged.tail == behind.encode()

@@ -182,6 +182,11 @@ class Assembly:
                 f"the work of a device is here {UNREAD} ({device}): it is missing among the GPU operations"
             )
             remarks.add("warning", missing, "Record with torch.profiler on a GPU, or with nsys.")
+        if frames.xla_gpus(self.batch):
+            message = (
+                "the streams of XLA's profiler (JAX) are read as GPU work, without the calls that launched it"
+            )
+            remarks.add("info", message)
         start, end = self._recorded()
         if start is not None:
             remarks.add("info", f"the profiler says that it recorded from {start} to {end} ns")
@@ -194,7 +199,7 @@ class Assembly:
 
 
 def _unread_device(batch: Batch) -> str:
-    """Return by what the file shows work of a device (JAX, TensorFlow, Ascend), "" if by nothing."""
+    """Return by what the file shows work of a device (TensorFlow, Ascend), "" if by nothing."""
     labels = (label for (_, _, kind), label in batch.labels.items() if kind == "process_name")
     found = next((label for label in [*labels, *batch.texts.values()] if DEVICE.search(label)), "")
     category = next((name for _, name in batch.tally if DEVICE_CATEGORY.fullmatch(name)), "")

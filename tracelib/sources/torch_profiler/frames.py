@@ -5,13 +5,18 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from tracelib.schema import COUNTERS, GPU_OPS, GPUS, SLICES, THREADS
+from tracelib.schema import COUNTERS, GPU_OP_KIND, GPU_OPS, GPUS, SLICE_CATEGORY, SLICES, THREADS
 from tracelib.sources.collective_names import named
-from tracelib.sources.torch_profiler.events import NOWHERE, Batch
+from tracelib.sources.torch_profiler.events import NO_GPU, NOWHERE, Batch
 
 _THREAD_LABEL = re.compile(r"thread \d+ \((.*)\)")
 #: Calls that start all kernels of a graph at once: cudaGraphLaunch, cuGraphLaunch_ptsz, hipGraphLaunch.
 GRAPH_LAUNCH = r"GraphLaunch"
+#: XLA's names of a GPU's process and of the threads that are its streams; all other threads of that process
+#: are derived from them (JAX's profiler: xla/backends/profiler/gpu/cupti_collector.cc, `GetDeviceXLineName`).
+XLA_GPU, XLA_STREAM = re.compile(r"/device:GPU:(\d+)(?: \(.*\))?$"), re.compile(r"Stream #(\d+)(?:\(.*\))?")
+#: The types of its events on a stream that are no kernels; those about memory take no time of the GPU.
+XLA_COPY, XLA_FILL, XLA_MEMORY = "^Memcpy[A-Z]", "^Memset$", "^Memory(Alloc|Free|Residency)$"
 
 
 def _label(text: str | None) -> str | None:
@@ -110,6 +115,47 @@ def slices(spans: pl.DataFrame, placed: pl.DataFrame, threads: pl.DataFrame, bas
         "category",
         "correlation",
     ).match_to_schema(SLICES)
+
+
+def xla_gpus(batch: Batch) -> dict[int, int]:
+    """Return the numbers of the GPUs whose work XLA's profiler recorded, by their processes' ids."""
+    labels = {pid: label for (pid, _, kind), label in batch.labels.items() if kind == "process_name"}
+    found = {pid: XLA_GPU.search(label) for pid, label in labels.items() if pid is not None}
+    streams = {pid for pid, _ in _xla_streams(batch)}
+    return {pid: int(number[1]) for pid, number in found.items() if number and pid in streams}
+
+
+def _xla_streams(batch: Batch) -> dict[tuple[int, int], int]:
+    found = {place: XLA_STREAM.fullmatch(label) for place, label in batch.labels.items()}
+    return {
+        (pid, tid): int(stream[1])
+        for (pid, tid, kind), stream in found.items()
+        if stream and kind == "thread_name" and pid is not None and tid is not None
+    }
+
+
+def without_xla(spans: pl.DataFrame, batch: Batch) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return `spans` with what XLA draws on GPUs as such, and their work (:data:`events.GPU`) apart."""
+    gpus = xla_gpus(batch)
+    if not gpus:
+        return spans, NO_GPU
+    streams = [(*place, stream) for place, stream in _xla_streams(batch).items()]
+    lines = pl.DataFrame(streams, schema={"pid": pl.Int64, "tid": pl.Int64, "stream": pl.Int64}, orient="row")
+    on_gpu = pl.col("pid").is_in(list(gpus))
+    placed = spans.join(lines, on=["pid", "tid"], how="left", maintain_order="left")
+    name = pl.col("name").cast(pl.String)
+    is_work = on_gpu & pl.col("stream").is_not_null() & ~name.str.contains(XLA_MEMORY).fill_null(value=False)
+    copied = pl.when(name.str.contains(XLA_COPY)).then(pl.lit("memcpy"))
+    kind = copied.when(name.str.contains(XLA_FILL)).then(pl.lit("memset")).otherwise(pl.lit("kernel"))
+    work = placed.filter(is_work).select(
+        kind.cast(GPU_OP_KIND).alias("kind"),
+        *("name", "pid"),
+        pl.col("pid").replace_strict(gpus, return_dtype=pl.Int64).alias("device"),
+        *("stream", "ts", "dur"),
+    )
+    drawn = pl.when(on_gpu).then(pl.lit("gpu_annotation", SLICE_CATEGORY)).otherwise("category")
+    rest = placed.filter(~is_work).with_columns(drawn.alias("category")).drop("stream")
+    return rest, pl.concat([NO_GPU, work], how="diagonal")
 
 
 def devices(

@@ -21,7 +21,7 @@ import polars as pl
 from tracelib.errors import BadTrace
 from tracelib.schema import SORT, empty
 from tracelib.sources.files import Stream, hashed, keep_freed_memory, open_stream
-from tracelib.sources.torch_profiler import plain
+from tracelib.sources.torch_profiler import frames, plain
 from tracelib.sources.torch_profiler.assembly import Assembly
 from tracelib.sources.torch_profiler.chunks import PAD, Chunk, Cutter
 from tracelib.sources.torch_profiler.document import Document, document
@@ -171,7 +171,9 @@ def read(path: Path) -> Trace:
     """
     contents = content(path)
     with hashed(path):  # what follows leaves a core idle
-        spans, gpu = [with_pairs(contents.batch)], [contents.batch.gpu]
+        host, xla = frames.without_xla(with_pairs(contents.batch), contents.batch)
+        spans, gpu = [host], [pl.concat([contents.batch.gpu, xla])]
+        del host, xla
         whole = Assembly(path, contents, spans, gpu)
         # Each copy of the rows goes as soon as the next is made.
         contents.batch.spans, contents.batch.gpu = NO_SPANS, NO_GPU
@@ -221,6 +223,17 @@ def _mapped(
     return results
 
 
+def _xla_apart(folder: Path, spans: Parts, gpu: Parts, batch: Batch) -> Parts:
+    """Return `spans` without XLA's work of GPUs, which goes to `gpu`."""
+
+    def host(part: pl.DataFrame) -> pl.DataFrame:
+        rest, work = frames.without_xla(part, batch)
+        gpu.add(work)
+        return rest
+
+    return _mapped(folder, host, spans, NO_SPANS)
+
+
 def _bounds(parts: Parts, keys: list[str], rows: int) -> list[tuple[int, int]]:
     """Return where stretches of about so many `rows` begin in the order of `keys`."""
     sample = pl.concat(part.select(keys).gather_every(SAMPLED) for part in parts)
@@ -263,6 +276,8 @@ def stream(path: Path, folder: Path) -> None:
             contents = content(path, take)
         spans.add(with_pairs(contents.batch))
         spans.flush()
+        if frames.xla_gpus(contents.batch):
+            spans = _xla_apart(place / "host", spans, gpu, contents.batch)
         gpu.flush()
         whole = Assembly(path, contents, spans, gpu)
         slices = _mapped(place / "slices", whole.slices, spans, empty("slices"))
@@ -271,6 +286,6 @@ def stream(path: Path, folder: Path) -> None:
             whole.look(rows, empty("gpu_ops"))
         for rows in _sorted("gpu_ops", gpu_ops, folder):
             whole.look(empty("slices"), rows)
-        for frame, rows in Trace.of(whole.others()).frames().items():
-            if frame not in ("slices", "gpu_ops"):
-                write_parquet(rows, folder / f"{frame}-0.parquet")
+        for kind, rows in Trace.of(whole.others()).frames().items():
+            if kind not in ("slices", "gpu_ops"):
+                write_parquet(rows, folder / f"{kind}-0.parquet")

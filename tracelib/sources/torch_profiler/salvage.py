@@ -220,9 +220,6 @@ def _give_up(result: Salvaged) -> None:
 
 def _halve(text: bytes, places: list[tuple[int, int]], start: int, stop: int, result: Salvaged) -> None:
     """Decode `text[start:stop]`, in halves while it cannot be, until the list ends."""
-    if result.tail is not None:
-        result.tail += text[start:stop]
-        return
     if part := _events(text[start:stop]):
         _give_up(result)
         result.take(part)
@@ -231,7 +228,10 @@ def _halve(text: bytes, places: list[tuple[int, int]], start: int, stop: int, re
     if inner:
         end, begin = inner[len(inner) // 2]
         _halve(text, inner, start, end, result)
-        _halve(text, inner, begin, stop, result)
+        if result.tail is None:
+            _halve(text, inner, begin, stop, result)
+        else:
+            result.tail += text[end:stop]  # with the comma between the halves
     else:
         result.unread.append(text[start:stop])
 

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.report import trivial
 from tests.report.example import findings, plain
-from tracelib import cli, report
+from tracelib import cli
 from tracelib import loading as progress
 from tracelib.cli.flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, flag, options_of
 from tracelib.cli.report import default_folder
@@ -51,15 +51,21 @@ def run(*arguments, cwd=ROOT):
         ("notebooks", "copy", "rot_cause"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_status_2(arguments, tmp_path):
+def test_bad_input_is_one_clear_line_and_status_2(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
     extra = ("-o", str(tmp_path / "r")) if arguments[0] == "report" else ()
-    done = run(*arguments, *extra)
-    assert done.returncode == USAGE_ERROR
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("tracelib: reading")]
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("tracelib: ")
-    assert "Traceback" not in done.stderr
+    assert cli.main([*arguments, *extra]) == USAGE_ERROR
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1, said
+    assert said[0].startswith("tracelib: ")
     assert not (tmp_path / "r").exists()
+
+
+def test_a_process_ends_with_the_status_and_says_nothing_else():
+    done = run("inspect", "README.md")
+    assert (done.returncode, done.stdout) == (USAGE_ERROR, "")
+    assert done.stderr.startswith("tracelib: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_debug_shows_the_traceback():
@@ -186,7 +192,8 @@ def test_fail_on_turns_a_verdict_into_a_status(tmp_path, monkeypatch, failing, s
 
 
 def test_a_picture_that_is_not_drawn_is_told_of(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "write_report", lambda folder, *_, **__: pipeline.Report(folder, findings()))
+    written = pipeline.Report(tmp_path, findings())
+    monkeypatch.setattr(pipeline, "write_report", lambda *_, **__: written)
     assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
     assert "overview.png" not in capsys.readouterr().err
     monkeypatch.setattr(notebook_cells, "can_draw", lambda: False)

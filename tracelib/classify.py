@@ -9,13 +9,15 @@ for every pair of them is quicker than a join of tens of millions of rows, and w
 stays in the processor's cache.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelib.rules import TIERS, Rules, SliceRule, StackRule
+from tracelib.rules import TIERS, Rules, SliceRule, StackRule, ThreadRule
 from tracelib.schema import NS_PER_MS
 
 SLICE_MEANING = pl.Schema(
@@ -36,6 +38,10 @@ SLICE_MEANING = pl.Schema(
 )
 #: Slices that are looked up at a time.
 CHUNK = 2**16
+#: Of no more different names, what they match is kept: to try all patterns costs tens of ms even for one.
+KEPT = 2**12
+
+Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule)
 
 
 def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -57,8 +63,7 @@ def slice_causes(slices: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     names = distinct_names(slices)
     text = names.select(pl.col("name").cast(pl.String).fill_null(""), pl.col("category").cast(pl.String))
-    conditions = {n: _slice_condition(rule) for n, rule in enumerate(rules.slices)}
-    rule = text.select(rule=_first_match(conditions)).to_series()
+    rule = _first_match(text, dict(enumerate(rules.slices)), _slice_condition)
     meanings = _slice_meanings(rules.slices)[rule.fill_null(len(rules.slices)).to_list()]
     return pl.concat([names, meanings], how="horizontal")
 
@@ -206,10 +211,27 @@ def _height(slices: pl.DataFrame) -> int:
     return len(slices.schema["category"].categories) + 1  # type: ignore[attr-defined]
 
 
-def _first_match(conditions: Mapping[int, pl.Expr]) -> pl.Expr:
-    """Return the number of the first condition that holds; null = none does."""
-    tried = [pl.when(condition).then(pl.lit(n, dtype=pl.Int32)) for n, condition in conditions.items()]
-    return pl.coalesce([*tried, pl.lit(None, dtype=pl.Int32)])
+def _first_match(
+    texts: pl.DataFrame, rules: Mapping[int, Rule], condition: Callable[[Rule], pl.Expr]
+) -> pl.Series:
+    """Return the number of the first rule that holds for each row of `texts`, Int32; null = none does."""
+    tried: list[pl.Expr] = [
+        pl.when(condition(rule)).then(pl.lit(n, dtype=pl.Int32)) for n, rule in rules.items()
+    ]
+    first = pl.coalesce([*tried, pl.lit(None, dtype=pl.Int32)]).alias("rule")
+    if texts.height > KEPT:
+        return texts.select(first).to_series()
+    rows, known = texts.rows(), _matched(tuple(rules.items()))
+    if new := set(rows).difference(known):
+        some = pl.DataFrame(list(new), texts.schema, orient="row")
+        known.update(zip(some.rows(), some.select(first).to_series(), strict=True))
+    return pl.Series("rule", [known[row] for row in rows], pl.Int32)
+
+
+@functools.lru_cache(maxsize=32)
+def _matched(rules: Hashable) -> dict[tuple[object, ...], int | None]:  # noqa: ARG001 (a dictionary for each)
+    """Return which of the rules each row met so far matches."""
+    return {}
 
 
 def _slice_condition(rule: SliceRule) -> pl.Expr:
@@ -232,8 +254,10 @@ def _slice_meanings(rules: Sequence[SliceRule]) -> pl.DataFrame:
 
 def _thread_rules(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return which ``[[thread]]`` rule each thread's name matches first: thread, role, rule (null = none)."""
-    name = pl.col("name").fill_null("")
-    first = _first_match({n: name.str.contains(rule.name) for n, rule in enumerate(rules.threads)})
+    names = threads.select(pl.col("name").fill_null(""))
+    first = _first_match(
+        names, dict(enumerate(rules.threads)), lambda rule: pl.col("name").str.contains(rule.name)
+    )
     return threads.select("thread", "role", rule=first)
 
 
@@ -242,8 +266,8 @@ def _matching(frames: pl.DataFrame, rules: Mapping[int, StackRule]) -> pl.DataFr
     key = ["symbol", "library", "leaf"]
     distinct = frames.select(key).unique()
     text = distinct.select(pl.col("symbol", "library").cast(pl.String).fill_null(""), "leaf")
-    first = text.select(rule=_first_match({n: _stack_condition(rule) for n, rule in rules.items()}))
-    matched = distinct.with_columns(first).drop_nulls("rule")
+    first = _first_match(text, rules, _stack_condition)
+    matched = distinct.with_columns(rule=first).drop_nulls("rule")
     return frames.join(matched, on=key, nulls_equal=True).select("stack", "depth", "rule")
 
 

@@ -103,10 +103,9 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     cut = pl.concat([*chain.from_iterable(parts), alone], rechunk=True)
     if not cut["_piece"].is_sorted():
         cut = cut.select(pl.all().gather(np.argsort(cut["_piece"].to_numpy(), kind="stable")))
-    rows = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"])).with_columns(
-        cut["ts_ns"], cut["dur_ns"]
-    )
-    return rows.select(pieces.columns).with_columns(timeline[c].gather(cut["_at"]) for c in extra)
+    rows = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"]))
+    rows = rows.hstack([cut["ts_ns"], cut["dur_ns"]]).select(pieces.columns)
+    return rows.hstack(timeline.select(pl.col(extra).gather(cut["_at"]))) if extra else rows
 
 
 def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> list[pl.DataFrame]:

@@ -191,7 +191,7 @@ def is_random(match: re.Match[str]) -> bool:
 
 
 def decoded(text: str) -> str:
-    """Return `text` without the ways to write a letter that are not itself: %3D, &#61;, \\u003d, "ａ", "\u00ad"."""
+    """Return `text` with each character as itself: no %3D, no &#61;, none escaped, full-width or invisible."""
     if text.isascii() and not _ENCODED.search(text):
         return text
     plain = html.unescape(urllib.parse.unquote(text, errors="replace")) if _ENCODED.search(text) else text

@@ -191,7 +191,7 @@ def is_random(match: re.Match[str]) -> bool:
 
 
 def decoded(text: str) -> str:
-    """Return `text` with each character as itself: no %3D, no &#61;, none escaped, full-width or invisible."""
+    """Return `text` with each character as itself: no %3D, no &#61;, none escaped or invisible."""
     if text.isascii() and not _ENCODED.search(text):
         return text
     plain = html.unescape(urllib.parse.unquote(text, errors="replace")) if _ENCODED.search(text) else text

@@ -152,7 +152,7 @@ def test_nccl_s_calls_launch_however_long_they_take():
         sheet.doing(worker, 20 * step + 9.61, 20 * step + 19.99, "record_param_comms", "op")
     lost = lost_to(sheet)
     assert lost["kernel_launch", "dispatch"] > 80
-    assert ("ipc", "cpu_collective") not in lost
+    assert lost["ipc", "cpu_collective"] < 1  # the rim of the outer one, which alone may be anybody's
 
 
 @pytest.mark.parametrize("inside", [None, "aten::stack"])

@@ -25,6 +25,7 @@ from tracelib.charts.theme import (
     stairs,
 )
 from tracelib.charts.time_bins import bin_borders, covered_ns, ms_since_start
+from tracelib.findings.finding import accuses_host
 from tracelib.words import cause_label, cause_name, counted, duration, share, sub_cause_name
 
 ROWS = 24
@@ -124,16 +125,19 @@ def causes_sentence(results: Results) -> str:
 
 def _shortage(results: Results, total: int) -> str:
     state = pl.col("cpu_state").cast(pl.String)
-    ready, stopped, unknown = (
-        int(results.causes.filter(state == name)["ns"].sum()) for name in (*WAITS_FOR_CPU, "unknown")
+    ready, stopped = (
+        int(results.causes.filter((state == name) & accuses_host())["ns"].sum()) for name in WAITS_FOR_CPU
     )
+    unknown = int(results.causes.filter(state == "unknown")["ns"].sum())
     if unknown == total:
         return "whether the blamed thread had a CPU was not recorded"
     if not tells_shortage(results.thread_states):
         return f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
     doubt = f" (not known for {share(unknown / total)})" if unknown else ""
     lacked = lacked_cpu(ready, stopped)
-    return f"for {share((ready + stopped) / total)} of it the blamed thread {lacked}{doubt}"
+    return (
+        f"for {share((ready + stopped) / total)} of it the blamed thread {lacked}{doubt}"
+    )
 
 
 def _causes_table(results: Results) -> list[list[str]]:

@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
 BASE ?= HEAD
 
-.PHONY: report test check test-all coverage lint types layers notebooks gallery bench confusion fuzz clean help
+.PHONY: report test suite check test-all coverage lint types layers notebooks gallery bench confusion fuzz clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -22,7 +22,9 @@ $(READY): pyproject.toml hatch_build.py $(wildcard tracelib/sources/torch_profil
 report: $(READY)  ## write the report of SAMPLE (default sample_traces/starved) to reports/
 	$(BIN)/tracelib report $(SAMPLE) -o reports/$(notdir $(SAMPLE))
 
-test: $(READY) lint types layers notebooks  ## everything that CI checks
+test: $(READY) lint types layers notebooks suite  ## everything that CI checks
+
+suite: $(READY)
 	$(BIN)/python -m pytest -n 3
 
 check: $(READY) lint types layers  ## lint, types, layers, quick tests next to your change (BASE=main: of a branch)

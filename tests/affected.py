@@ -1,9 +1,8 @@
 """Which test files a change can break: `python -m tests.affected [BASE]` prints them for `make check`.
 
-Those that changed; those named after a module that changed or, unless half the package does, after one that
-imports it; those that import it, or a changed helper of the tests, themselves, unless many do; and for a
-notebook the tests of notebooks. What is left out here is for `make test`; so are tests of whole runs, which
-carry the mark `slow`.
+Those that changed; those named after a module that changed; the nearest of those that import it, or a changed
+helper of the tests, or that are named after a module that imports it; and for a notebook the tests of
+notebooks. What is left out here is for `make test`; so are tests of whole runs, which carry the mark `slow`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Of a module that more than so many others import, these are left to `make test`.
-MANY = 12
+#: So many test files a changed module, besides its own: all together take less than a minute.
+NEAREST = 6
 NOTEBOOKS = {Path("tests/report/test_notebooks.py")}
 
 
@@ -56,16 +55,26 @@ def affected(files: list[Path]) -> list[Path]:
     graph = grimp.build_graph("tracelib")
     modules = {module_of(path) for path in files if path.parts[0] == "tracelib"} & graph.modules
     helpers = {module_of(path) for path in files if path.parts[0] == "tests" and path.suffix == ".py"}
-    importers = [graph.find_modules_that_directly_import(module) for module in modules]
-    reached = modules.union(*(some for some in importers if len(some) <= MANY))
-    named = {
-        Path("tests", *module.split(".")[1:-1], f"test_{module.rpartition('.')[2]}.py") for module in reached
-    }
     tests = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
-    using = {module: [test for test in tests if module in imports(test)] for module in modules | helpers}
-    few = {test for some in using.values() if len(some) <= MANY for test in some}
+    uses = {test: imports(test) for test in tests}
+    chosen = {*files, *map(_named_after, modules)}
+    for module in modules | helpers:
+        importers = graph.find_modules_that_directly_import(module) if module in modules else set()
+        near = {test for test in tests if module in uses[test]} | set(map(_named_after, importers)) & set(
+            tests
+        )
+        chosen |= set(sorted(near - chosen, key=lambda test: (_breadth(uses[test]), test))[:NEAREST])
     notebooks = NOTEBOOKS if any(path.suffix == ".ipynb" for path in files) else set()
-    return [test for test in tests if test in files or test in named | few | notebooks]
+    return [test for test in tests if test in chosen | notebooks]
+
+
+def _named_after(module: str) -> Path:
+    return Path("tests", *module.split(".")[1:-1], f"test_{module.rpartition('.')[2]}.py")
+
+
+def _breadth(names: set[str]) -> int:
+    """Return how many of the package's names a test imports: the fewer, the nearer it is to each."""
+    return sum(name.startswith("tracelib") for name in names)
 
 
 if __name__ == "__main__":

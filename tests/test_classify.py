@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelib import classify, load, schema
+from tracelib import classify, schema
 from tracelib.classify import slice_causes, slice_meanings, stack_causes
 from tracelib.rules import load_rules
 from tracelib.schema import SLICE_CATEGORY
@@ -382,18 +382,18 @@ def test_a_users_rules_go_first(tmp_path) -> None:
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("capture", ["starved", "graph"])
-def test_every_name_in_a_capture_has_a_cause(captures, capture: str) -> None:
+def test_every_name_in_a_capture_has_a_cause(run_of, capture: str) -> None:
     """By name, counted by hand from the files: only the spans of the profiler's own session say nothing of a
     thread.
     """
-    trace = load(captures / capture)
+    trace = run_of(capture).trace
     told = slice_causes(trace.slices, RULES).filter(pl.col("category") != "gpu_annotation")
     assert told.filter(pl.col("cause").is_null())["name"].to_list() == []
 
 
 @pytest.mark.corpus
-def test_most_samples_of_the_server_have_a_cause(captures) -> None:
-    trace = load(captures / "starved")
+def test_most_samples_of_the_server_have_a_cause(run_of) -> None:
+    trace = run_of("starved").trace
     roles = trace.threads.filter(pl.col("role").is_in(["worker", "engine", "api_server"])).select("thread")
     told = trace.samples.join(roles, on="thread").join(
         stack_causes(trace.stacks, RULES), on="stack", how="left"
@@ -402,9 +402,9 @@ def test_most_samples_of_the_server_have_a_cause(captures) -> None:
 
 
 @pytest.mark.corpus
-def test_tokenization_samples_are_of_tokenizer_threads(captures) -> None:
+def test_tokenization_samples_are_of_tokenizer_threads(run_of) -> None:
     """Samples in the tokenizer's library, counted by its path alone, are the ones called tokenization."""
-    trace = load(captures / "starved")
+    trace = run_of("starved").trace
     in_library = trace.stacks.filter(pl.col("library").cast(pl.String).str.contains("tokenizers.abi3.so"))[
         "stack"
     ].unique()

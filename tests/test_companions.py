@@ -8,7 +8,6 @@ from math import ceil, floor, log2
 import polars as pl
 import pytest
 
-import tracelib
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.results import analyse
 from tracelib.analyses.throttling import Supply, cpu_max
@@ -20,9 +19,8 @@ from tracelib.report.sections import per_role_table
 
 
 @pytest.fixture(scope="module")
-def throttled(captures):
-    folder = captures / "throttled"
-    return folder, tracelib.load(folder)
+def throttled(run_of):
+    return run_of("throttled").folder, run_of("throttled").trace
 
 
 @pytest.fixture(scope="module")

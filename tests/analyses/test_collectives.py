@@ -8,6 +8,7 @@ import json
 import polars as pl
 import pytest
 
+from tests.conftest import thorough
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.collectives import missing_ranks, whole_collectives
 from tracelib.analyses.gpu_time import gpu_states, gpu_time
@@ -156,12 +157,9 @@ def union_ns(path, inside):
     return total
 
 
-@pytest.mark.parametrize("capture", KERNELS)
-def test_both_ranks_of_a_real_server_compute_as_long(captures, capture):
-    import tracelib
-
-    folder = captures / capture
-    results = tracelib.analyse(tracelib.load(folder))
+@pytest.mark.parametrize("capture", thorough(KERNELS, but=("vllm_32cpus", "vllm_healthy_stack")))
+def test_both_ranks_of_a_real_server_compute_as_long(run_of, capture):
+    folder, results = run_of(capture).folder, run_of(capture).results
     inside = (results.window.start_ns, results.window.end_ns)
     compute = results.gpu_time.filter(pl.col("state") == "compute").sort("gpu")["ns"].to_list()
     for rank, ns in enumerate(compute):

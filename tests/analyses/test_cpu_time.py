@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracelib import load, schema
+from tracelib import schema
 from tracelib.analyses.cpu_time import cpu_time
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
@@ -109,9 +109,9 @@ def test_no_samples() -> None:
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("capture", ["starved", "healthy", "throttled"])
-def test_samples_and_switches_agree_on_the_servers_cpu_time(captures, capture: str) -> None:
+def test_samples_and_switches_agree_on_the_servers_cpu_time(run_of, capture: str) -> None:
     """Two independent measurements: CPU samples times their period, and running time from switches."""
-    of = load(captures / capture)
+    of = run_of(capture).trace
     over = gpu_window(of)
     states = thread_states(of, over)
     server = of.threads.filter(pl.col("role").is_in(["api_server", "engine", "worker"]))["thread"]

@@ -81,7 +81,7 @@ def test_every_ledger_adds_up(seed, slices, ops, switches):
         assert all(a[1] <= b[0] for a, b in pairwise(spans))
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**SIZES, order=st.integers(0, 10**9))
 def test_the_order_of_rows_changes_nothing(seed, slices, ops, switches, order):
     of = random_server(seed, slices, ops, switches)
@@ -91,7 +91,7 @@ def test_the_order_of_rows_changes_nothing(seed, slices, ops, switches, order):
     same(figures(analyse(mixed)), figures(analyse(of)))
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**SIZES, shift=st.integers(-(10**18), 10**18))
 def test_a_shift_of_all_clocks_changes_nothing(seed, slices, ops, switches, shift):
     of = random_server(seed, slices, ops, switches)
@@ -103,7 +103,7 @@ def test_a_shift_of_all_clocks_changes_nothing(seed, slices, ops, switches, shif
     same(figures(analyse(of.replace(**moved)), shift), figures(analyse(of)))
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**SIZES)
 def test_one_file_per_process_is_as_one_file_of_all(seed, slices, ops, switches):
     """As torch.profiler writes them. Overhead that names no thread stays with the file of the call that it
@@ -145,7 +145,7 @@ def test_one_file_per_process_is_as_one_file_of_all(seed, slices, ops, switches)
     same(figures(analyse(split)), figures(analyse(of)))
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**SIZES, share=st.floats(0.1, 0.9))
 def test_a_recording_of_the_scheduler_cut_in_two_contradicts_nothing(seed, slices, ops, switches, share):
     """Less is known around the cut; one half may miss that a wake-up was lost, which the other shows."""
@@ -169,7 +169,7 @@ def test_a_recording_of_the_scheduler_cut_in_two_contradicts_nothing(seed, slice
                 assert state == before or "unknown" in (state, before)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**SIZES)
 def test_without_the_scheduler_no_cpu_state_is_claimed(seed, slices, ops, switches):
     of = random_server(seed, slices, ops, switches)
@@ -182,7 +182,7 @@ def test_without_the_scheduler_no_cpu_state_is_claimed(seed, slices, ops, switch
     assert {"scheduling", "cpu_shortage", "quota_throttling"} <= {row.id for row in document.abstained}
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(**SIZES)
 def test_without_engine_and_api_server_waits_end_at_what_was_not_recorded(seed, slices, ops, switches):
     """Every piece keeps its cause, or, where that was found upstream, says that nobody recorded it.

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracelib import charts, load
+from tracelib import charts
 from tracelib.analyses.scheduling import demand, scheduling, tells_shortage
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
@@ -70,8 +70,8 @@ def test_scheduling_adds_up_and_counts_migrations() -> None:
 
 
 @pytest.mark.corpus
-def test_starved_server_fills_its_two_cpus(captures) -> None:
-    of = load(captures / "starved")
+def test_starved_server_fills_its_two_cpus(run_of) -> None:
+    of = run_of("starved").trace
     over = gpu_window(of)
     states = thread_states(of, over)
     steps = demand(of, over, states)

@@ -114,10 +114,10 @@ def test_without_samples_to_the_nanosecond(run_of, name):
     """Those tell what goes on in long slices, of which there are none then."""
     at = 0.65 * run_of(name).results.window.duration_ns / 1e9
     trace = run_of(name).trace.replace(samples=schema.empty("samples"), stacks=schema.empty("stacks"))
-    agree(analyse(trace, window_seconds=(at, at + SECONDS)))
+    agree(analyse(trace, window_seconds=(at, at + 0.2)))
 
 
-@settings(max_examples=16)
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 10**9),
     slices=st.integers(0, 120),
@@ -129,11 +129,12 @@ def test_both_say_the_same_of_random_servers(seed, slices, ops, switches, sample
     agree(analyse(random_server(seed, slices, ops, switches, samples)))
 
 
-def test_random_servers_hold_every_way_to_lose_time():
-    """What the comparison above would not see, it cannot compare."""
+def test_both_say_the_same_of_servers_that_hold_every_way_to_lose_time():
+    """What is not there to see cannot be compared."""
     found, seen = set(), set()
     for seed in range(25):
         results = analyse(random_server(seed, 100 if seed % 2 else 40, 40, 50, 0 if seed % 2 else 150))
+        agree(results)
         found |= set(results.lost.select("cause", "sub_cause").unique().rows())
         seen |= set(results.lost["cpu_state"].unique().to_list()) | set(
             results.gpu_time.filter(pl.col("ns") > 0)["state"].unique().to_list()

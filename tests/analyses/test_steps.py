@@ -155,11 +155,10 @@ def test_with_a_prefix_cache_few_are_wrong(seed):
 
 @pytest.mark.corpus
 @pytest.mark.parametrize(("name", "inside"), [("vllm_2cpus", 49), ("vllm_32cpus", 38)])
-def test_a_real_server_s_prompts_are_placed(captures, name, inside):
+def test_a_real_server_s_prompts_are_placed(run_of, name, inside):
     """Every request of the client's log that lies in the window, and no nanosecond of it is unknown."""
-    folder = captures / name
-    log = read_request_log(folder / "requests.jsonl").rows
-    found = tracelib.analyse(tracelib.load(folder), requests_log=log).requests
+    log = read_request_log(run_of(name).folder / "requests.jsonl").rows
+    found = tracelib.analyse(run_of(name).trace, requests_log=log).requests
     assert found.height == inside
     assert found["unknown_ns"].sum() == 0
     assert found.select(pl.sum_horizontal(PARTS)).to_series().equals(found["ttft_ns"], check_names=False)

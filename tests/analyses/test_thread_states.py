@@ -557,10 +557,10 @@ def test_second_implementation_on_captures(captures, capture: str, format_: str)
 
 
 @pytest.mark.corpus
-def test_starved_workers_wait_for_a_cpu_several_times_longer(captures) -> None:
+def test_starved_workers_wait_for_a_cpu_several_times_longer(run_of) -> None:
     waited = {}
     for capture in ("starved", "healthy"):
-        of = load(captures / capture)
+        of = run_of(capture).trace
         states = thread_states(of, gpu_window(of))
         launching = of.threads.filter(
             pl.col("name").str.starts_with("worker_TP") & (pl.col("pid") == pl.col("tid"))

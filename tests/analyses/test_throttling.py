@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tracelib import load
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.throttling import cpu_stat, grid
 from tracelib.analyses.window import window as gpu_window
@@ -131,15 +130,14 @@ def test_cpu_stat_of_both_cgroup_versions() -> None:
 
 
 @pytest.mark.corpus
-def test_the_throttled_capture_against_its_cgroup(captures) -> None:
+def test_the_throttled_capture_against_its_cgroup(run_of) -> None:
     """`cpu.max 200000 100000`: what the trace must show, and what `cpu.stat` says of the same cgroup.
 
     The counters cover the server's whole life (27 s), the trace its loaded 2 s, so only rates compare: the
     share of periods in which it was throttled. `throttled_usec` adds up run queues, also of threads that no
     trace names: it is an upper bound per period of what the threads' states show, not their sum.
     """
-    folder = captures / "throttled"
-    of = load(folder)
+    folder, of = run_of("throttled").folder, run_of("throttled").trace
     over = gpu_window(of)
     states = thread_states(of, over)
     stat = cpu_stat((folder / "cpu.stat.before").read_text(), (folder / "cpu.stat.after").read_text())
@@ -161,6 +159,6 @@ def test_the_throttled_capture_against_its_cgroup(captures) -> None:
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("capture", ["starved", "healthy"])
-def test_no_quota_is_seen_where_there_is_none(captures, capture: str) -> None:
-    of = load(captures / capture)
+def test_no_quota_is_seen_where_there_is_none(run_of, capture: str) -> None:
+    of = run_of(capture).trace
     assert not (thread_states(of, gpu_window(of))["state"] == "throttled").any()

@@ -1,64 +1,49 @@
 """What the reference captures must lead to, by what their README and their own logs say of them."""
 
 import json
-from functools import cache
 
 import jsonschema
 import polars as pl
 import pytest
 
-import tracelib
-from tracelib.analyses.results import analyse
-from tracelib.findings import diagnose, schema, validate
+from tracelib.findings import schema, validate
 
 pytestmark = pytest.mark.corpus
 
 
-@pytest.fixture(scope="module")
-def run(captures):
-    """Return a function that gives a capture's results and its document."""
-
-    @cache
-    def get(name):
-        results = analyse(tracelib.load(captures / name))
-        return results, diagnose(results)
-
-    return get
-
-
 @pytest.mark.parametrize(("name", "first"), [("starved", "cpu_shortage"), ("throttled", "quota_throttling")])
-def test_lack_of_cpus_is_what_to_fix_first(run, name, first):
-    rows = run(name)[1].findings
+def test_lack_of_cpus_is_what_to_fix_first(run_of, name, first):
+    rows = run_of(name).document.findings
     assert rows[0].id == first
     assert rows[0].place.startswith("First, because it needs no change to the server")
     assert {"cpu_shortage", "quota_throttling"} & {row.id for row in rows} == {first}
 
 
-def test_no_cpu_is_missed_where_there_were_sixteen(run):
+def test_no_cpu_is_missed_where_there_were_sixteen(run_of):
     """Idle OpenMP threads do poll for 4 ms on CPUs that launching threads want, but that costs little."""
-    found = {row.id: row.exposed_share for row in run("healthy")[1].findings}
+    found = {row.id: row.exposed_share for row in run_of("healthy").document.findings}
     assert not found.keys() & {"cpu_shortage", "quota_throttling", "tokenization_starves"}
     assert found.get("busy_wait", 0) < 0.015
 
 
-def test_the_verdict_counts_the_cpus_that_the_run_was_given(run, captures):
+def test_the_verdict_counts_the_cpus_that_the_run_was_given(run_of, captures):
     given = json.loads((captures / "starved" / "meta.json").read_text())["cpus"]
     assert (
         f"the server's {len(given)} CPUs (of the host's 32) were all busy"
-        in run("starved")[1].verdict.sentence
+        in run_of("starved").document.verdict.sentence
     )
 
 
-def test_the_quota_is_sized_from_its_stops(run):
+def test_the_quota_is_sized_from_its_stops(run_of):
     """`cpu.max` was 200000 100000 (the captures' README): two CPUs."""
-    used = run("throttled")[0].quota_use["cpus"]
+    used = run_of("throttled").results.quota_use["cpus"]
     assert used.len() >= 10
     assert used.median() == pytest.approx(2.0, rel=0.05)
 
 
-def test_who_ran_instead_adds_up_to_the_shortage_and_is_mostly_the_tokenizers(run):
+def test_who_ran_instead_adds_up_to_the_shortage_and_is_mostly_the_tokenizers(run_of):
     """With two CPUs and six tokenizer threads; the names are the threads' own."""
-    results, _ = run("starved")
+    results = run_of("starved").results
     short = results.lost.filter(pl.col("cpu_state") == "runnable")
     assert results.cpu_contention["dur_ns"].sum() == short["dur_ns"].sum()
     names = results.cpu_contention.join(
@@ -69,16 +54,16 @@ def test_who_ran_instead_adds_up_to_the_shortage_and_is_mostly_the_tokenizers(ru
 
 
 @pytest.mark.parametrize("name", ["starved", "throttled", "healthy"])
-def test_polling_never_exceeds_the_time_on_a_cpu(run, name):
-    load = run(name)[0].thread_load
+def test_polling_never_exceeds_the_time_on_a_cpu(run_of, name):
+    load = run_of(name).results.thread_load
     assert (load["spinning_ns"] <= load["running_ns"]).all()
     assert (load["working_ns"] + load["spinning_ns"] == load["running_ns"]).all()
-    assert load["running_ns"].max() <= run(name)[0].window.duration_ns
+    assert load["running_ns"].max() <= run_of(name).results.window.duration_ns
 
 
 @pytest.mark.parametrize("name", ["starved", "throttled", "healthy"])
-def test_each_finding_is_complete_and_the_document_keeps_its_schema(run, name):
-    document = run(name)[1]
+def test_each_finding_is_complete_and_the_document_keeps_its_schema(run_of, name):
+    document = run_of(name).document
     jsonschema.Draft202012Validator(schema()).validate(json.loads(document.to_json()))
     assert validate(document) == []
     for row in document.findings:

@@ -9,7 +9,7 @@ from tracelib.manifest import manifest
 from tracelib.record import folder
 from tracelib.record.cgroups import CpuGroup
 from tracelib.record.folder import Counters, read_clocks
-from tracelib.record.keeper import Profiler
+from tracelib.record.profiler import Profiler
 
 
 def test_limits_that_changed_meanwhile_are_both_kept(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 import tracelib
 from tests.conftest import thorough
 from tests.record import recording
-from tracelib.record import keeper as profiler
+from tracelib.record import profiler
 from tracelib.record.folder import Counters
 from tracelib.record.keeper import Keeper
 from tracelib.record.plan import Plan

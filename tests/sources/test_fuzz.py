@@ -32,7 +32,7 @@ from tracelib.sources.files import head
 READERS = tuple(each.name for each in FORMATS)
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 SEED = os.environ.get("FUZZ_SEED")
-INPUTS = 40
+INPUTS = 25
 #: An input of this many seconds is a hang: the process ends, and shows where it was.
 HANG = 300
 #: The most that reading one input (a few hundred kB) may add to the process's memory at its peak.

@@ -18,7 +18,7 @@ from tests.sources.accounting import account_for, sound
 from tracelib.errors import BadTrace
 from tracelib.sources import ftrace, nsys, perf, torch_profiler
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
 looked_at = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -6,20 +6,23 @@ undo the pairing of kernels that take 10). Where one recording began later, k is
 time from each event to the next is the same in both.
 """
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracelib.align.anchors import FAR_NS, MAX_DRIFT_PPB, MIN_ANCHORS, MIN_SHARE, Fit, straight_line
+from tracelib.data import data
 from tracelib.trace import Trace
 
 Ints = NDArray[np.int64]
+
+#: Beside which rules.toml lies.
+PACKAGE = str(Path(__file__).parent)
 
 #: How many of the likeliest shifts of k to try, besides none.
 LAGS = 8
@@ -109,7 +112,7 @@ def messages(trace: Trace, direction: str) -> pl.DataFrame:
 @cache
 def _pattern(direction: str) -> str:
     """Return what the names of calls in a direction look like; `rules.toml` says it."""
-    rules = tomllib.loads(files("tracelib").joinpath("rules.toml").read_text(encoding="utf-8"))["slice"]
+    rules = data(PACKAGE, "rules.toml")["slice"]
     return "|".join(f"(?:{rule['name']})" for rule in rules if rule.get("direction") == direction)
 
 

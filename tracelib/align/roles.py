@@ -7,18 +7,17 @@ file.
 """
 
 import re
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import polars as pl
 
 from tracelib.align.hosts import is_generic
+from tracelib.data import data
 from tracelib.errors import BadParameter
 from tracelib.schema import THREADS
 from tracelib.trace import Trace
@@ -38,7 +37,7 @@ class _Rule:
 
 @cache
 def _data() -> dict[str, Any]:
-    return tomllib.loads(files("tracelib.align").joinpath("roles.toml").read_text(encoding="utf-8"))
+    return data(__file__, "roles.toml")  # type: ignore[no-any-return]
 
 
 @cache

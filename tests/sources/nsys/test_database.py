@@ -328,7 +328,7 @@ def test_strings_missing_altogether(export, process):
     assert read(path).slices["name"].to_list() == ["[unknown]"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_damage_gives_a_trace_or_a_typed_refusal(sample, data):
     path, whole = sample

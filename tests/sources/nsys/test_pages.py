@@ -166,7 +166,7 @@ def test_a_page_of_zeros_costs_its_own_rows(tmp_path):
     assert 4800 < len(found) < 5000
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     changes=st.lists(
         st.tuples(st.integers(4096, 40 * 4096 - 1), st.integers(0, 255)), min_size=1, max_size=20

@@ -200,7 +200,7 @@ LINE = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(LINE | st.text(max_size=40), max_size=12),
     ending=st.sampled_from(["", "\n", "\n\n", "\r\n"]),

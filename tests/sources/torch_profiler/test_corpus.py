@@ -50,7 +50,8 @@ def path_of(key: str) -> Path:
 
 @needs_corpus
 @pytest.mark.parametrize("key", WHOLE)
-def test_every_event_is_counted_once(key, became):
+def test_every_event_is_counted_once_and_times_add_up(key, became):
+    """Sums in TRUTH.json are floats of µs with three decimals: equal within their precision."""
     truth, batch = TRUTH[key], content(path_of(key)).batch
     phases, intervals = Counter(), Counter()
     for (phase, category), count in batch.tally.items():
@@ -59,6 +60,9 @@ def test_every_event_is_counted_once(key, became):
             intervals[category] += count
     assert phases == truth["by_ph"]
     assert intervals == truth["X_by_cat"]
+    found = pl.concat([batch.gpu.select("ts", "dur"), batch.spans.select("ts", "dur")])
+    want = sum(value for name, value in truth["X_dur_sum_us_by_cat"].items() if name != "Trace")
+    assert math.isclose(found["dur"].sum() / 1000, want, rel_tol=1e-9, abs_tol=0.002)
     became(key.split("/")[0], "equal to the truth")
 
 
@@ -79,16 +83,6 @@ def test_frames_hold_what_the_file_holds(key):
     found = Counter(trace.slices["category"].cast(pl.String))
     found["other"] = categories["other"] = 0  # instants and pairs go there too: the other tests count them
     assert +found == +categories
-
-
-@needs_corpus
-@pytest.mark.parametrize("key", WHOLE)
-def test_times_add_up_to_those_of_the_file(key):
-    """Sums and extremes of TRUTH.json are floats of µs with three decimals: equal within their precision."""
-    truth, batch = TRUTH[key], content(path_of(key)).batch
-    found = pl.concat([batch.gpu.select("ts", "dur"), batch.spans.select("ts", "dur")])
-    want = sum(value for name, value in truth["X_dur_sum_us_by_cat"].items() if name != "Trace")
-    assert math.isclose(found["dur"].sum() / 1000, want, rel_tol=1e-9, abs_tol=0.002)
 
 
 @needs_corpus

@@ -356,7 +356,7 @@ event_strategy = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(event_strategy, max_size=12), st.sampled_from([None, 1]), st.booleans())
 def test_both_agree_on_generated_events(generated, indent, ascii_only):
     text = dumped([*EVENTS[:3], *generated, *EVENTS[:3]] * 2, indent=indent, ensure_ascii=ascii_only)

@@ -295,7 +295,7 @@ def test_every_cut_gives_the_whole_events_before_it(tmp_path):
         assert "cut short" in remarks(trace)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_change_of_bytes_gives_a_trace_or_a_typed_error(tmp_path, data):
     text = bytearray(wrapped(*[event(n, args={"External id": n}) for n in range(12)]).encode())

@@ -135,9 +135,7 @@ def _shortage(results: Results, total: int) -> str:
         return f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
     doubt = f" (not known for {share(unknown / total)})" if unknown else ""
     lacked = lacked_cpu(ready, stopped)
-    return (
-        f"for {share((ready + stopped) / total)} of it the blamed thread {lacked}{doubt}"
-    )
+    return f"for {share((ready + stopped) / total)} of it the blamed thread {lacked}{doubt}"
 
 
 def _causes_table(results: Results) -> list[list[str]]:

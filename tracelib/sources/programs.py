@@ -6,6 +6,7 @@ holder's death): that holds across containers, whose process ids differ.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -25,6 +26,8 @@ PREFIX, HIDDEN = "tracelib-scratch-", ".tracelib-scratch-"
 _OURS = re.compile(rf"\.?{PREFIX}\w{{8}}")
 #: A folder younger than this may not be locked yet.
 YOUNG_S = 2.0
+#: A disk with fewer bytes free than this is the one that a failed write found full.
+NEARLY_FULL = 1 << 20
 
 
 def run(
@@ -70,6 +73,14 @@ class Scratch(tempfile.TemporaryDirectory[str]):
         sweep(Path(parent or tempfile.gettempdir()))
         super().__init__(prefix=HIDDEN if parent else PREFIX, dir=parent)
         self._lock = _lock(Path(self.name))
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Remove the folder; an error that its disk is full says where, which the system does not."""
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            with contextlib.suppress(OSError):
+                if shutil.disk_usage(self.name).free < NEARLY_FULL:
+                    error.filename = str(Path(self.name).parent)
+        self.cleanup()
 
     def cleanup(self) -> None:
         """Remove the folder, if it is still there."""

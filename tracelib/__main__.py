@@ -12,8 +12,11 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tracelib.cli import main as run  # noqa: PLC0415
 
-    signal.signal(signal.SIGINT, handler)
-    return run()
+    try:
+        signal.signal(signal.SIGINT, handler)
+        return run()
+    except KeyboardInterrupt:  # before a command began, or when it was done
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import parent_process
@@ -121,6 +122,18 @@ def end_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _interrupted)
+
+
+def end_with_parent() -> None:
+    """Let a worker process end as on SIGTERM when its parent is gone; also on the signals themselves."""
+    end_on_signals()
+    threading.Thread(target=_end_after_parent, daemon=True).start()
+
+
+def _end_after_parent() -> None:
+    if parent := parent_process():
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interrupted(number: int, _: Any) -> None:

@@ -1,5 +1,6 @@
 """The command line: exit codes, one line per error, help that teaches."""
 
+import errno
 import json
 import os
 import re
@@ -306,3 +307,42 @@ def test_install_advice_names_only_what_is_ours():
     advice = {name for path in texts for name in re.findall(r"pip install ([^\s`)\"]+)", path.read_text())}
     assert advice <= ours
     assert "'.[tickets]'" in advice
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError(), "not enough memory. Give it more, or a shorter recording."),
+        (OSError(errno.ENOSPC, "", "/out"), "/out: its disk is full. Make room, or choose another place."),
+        (OSError(errno.ENOSPC, ""), "a disk is full. Make room, or choose another place."),
+    ],
+)
+def test_a_machine_that_is_too_small_is_said_in_one_line(monkeypatch, capsys, error, line):
+    def load(*_, **__):
+        raise error
+
+    monkeypatch.setattr(progress, "load", load)
+    assert cli.main(["inspect", SAMPLE]) == USAGE_ERROR
+    assert capsys.readouterr().err == f"tracelib: {line}\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_modules_load_says_nothing_and_an_ignored_one_stays_ignored(tmp_path, ignored):
+    (tmp_path / "polars.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT); print('on')")
+    wanted = signal.SIG_IGN if ignored else signal.default_int_handler
+    start = (
+        "import signal, sys; signal.signal(signal.SIGINT, WANTED); from tracelib.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            start.replace("WANTED", f"signal.{wanted.name if ignored else wanted.__name__}"),
+        ],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ("on" in done.stdout) == ignored
+    assert ignored or (done.returncode, done.stderr) == (-signal.SIGINT, "")

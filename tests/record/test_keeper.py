@@ -132,7 +132,8 @@ def test_signals_at_any_moment(tmp_path, after_s, number):
     keeper = recording.child_of(process) or -1
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
-    assert process.returncode in (0, 3, 128 + number, -number), said
+    # Python itself dies of SIGINT where it is stopped in an `exec`, as of a dataclass that is imported.
+    assert process.returncode in (0, 3, 128 + number, -number, -signal.SIGINT), said
     assert "Traceback" not in said
     nothing_is_left(tmp_path / "out", keeper)
     assert recording.instances(keeper) == {}

@@ -1,9 +1,12 @@
 """Temporary folders: gone with their process, however it ends."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,3 +81,12 @@ def test_a_folder_that_was_renamed_stays(tmp_path):
     with Scratch(tmp_path) as folder:
         Path(folder).rename(tmp_path / "report")
     assert (tmp_path / "report").is_dir()
+
+
+@pytest.mark.parametrize(("free", "named"), [(0, True), (1 << 30, False)])
+def test_a_full_disk_is_named_if_it_is_the_folders(tmp_path, monkeypatch, free, named):
+    monkeypatch.setattr(programs.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(OSError, match="No space left") as raised, Scratch(tmp_path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert raised.value.filename == (str(tmp_path) if named else None)
+    assert not list(tmp_path.iterdir())

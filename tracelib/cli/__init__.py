@@ -5,6 +5,7 @@ exit status: 0 done; 1 a verdict or state that `--fail-on` names; 2 the input ca
 
 import argparse
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -18,6 +19,8 @@ from tracelib.errors import TraceError
 from tracelib.sources.programs import end_on_signals
 from tracelib.words import plain
 
+#: What the system says of a disk, or a user's part of it, that is full.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 #: In the order in which --help lists them.
 RUNS = (
     *(report.report, report.inspect, report.notebooks, report.batch),
@@ -42,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads the output has seen enough (| head)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (TraceError, OSError) as error:
+    except (TraceError, OSError, MemoryError) as error:
         if flags.debug:
             raise
-        print(f"tracelib: {plain(error)}", file=sys.stderr)
+        print(f"tracelib: {plain(_said(error))}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt as stopped:
         # asyncio would report the dead kernel of the notebook's unfinished task when the process ends.
@@ -53,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("tracelib: stopped; nothing was written", file=sys.stderr)
         return 128 + stopped.args[0] if stopped.args else INTERRUPTED
     return status
+
+
+def _said(error: TraceError | OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return "not enough memory. Give it more, or a shorter recording."
+    if isinstance(error, OSError) and error.errno in FULL:
+        full = f"{error.filename}: its disk is full" if error.filename else "a disk is full"
+        return f"{full}. Make room, or choose another place."
+    return str(error)
 
 
 class _Version(argparse.Action):

@@ -23,7 +23,7 @@ from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.files import head, sha256
-from tracelib.sources.programs import Scratch, end_on_signals
+from tracelib.sources.programs import Scratch, end_with_parent
 
 SCHEMA = "tracelib.batch/1"
 #: How each index shows that it was written here.
@@ -127,7 +127,7 @@ def batch(
     entries: list[Entry] = []
     # Processes, not threads: running a notebook sets the environment and the filters of warnings.
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(max(1, jobs), mp_context=spawn, initializer=end_on_signals) as pool:
+    with ProcessPoolExecutor(max(1, jobs), mp_context=spawn, initializer=end_with_parent) as pool:
         waiting = {
             pool.submit(_one, run, name, output, options, timeout_s, resume=name in earlier): name
             for run, name in zip(runs, names(runs), strict=True)

@@ -8,6 +8,7 @@ formats paths), the run ends after a time limit (papermill's is "never"), the ke
 import contextlib
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -192,16 +193,20 @@ def _quiet() -> Iterator[None]:
 def _importable() -> Iterator[None]:
     """Let the kernel import this very tracelib from any directory: a checkout need not be installed.
 
-    What it writes to temporary files lies in a folder of ours, which goes however the kernel ends.
+    What it writes to temporary files lies in a folder of ours, which goes however the kernel ends; so does
+    the file with the key to it, which Jupyter writes in this process.
     """
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TMPDIR")}
     # A library's warning would print a path of this machine into the report.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_FOLDER), before["PYTHONPATH"]]))
-    with Scratch() as os.environ["TMPDIR"]:
+    with Scratch() as folder:
+        place, tempfile.tempdir = tempfile.tempdir, folder
+        os.environ["TMPDIR"] = folder
         try:
             yield
         finally:
+            tempfile.tempdir = place
             for name, value in before.items():
                 os.environ.pop(name, None)
                 os.environ.update({} if value is None else {name: value})

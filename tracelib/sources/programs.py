@@ -6,6 +6,7 @@ holder's death): that holds across containers, whose process ids differ.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -13,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import parent_process
@@ -25,6 +27,8 @@ PREFIX, HIDDEN = "tracelib-scratch-", ".tracelib-scratch-"
 _OURS = re.compile(rf"\.?{PREFIX}\w{{8}}")
 #: A folder younger than this may not be locked yet.
 YOUNG_S = 2.0
+#: A disk with fewer bytes free than this is the one that a failed write found full.
+NEARLY_FULL = 1 << 20
 
 
 def run(
@@ -71,6 +75,14 @@ class Scratch(tempfile.TemporaryDirectory[str]):
         super().__init__(prefix=HIDDEN if parent else PREFIX, dir=parent)
         self._lock = _lock(Path(self.name))
 
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Remove the folder; an error that its disk is full says where, which the system does not."""
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            with contextlib.suppress(OSError):
+                if shutil.disk_usage(self.name).free < NEARLY_FULL:
+                    error.filename = str(Path(self.name).parent)
+        self.cleanup()
+
     def cleanup(self) -> None:
         """Remove the folder, if it is still there."""
         if self._lock is not None:
@@ -110,6 +122,18 @@ def end_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _interrupted)
+
+
+def end_with_parent() -> None:
+    """Let a worker process end as on SIGTERM when its parent is gone; also on the signals themselves."""
+    end_on_signals()
+    threading.Thread(target=_end_after_parent, daemon=True).start()
+
+
+def _end_after_parent() -> None:
+    if parent := parent_process():
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interrupted(number: int, _: Any) -> None:

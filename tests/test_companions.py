@@ -161,7 +161,9 @@ def test_a_log_s_clock_is_the_one_by_which_its_requests_fall_into_the_recording(
     near = companions([], run, requests=folder / "requests.jsonl")
     named = companions([], run, requests=folder / "requests.jsonl", requests_clock="monotonic")
     assert near.requests.equals(named.requests)
-    assert near.taken == "the request log is requests.jsonl; its times are of the monotonic clock"
+    assert (
+        near.taken == "the request log is requests.jsonl, read as JSON; its times are of the monotonic clock"
+    )
     assert not named.taken
 
 

@@ -65,7 +65,8 @@ def companions(
         held = read_request_log(path, epoch=not offset and clock in ("", REALTIME))
         if not (clock or offset):
             held, clock = _clocked(path, held, manifest, run)
-            taken = f"{taken or f'the request log is {path.name}'}; its times are of the {clock} clock"
+            taken = taken or f"the request log is {path.name}"
+            taken = f"{taken}, read as {held.form}; its times are of the {clock} clock"
         moved = offset or _offset_of(clock, manifest, run)
         log, remarks = held.rows.with_columns(pl.col(*TIMES) + moved), held.remarks
     return Companions(log, _supply(manifest, folders, cpu_stat, log, mean_input_tokens), remarks, taken)

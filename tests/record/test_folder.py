@@ -8,7 +8,7 @@ import pytest
 from tracelib.manifest import manifest
 from tracelib.record import folder
 from tracelib.record.cgroups import CpuGroup
-from tracelib.record.folder import Counters, read_clocks
+from tracelib.record.folder import Counters, read_clocks, take_log
 from tracelib.record.profiler import Profiler
 
 
@@ -57,3 +57,20 @@ def test_all_clocks_are_read_at_one_moment():
     assert reading.at["tai"] - reading.at["realtime"] in range(
         -1_000_000, 60 * 10**9
     )  # 0 or the leap seconds
+
+
+def test_a_log_that_grew_elsewhere_is_copied_and_named_in_run_toml(tmp_path):
+    (out := tmp_path / "out").mkdir()
+    log = tmp_path / "server.jsonl"
+    about = {"requests": {"file": "request-log.jsonl", "grows_at": str(log), "clock": "monotonic"}}
+    counters = Counters(out, 8, [os.getpid()], about)
+    log.write_text("one\n")
+    counters.take("before")
+    assert manifest(out / "run.toml").requests is None  # it is not there yet
+    log.write_text("one\ntwo\n")
+    take_log(out, about)
+    counters.write_run()
+    said = manifest(out / "run.toml")
+    assert said.requests.read_text() == "one\ntwo\n"
+    assert said.requests_clock == "monotonic"
+    assert take_log(out, {}) is None

@@ -264,6 +264,25 @@ def test_bad_flags_are_one_line_and_status_2(flags, tmp_path, capsys):
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("", "nothing is in it yet"),
+        ('{"id": 1, "arrived": 1796084957889918525, "ttft_ms": 2}\n', "JSON, clock realtime, 1 request"),
+        ("starting up\n", "no request can be read yet"),
+    ],
+)
+def test_a_request_log_that_grows_elsewhere_is_looked_at_at_once(content, said, tmp_path, capsys):
+    log = tmp_path / "server.log"
+    if content is not None:
+        log.write_text(content)
+    command = ["record", "--command", "true", "--out", str(tmp_path / "out"), "--requests", str(log)]
+    assert cli.main(command) == (0 if content is not None else USAGE_ERROR)
+    out, err = capsys.readouterr()
+    assert said in (out if content is not None else err)
+
+
 def test_a_url_loses_its_password_in_messages(tmp_path, capsys):
     url = "http://someone:hunt@/er2@localhost:8000/?token=t0ken"
     assert cli.main(["record", "--out", str(tmp_path / "out"), "--server", url]) == USAGE_ERROR

@@ -8,8 +8,9 @@ import json
 import polars as pl
 import pytest
 
+from tests.conftest import ROOT
 from tracelib.errors import BadTrace
-from tracelib.sources.request_logs import read_request_log
+from tracelib.sources.request_logs import TIMES, read_request_log
 
 EPOCH = 1_796_084_957_889_918_525
 SECOND = 10**9
@@ -120,6 +121,95 @@ def test_genai_perf_s_profile_export(tmp_path):
     log = read(tmp_path, json.dumps({"experiments": [{"experiment": {}, "requests": [request]}]}))
     assert times(log) == [("1", EPOCH, EPOCH + 247_000_000)]
     assert log.rows["finished"].to_list() == [EPOCH + SECOND]
+
+
+FILES = ROOT / "tests" / "sources" / "request_logs"
+
+
+def test_aiperf_s_own_records():
+    """AIPerf 0.13 against a server that answers its third request with 503; times by its own first line."""
+    log = read_request_log(FILES / "aiperf.jsonl")
+    assert (log.form, log.clock) == ("AIPerf", "realtime")
+    assert log.remarks == ("1 request of the log failed",)
+    assert log.rows.height == 2
+    assert log.rows.row(0, named=True) == {
+        "id": "28c71f40-151b-4bae-a929-fb078b7ecf4d",
+        "arrived": 1796129254155133806,
+        "tokenize_start": None,
+        "tokenize_end": None,
+        "scheduled": None,
+        "first_token": 1796129254155133806 + 301_566_649,
+        "finished": 1796129254546763745,
+        "prompt_tokens": 50,
+    }
+
+
+@pytest.mark.parametrize("notation", ["text", "json"])
+def test_sglang_s_own_request_log(notation):
+    """Written by the RequestLogger of SGLang 0.5.23: one request whole, one without metrics, one as older
+    releases tell it; the answers' texts look like fields.
+    """
+    log = read_request_log(FILES / f"sglang_{notation}.log")
+    assert (log.form, log.clock) == ("SGLang's request log", "realtime")
+    assert len(log.remarks) == 1
+    assert "1 line of the request log left out" in log.remarks[0]
+    assert "--enable-metrics" in log.remarks[0]
+    since = ((pl.col(*TIMES) - EPOCH) / 1e6).round(2)  # ms; the log's floats resolve 0.2 us
+    assert log.rows.select("id", since, "prompt_tokens").rows() == [
+        ("a", 0, None, 30, 100, 247, 500, 1712),
+        ("c", 0, None, 30, 100, 240, 500, 1712),
+    ]
+
+
+def test_sglang_s_metrics_file(tmp_path):
+    told = {"request_parameters": "{}", "id": "a", "prompt_tokens": 1712, "first_token_latency": 0.25}
+    log = read(tmp_path, json.dumps({**told, "request_received_ts": 1796084957.5}) + "\n{")
+    assert times(log) == [("a", 1796084957_500_000_000, 1796084957_750_000_000)]
+    assert log.remarks == ("1 line of the request log left out, the first at line 2: not a JSON object",)
+
+
+def test_an_access_log_with_the_first_token(tmp_path):
+    """The line is written when the answer ends: it came 0.5 s before."""
+    line = '10.0.0.1 - - [01/Dec/2026:09:00:00 +0000] "POST /v1/completions HTTP/1.1" {} 812 "-" "curl/8" {}'
+    told = "msec=1796084957.500 request_time=0.500 ttft_ms=247 request_id=a"
+    dated = "INFO: 2026-12-01T09:00:00.250+00:00 10.0.0.1:5 -"
+    uvicorn = f'{dated} "POST /generate HTTP/1.1" 200 OK duration=0.25 ttft=0.125'
+    lines = ["started", line.format(200, told), uvicorn, line.format(503, told), line.format(200, "rt=0.5")]
+    log = read(tmp_path, "\n".join(lines))
+    second = 1_796_115_600 * SECOND
+    assert [(arrived, first) for _, arrived, first in times(log)] == [
+        (1796084957_000_000_000, 1796084957_247_000_000),
+        (second, second + 125_000_000),
+    ]
+    assert log.form == "access log"
+    assert log.remarks == (
+        (
+            "1 line of the request log left out, the first at line 5: "
+            "no ttft=: how long the answer took does not tell when its first token came"
+        ),
+        "1 request of the log failed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("tail", "why"),
+    [
+        ("request_time=0.5 ttft=0.1", "no time finer than a second"),
+        ("msec=1796084957.500 ttft=0.1", "no duration"),
+        ("msec=1796084957.500 request_time=0.5", "does not tell when its first token came"),
+    ],
+)
+def test_an_access_log_that_does_not_tell_enough_says_what_is_missing(tmp_path, tail, why):
+    with pytest.raises(BadTrace, match=why):
+        read(tmp_path, f'- [01/Dec/2026:09:00:00 +0000] "POST /v1/completions HTTP/1.1" 200 8 {tail}')
+
+
+def test_a_bad_record_inside_a_document_does_not_end_the_others(tmp_path):
+    good = {"timestamp": EPOCH, "response_timestamps": [EPOCH + 247_000_000]}
+    whole = {"experiments": [{"requests": [{"response_timestamps": [3]}, "no request", good]}]}
+    log = read(tmp_path, json.dumps(whole))
+    assert times(log) == [("3", EPOCH, EPOCH + 247_000_000)]
+    assert "2 lines of the request log left out, the first at the log request 1" in log.remarks[0]
 
 
 def test_what_cannot_be_used_is_counted_and_named(tmp_path):

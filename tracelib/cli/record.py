@@ -6,13 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelib import __version__
 from tracelib.cli.flags import PART_FAILED, listed, options_of, whole
-from tracelib.errors import BadParameter
+from tracelib.errors import BadParameter, BadTrace
 from tracelib.options import Options
-from tracelib.words import SERVER, plain
+from tracelib.words import SERVER, counted, plain
 
 if TYPE_CHECKING:
     from tracelib.record.check import Verdict
@@ -40,7 +41,7 @@ def record(flags: argparse.Namespace) -> int:
         server=flags.server,
         server_traces=flags.server_traces,
         without=listed(flags.without, "--without", plan.STEPS),
-        about=_about(options_of(flags)),
+        about=_about(options_of(flags), flags.out),
         recorder=f"tracelib {__version__}",
     )
     print("\n".join(["", *map(plain, plan.lines(made))]))
@@ -62,9 +63,40 @@ def _no_server(flags: argparse.Namespace, processes: str) -> None:
     print(f"\n--recipe {flags.recipe}: no process is named {processes}; start the server, or give --pid.")
 
 
-def _about(options: Options) -> dict[str, Any]:
-    log = {"file": options.requests, "clock": options.requests_clock} if options.requests else {}
+def _about(options: Options, folder: Path) -> dict[str, Any]:
+    log = _log(options, folder) if options.requests else {}
     return {"title": options.title, "ticket": options.ticket, "roles": options.roles, "requests": log}
+
+
+def _log(options: Options, folder: Path) -> dict[str, str]:
+    """Return the request log as the plan keeps it: one that lies elsewhere is copied at the end.
+
+    What cannot be opened is an error at once. What cannot be understood is only said: a log may begin with
+    lines that tell of no request.
+    """
+    path, clock = Path(options.requests), {"clock": options.requests_clock} if options.requests_clock else {}
+    inside = path.absolute().is_relative_to(folder.absolute())
+    if inside or not (path.is_absolute() or path.exists()):
+        return {"file": str(path.absolute().relative_to(folder.absolute()) if inside else path), **clock}
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        lies = "the name of one that will lie in --out"
+        raise BadParameter("--requests", path, [f"a log that can be read ({error.strerror})", lies]) from None
+    try:
+        said = "nothing is in it yet" if empty else _read(path)
+    except BadTrace as error:
+        said = f"no request can be read yet: {error}"
+    print(plain(f"request log: {path}: {said}"))
+    return {"file": f"request-log{''.join(path.suffixes[-2:])}", "grows_at": str(path.absolute()), **clock}
+
+
+def _read(path: Path) -> str:
+    from tracelib.sources.request_logs import read_request_log
+
+    log = read_request_log(path)
+    return f"{log.form}, clock {log.clock}, {counted(log.rows.height, 'request')} with a first token so far"
 
 
 def check(flags: argparse.Namespace) -> int:

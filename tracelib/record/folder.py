@@ -4,6 +4,7 @@ That is `run.toml` for a report, the kernel's counters before and after, and `re
 """
 
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ OWN_FILES = (
     "cpu.stat.*",
     "pressure.*",
     "gpu.csv",
+    "request-log.*",
     ".*.part",
     ".perf.*",
 )
@@ -138,9 +140,20 @@ def write_run(
         "quota": quota,
         "roles": about.get("roles", {}),
         "pids": {str(inside): outside for inside, outside in pids.items()},
-        "requests": requests if requests and (folder / requests["file"]).is_file() else {},
+        "requests": {name: requests[name] for name in ("file", "clock") if requests.get(name)}
+        if requests and (folder / requests["file"]).is_file()
+        else {},
     }
     _write(folder / FILE_NAME, {name: value for name, value in data.items() if value})
+
+
+def take_log(folder: Path, about: Mapping[str, Any]) -> str | None:
+    """Copy a request log that grew elsewhere into the folder; return what was done, or None."""
+    log = about.get("requests", {})
+    if "grows_at" not in log:
+        return None
+    shutil.copyfile(log["grows_at"], folder / log["file"])
+    return f"request log copied as {log['file']}"
 
 
 def write_recording(folder: Path, data: Mapping[str, Any]) -> None:

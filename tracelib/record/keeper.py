@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from tracelib.errors import BadParameter
 from tracelib.record import ftrace, gpu, perf
-from tracelib.record.folder import OWN_FILES, Counters, write_recording
+from tracelib.record.folder import OWN_FILES, Counters, take_log, write_recording
 from tracelib.record.machine import MOUNT
 from tracelib.record.plan import BACKSTOP_S, Plan
 from tracelib.record.processes import Workload, alive, mark
@@ -213,7 +213,11 @@ class Keeper:
             self._attempt(step.name, step.close)
 
     def _conclude(self, counters: Counters | None) -> int:
-        """Write how it went; a folder in which nothing was recorded is not left behind."""
+        """Write how it went; a folder in which nothing was recorded is not left behind.
+
+        The request log comes last: requests that were under way have ended by then.
+        """
+        self._attempt("requests", functools.partial(take_log, self.folder, self.made.about))
         if counters:
             counters.write_run()
         state = self.stopped or "complete"

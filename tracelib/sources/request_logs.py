@@ -1,22 +1,13 @@
 """Request logs as servers and load generators write them, as one frame.
 
-Records are lines of JSON, a JSON list, CSV or Parquet, with columns of many names; a load generator's or a
-tracer's file is first taken apart into records. What a record must tell is its id, when it arrived and when
-its first token came (or how long that took); all else is used where it is there. Sources of the forms:
-
-- OpenTelemetry's OTLP/JSON, with vLLM's and SGLang's attributes `gen_ai.latency.*` (vLLM:
-  vllm/tracing, SpanAttributes; in seconds, counted from the span's begin);
-- `vllm bench serve --save-detailed` (vllm/benchmarks/serve.py: lists of equal length; `start_times` are
-  time.perf_counter(), which is CLOCK_MONOTONIC on Linux);
-- genai-perf's and perf_analyzer's profile export (`experiments`, `requests`, times in ns since the epoch).
+Records are lines of JSON, a JSON list, CSV or Parquet, with columns of many names; another form
+(request_log_forms.py) is first taken apart into records. What a record must tell is its id, when it arrived
+and when its first token came (or how long that took); all else is used where it is there.
 """
 
-import csv
 import gzip
 import io
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,9 +16,8 @@ from typing import Any
 import polars as pl
 
 from tracelib.errors import BadTrace
+from tracelib.sources.request_log_forms import MISSHAPEN, REALTIME, WHY_NOT, Placed, Record, reason, records
 from tracelib.words import counted
-
-Record = dict[str, Any]
 
 #: What a log can tell, in the order of a request's life, and by which names.
 TIMES = {
@@ -48,7 +38,6 @@ REQUEST_LOG = pl.Schema(
 NEEDED = "id, arrived and first_token (or ttft_ms)"
 #: A number that is between these in ns, in one of these units, counts from the epoch (2017 to 2036).
 EPOCH_NS, UNITS = (15 * 10**17, 21 * 10**17), (1, 10**3, 10**6, 10**9)
-MONOTONIC, REALTIME = "monotonic", "realtime"
 
 
 @dataclass(frozen=True)
@@ -74,19 +63,23 @@ def read_request_log(path: Path, *, epoch: bool = True) -> RequestLog:
     the first could not.
     """
     data = _bytes(path)
-    found: Iterable[tuple[str, Record]]
+    found: Iterable[Placed]
     if data[:4] == b"PAR1":
         found, form, clock = _parquet(path, data), "Parquet", REALTIME
     else:
-        found, form, clock = _text_records(path, data.decode(errors="replace"))
+        text = data.decode(errors="replace")
+        held = records(text)
+        if held is None:
+            raise BadTrace(path, "request log", "line 1", "neither JSON nor CSV", text[:80])
+        found, form, clock = held
     rows: list[Record] = []
     bad: list[str] = []
     unanswered = failed = 0
     for where, record in found:
         try:
             row = _row(record, epoch=epoch)
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            bad.append(f"{where}: {_reason(error)}")
+        except MISSHAPEN as error:
+            bad.append(f"{where}: {reason(error)}")
             continue
         if _failed(record):
             failed += 1
@@ -115,7 +108,7 @@ def _bytes(path: Path) -> bytes:
         raise BadTrace(path, "request log", "", reason) from error
 
 
-def _parquet(path: Path, data: bytes) -> Iterator[tuple[str, Record]]:
+def _parquet(path: Path, data: bytes) -> Iterator[Placed]:
     try:
         frame = pl.read_parquet(io.BytesIO(data))
     except pl.exceptions.PolarsError as error:
@@ -123,118 +116,18 @@ def _parquet(path: Path, data: bytes) -> Iterator[tuple[str, Record]]:
     return ((f"row {n}", row) for n, row in enumerate(frame.iter_rows(named=True), 1))
 
 
-def _text_records(path: Path, text: str) -> tuple[Iterable[tuple[str, Record]], str, str]:
-    """Return what a text holds: records and where each stands, the form's name, the clock."""
-    if text.lstrip()[:1] not in ("{", "["):
-        if "," not in text.lstrip().split("\n", 1)[0]:
-            raise BadTrace(path, "request log", "line 1", "neither JSON nor CSV", text[:80])
-        lines = csv.DictReader(io.StringIO(text.lstrip()))
-        return ((f"line {n}", dict(row)) for n, row in enumerate(lines, 2)), "CSV", REALTIME
-    documents = list(_documents(text))
-    for name, key, taken, clock in FORMS:
-        held = [(where, d) for where, d in documents if isinstance(d, dict) and key in d]
-        if held:
-            return ((at, row) for where, d in held for at, row in taken(where, d)), name, clock
-    return _flat(documents), "JSON", REALTIME
-
-
-def _documents(text: str) -> Iterator[tuple[str, object]]:
-    """Return the whole text as one JSON document, or each of its lines; a line that is none as text."""
-    with suppress(ValueError):
-        yield "", json.loads(text)
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield f"line {number}", json.loads(line)
-            except ValueError:
-                yield f"line {number}", line
-
-
-def _flat(documents: Iterable[tuple[str, object]]) -> Iterator[tuple[str, Any]]:
-    for where, document in documents:
-        if isinstance(document, list):
-            yield from ((f"{where} item {n}".strip(), item) for n, item in enumerate(document, 1))
-        else:
-            yield where or "line 1", document
-
-
-def _spans(where: str, document: Mapping[str, Any]) -> Iterator[tuple[str, Record]]:
-    """Return OTLP's spans that tell a time to first token, in seconds since the span's begin."""
-    scopes = (s for r in document["resourceSpans"] for s in r.get("scopeSpans", ()))
-    for n, span in enumerate((span for scope in scopes for span in scope.get("spans", ())), 1):
-        told = {a["key"]: next(iter(a["value"].values()), None) for a in span.get("attributes", ())}
-        took = told.get("gen_ai.latency.time_to_first_token")
-        if took is None:
-            continue
-        begin = int(span["startTimeUnixNano"])
-        queued = told.get("gen_ai.latency.time_in_queue")
-        yield (
-            f"{where} span {n}".strip(),
-            {
-                "id": told.get("gen_ai.request.id") or span.get("spanId"),
-                "arrived": begin,
-                "scheduled": None if queued is None else begin + round(float(queued) * 1e9),
-                "first_token": begin + round(float(took) * 1e9),
-                "finished": int(span["endTimeUnixNano"]),
-                "prompt_tokens": told.get("gen_ai.usage.prompt_tokens"),
-            },
-        )
-
-
-def _bench(where: str, document: Mapping[str, Any]) -> Iterator[tuple[str, Record]]:
-    """Return the requests of `vllm bench serve --save-detailed`: lists of equal length."""
-    errors, lengths = document.get("errors") or [], document.get("input_lens") or []
-    for n, (start, ttft) in enumerate(zip(document["start_times"], document["ttfts"], strict=False)):
-        yield (
-            f"{where} request {n + 1}".strip(),
-            {
-                "id": str(n),
-                "arrived": round(float(start) * 1e9),
-                "first_token": round((float(start) + float(ttft)) * 1e9) if ttft else None,
-                "prompt_tokens": lengths[n] if n < len(lengths) else None,
-                "error": errors[n] if n < len(errors) else None,
-            },
-        )
-
-
-def _bench_without_begin(where: str, document: Mapping[str, Any]) -> Iterator[tuple[str, Record]]:
-    del document
-    yield where or "the result", {"id": "", "arrived": "no start_times: when the requests came is not told"}
-
-
-def _profile(where: str, document: Mapping[str, Any]) -> Iterator[tuple[str, Record]]:
-    """Return the requests of genai-perf's profile export."""
-    for n, request in enumerate((r for e in document["experiments"] for r in e.get("requests", ())), 1):
-        answers = request.get("response_timestamps") or [None]
-        yield (
-            f"{where} request {n}".strip(),
-            {
-                "id": str(n),
-                "arrived": request["timestamp"],
-                "first_token": answers[0],
-                "finished": answers[-1],
-            },
-        )
-
-
-#: Name, the key by which it is known, what takes it apart, its clock.
-FORMS: tuple[tuple[str, str, Callable[[str, Mapping[str, Any]], Iterator[tuple[str, Record]]], str], ...] = (
-    ("OpenTelemetry spans", "resourceSpans", _spans, REALTIME),
-    ("vllm bench serve", "start_times", _bench, MONOTONIC),
-    ("a load generator's result", "ttfts", _bench_without_begin, MONOTONIC),
-    ("genai-perf", "experiments", _profile, REALTIME),
-)
-
-
 # -------------------- one record
 def _row(record: object, *, epoch: bool) -> Record:
     if not isinstance(record, dict):
         raise TypeError("not a JSON object")
+    if WHY_NOT in record:
+        raise ValueError(record[WHY_NOT])
     named = {str(key).strip().lower(): value for key, value in record.items()}
     row: Record = {name: _time(_first(named, names), epoch=epoch) for name, names in TIMES.items()}
     row |= {name: _whole(_first(named, names)) for name, names in LENGTHS.items()}
     row["id"] = str(_first(named, IDS, needed="id"))
+    if row["arrived"] is None and row["finished"] is not None and "duration_ns" in named:
+        row["arrived"] = row["finished"] - named["duration_ns"]
     if row["arrived"] is None:
         raise KeyError("arrived")
     if row["first_token"] is None:
@@ -287,7 +180,3 @@ def _failed(record: object) -> bool:
         return False
     status = record.get("status")
     return bool(record.get("error")) or (isinstance(status, int) and status >= 400)
-
-
-def _reason(error: Exception) -> str:
-    return f"no column {error}" if isinstance(error, KeyError) else str(error)

@@ -24,8 +24,8 @@ from tracelib.charts.theme import (
     safe,
     stairs,
 )
-from tracelib.charts.time_bins import bin_borders, covered_ns, ms_since_start
 from tracelib.findings.finding import accuses_host
+from tracelib.intervals.cover import bin_borders, covered_ns, ms_since_start
 from tracelib.words import cause_label, cause_name, counted, duration, share, sub_cause_name
 
 ROWS = 24

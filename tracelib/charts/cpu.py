@@ -21,7 +21,7 @@ from tracelib.charts.theme import (
     safe,
     stairs,
 )
-from tracelib.charts.time_bins import bin_borders, ms_since_start, weighted_mean
+from tracelib.intervals.cover import bin_borders, ms_since_start, weighted_mean
 from tracelib.words import cause_label, counted, duration, role_name, share
 
 ROWS = 24

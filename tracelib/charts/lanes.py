@@ -18,8 +18,8 @@ from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import OFF_CPU, WAITS_FOR_CPU
 from tracelib.charts.phrases import gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES
-from tracelib.charts.time_bins import state_shares
 from tracelib.intervals import clip, union
+from tracelib.intervals.cover import state_shares
 from tracelib.words import cause_name, share
 
 #: A picture with more devices than this shows those that lost most.

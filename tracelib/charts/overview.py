@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tracelib.analyses.results import Results
 from tracelib.charts.lanes import Lane, lanes, legend
 from tracelib.charts.theme import HATCHES, label, look
-from tracelib.charts.time_bins import bin_borders
 from tracelib.charts.timeline import timeline_sentence
 from tracelib.errors import MissingEvents
+from tracelib.intervals.cover import bin_borders
 from tracelib.words import plain
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 150, 210, 52

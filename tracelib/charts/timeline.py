@@ -24,8 +24,8 @@ from tracelib.charts.phrases import (
     useful_and_busy,
 )
 from tracelib.charts.theme import GRID, SINCE_START, Look, finished, hatch, label, look, marker, safe
-from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
 from tracelib.intervals import clip
+from tracelib.intervals.cover import bin_borders, ms_since_start, state_shares
 from tracelib.words import cause_name, duration, share
 
 MAX_BINS = 1500

@@ -5,7 +5,7 @@ import random
 
 import polars as pl
 
-from tracelib.charts.time_bins import bin_borders, covered_ns, state_shares, weighted_mean
+from tracelib.intervals.cover import bin_borders, covered_ns, state_shares, weighted_mean
 
 BASE = 1_700_000_000_000_000_000
 

@@ -29,6 +29,7 @@ def _words(table: str) -> dict[str, Word]:
 CAUSES, SUB_CAUSES = _words("causes"), _words("sub_causes")
 GPU_STATES, CPU_STATES = _words("gpu_states"), _words("cpu_states")
 ROLES, REQUEST_PARTS, VERDICTS = _words("roles"), _words("request_parts"), _words("verdicts")
+QUEUE_REASONS = _words("queue_reasons")
 #: The roles of the server's own processes, in the order in which a request meets them.
 SERVER = ("api_server", "engine", "worker")
 NOT_KNOWN = "not known"
@@ -66,6 +67,11 @@ def role_name(role: str | None) -> str:
 def request_part_name(part: str) -> str:
     """Return the name of a part of the time to first token."""
     return _name(REQUEST_PARTS, part)
+
+
+def queue_reason_name(why: str) -> str:
+    """Return the name of what a request in the engine's queue waited for."""
+    return _name(QUEUE_REASONS, why)
 
 
 def verdict_name(state: str) -> str:

@@ -75,6 +75,12 @@ def test_each_part_of_a_request_that_one_step_answered():
     }
 
 
+def test_a_log_that_tells_only_the_tokenizer_s_end_leaves_what_is_before_to_the_api_server():
+    found = asked(0, None, 10, 60)
+    assert (found["api_server"], found["queue"], found["broadcast"]) == (10, 2, 8)
+    assert "tokenize" not in found
+
+
 def test_steps_that_went_before_are_not_guessed_at():
     """From 12 to 66 the request waited for the first step, or that held the first part of its prompt."""
     found = asked(0, 0, 11, 75)

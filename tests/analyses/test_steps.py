@@ -9,7 +9,7 @@ import pytest
 
 import tracelib
 from tracelib.analyses.requests import PARTS
-from tracelib.analyses.steps import MODEL_STEPS, PROMPT_STEPS, prompt_steps
+from tracelib.analyses.steps import MODEL_STEPS, PROMPT_STEPS, prompt_steps, queue_reasons
 from tracelib.sources.request_logs import read_request_log
 
 MS = 1_000_000
@@ -35,7 +35,44 @@ def placed(requests, steps, *, workers=1, others=()):
     ]
     found = prompt_steps(asked, pl.DataFrame(rows, schema=MODEL_STEPS, orient="row"))
     assert found.schema == PROMPT_STEPS
-    return {row[0]: tuple(ns / MS for ns in row[1:]) for row in found.sort("row").iter_rows()}
+    found = found.drop("reached_ns").sort("row")
+    return {row[0]: tuple(ns / MS for ns in row[1:]) for row in found.iter_rows()}
+
+
+def waited(begin, end, *steps):
+    """Return what was in progress in one wait, in ms; steps are those of :func:`placed`, without prompts."""
+    rows = [
+        (0, number, at * MS, done * MS, int(prefill > 0), prefill, decode)
+        for number, (at, done, prefill, decode) in enumerate(steps)
+    ]
+    waits = pl.DataFrame([(7, begin * MS, end * MS)], schema=["row", "from_ns", "to_ns"], orient="row")
+    found = queue_reasons(waits, pl.DataFrame(rows, schema=MODEL_STEPS, orient="row"))
+    return [{why: ns / MS for why, ns in row.items() if why != "row"} for row in found.iter_rows(named=True)]
+
+
+#: Three full steps, which show the limit.
+FULL_STEPS = ((100, 110, 90, 10), (110, 120, 100, 0), (120, 130, 100, 0))
+
+
+def test_what_was_in_progress_while_a_request_queued():
+    """From 95: 7 ms of the step with others' prompts that had begun at 80; three full ones, the first issued
+    before that one was done; to 133 nothing; 2 ms of a step with room that began without it.
+    """
+    others = (80, 102, 30, 5)
+    assert waited(95, 137, others, *FULL_STEPS, (133, 135, 0, 4)) == [
+        {"prefill": 7.0, "full": 28.0, "decode": 0.0}
+    ]
+    assert waited(81, 90, (80, 102, 0, 5)) == [{"prefill": 0.0, "full": 0.0, "decode": 9.0}]
+    assert waited(140, 150, *FULL_STEPS) == [{"prefill": 0.0, "full": 0.0, "decode": 0.0}]
+
+
+def test_two_large_steps_do_not_show_a_limit():
+    assert waited(101, 112, *FULL_STEPS[:2]) == [{"prefill": 9.0, "full": 0.0, "decode": 0.0}]
+
+
+def test_steps_without_a_name_do_not_tell_what_they_held():
+    waits = pl.DataFrame([(7, 0, MS)], schema=["row", "from_ns", "to_ns"], orient="row")
+    assert queue_reasons(waits, pl.DataFrame(schema=MODEL_STEPS)).is_empty()
 
 
 def test_a_prompt_that_fills_a_step_goes_on_in_the_next():

@@ -123,7 +123,7 @@ def requests(*lines):
         start, ttft = START + arrived * MS, sum(filter(None, ns))
         why = "nobody saw the engine" if ns[-1] else None
         made.append(
-            (name, start, start + ns[0] + ns[1], start + ttft, ttft, *ns[:2], None, *ns[2:], why, *[None] * 3)
+            (name, start, start + ns[0] + ns[1], start + ttft, ttft, *ns[:2], None, *ns[2:], why, *[None] * 6)
         )
     return pl.DataFrame(made, schema=REQUESTS, orient="row")
 

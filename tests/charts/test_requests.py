@@ -1,5 +1,7 @@
 """The parts of a request's time to first token add up to it."""
 
+import re
+
 import numpy as np
 
 from tracelib import charts, words
@@ -21,3 +23,13 @@ def test_every_part_has_a_name_and_a_look():
         == list(requests.REQUEST_PARTS)
         == [part.removesuffix("_ns") for part in PARTS]
     )
+
+
+def test_a_request_s_picture_is_to_scale():
+    """100 and 200 of 600 ns, on 480 px: from 0 to 80 and from 80 to 240."""
+    svg = requests.request_svg({"tokenize": 100, "unknown": 200}, 600)
+    grounds = re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)" height="16" fill="(?!url)', svg)
+    assert [(float(x), float(width)) for x, width in grounds] == [(0, 80), (80, 160)]
+    assert "tokenize 100 ns, not known 200 ns" in svg
+    hatch = re.search(r"url\((#[\w-]+)\)", svg)[1]
+    assert f'id="{hatch[1:]}"' in requests.request_hatches()

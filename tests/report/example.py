@@ -204,6 +204,25 @@ _FINDINGS: dict[str, Any] = {
             }
         ],
         "api_server": None,
+        "queue": {
+            "requests": 3,
+            "total_ns": 9_000_000,
+            "full_ns": 5_000_000,
+            "prefill_ns": 0,
+            "decode_ns": 1_000_000,
+            "unknown_ns": 3_000_000,
+            "why": "steps with room began without it",
+        },
+        "grows": "the slower half took 50.0 ms longer than the faster half, 40.0 ms of it API server",
+        "slowest": [
+            {
+                "id": "cmpl-7",
+                "arrived_ns": 12_000_000,
+                "ttft_ns": 300_000_000,
+                "prompt_tokens": 4096,
+                "parts": {"tokenize": 100_000_000, "unknown": 200_000_000},
+            }
+        ],
         "outside_window": 1,
         "unknown": [{"why": "the engine sent other steps first", "requests": 2, "total_ns": 3_000_000}],
         "lost_by_cause": [

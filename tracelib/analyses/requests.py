@@ -12,7 +12,7 @@ import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
-from tracelib.analyses.steps import prompt_steps
+from tracelib.analyses.steps import QUEUE_REASONS, prompt_steps, queue_reasons
 from tracelib.analyses.window import Window
 from tracelib.intervals import overlay, union
 from tracelib.trace import Trace
@@ -34,6 +34,8 @@ PARTS = (
 
 #: What the API server was at in `api_server_ns`; they may overlap.
 WITHIN_API = ("api_no_cpu_ns", "api_tokenizing_ns")
+#: Which steps were in progress in `queue_ns`; what is left of it is not told.
+WITHIN_QUEUE = tuple(f"queue_{why}_ns" for why in QUEUE_REASONS)
 #: So much of a wait must have been recorded for these to be known of it.
 KNOWN = 0.9
 
@@ -46,7 +48,7 @@ REQUESTS = pl.Schema(
         "ttft_ns": pl.Int64(),
         **dict.fromkeys(PARTS, pl.Int64()),
         "unknown_why": pl.String(),
-        **dict.fromkeys(WITHIN_API, pl.Int64()),
+        **dict.fromkeys((*WITHIN_API, *WITHIN_QUEUE), pl.Int64()),
         "prompt_tokens": pl.Int64(),
     }
 )
@@ -127,7 +129,10 @@ def requests(
     - `unknown_ns`: what cannot be told; `unknown_why` (String) says why (null = nothing is unknown)
 
     then, of `api_server_ns`, `api_no_cpu_ns` (a thread of the API server was ready and had no CPU) and
-    `api_tokenizing_ns` (one tokenized, for this request or another); both Int64, null = not recorded; and
+    `api_tokenizing_ns` (one tokenized, for this request or another); both Int64, null = not recorded; of
+    `queue_ns`, `queue_full_ns` (steps with no room for another token were in progress), `queue_prefill_ns` (a
+    step that held others' prompts was, begun before this one came), `queue_decode_ns` (one that only decoded
+    was); all Int64, null = the steps' names do not tell, and the rest of `queue_ns` is not told; and
     `prompt_tokens` (Int64: its input; null = not logged). Sorted by `arrived_ns`.
     """
     if requests_log is None or requests_log.is_empty():
@@ -139,6 +144,8 @@ def requests(
     inside = _scheduled(log.filter(within), by_prompt, worker_steps)
     placed = inside.join(_step_of(inside, worker_steps), on="row", how="left")
     cut = _with_prompts(_between_messages(placed), by_prompt)
+    queued = _within_queue(cut, model_steps)
+    cut = _with_untimed_tokenizer(cut).join(queued, on="row", how="left")
     parts = cut.join(_gpu_parts(cut, gpu_states), on="row", how="left")
     split = parts.join(_within_api(cut, api_server), on="row", how="left").select(
         "id",
@@ -150,7 +157,7 @@ def requests(
         tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
         **{part: pl.col(part) for part in PARTS[2:]},
         unknown_why=_why(worker_steps, model_steps),
-        **{name: pl.col(name) for name in WITHIN_API},
+        **{name: pl.col(name) for name in (*WITHIN_API, *WITHIN_QUEUE)},
         prompt_tokens=pl.col("prompt_tokens"),
     )
     return split.match_to_schema(REQUESTS)
@@ -241,9 +248,30 @@ def _with_prompts(cut: pl.DataFrame, by_prompt: pl.DataFrame) -> pl.DataFrame:
         "received_ns": pl.col("received_ns_prompt"),
         "done_ns": pl.min_horizontal("done_ns_prompt", "first_token"),
         "sent_ns": sent,
+        "from_ns": pl.when(~logged).then("reached_ns").otherwise("since"),
+        "to_ns": pl.when(~logged).then(begin),
     }
+    told = told.with_columns(from_ns="since", to_ns=pl.lit(None, pl.Int64))
     return told.with_columns(
         pl.when(better).then(value).otherwise(pl.col(name)).alias(name) for name, value in parts.items()
+    )
+
+
+def _within_queue(cut: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame:
+    """Return which steps were in progress while each request queued: row, and the columns of WITHIN_QUEUE."""
+    end = pl.coalesce("to_ns", pl.col("from_ns") + pl.col("queue_ns"))
+    waits = cut.filter(pl.col("queue_ns") > 0).with_columns(to_ns=end)
+    found = queue_reasons(waits, model_steps)
+    return found.rename(dict(zip(QUEUE_REASONS, WITHIN_QUEUE, strict=True)))
+
+
+def _with_untimed_tokenizer(cut: pl.DataFrame) -> pl.DataFrame:
+    """Begin the API server's part at the arrival where the log says only when the tokenizer had ended."""
+    untimed = pl.col("tokenize_end").is_not_null() & pl.col("tokenize_start").is_null()
+    whole = pl.col("tokenize_end") - pl.col("arrived") + pl.col("api_server_ns").fill_null(0)
+    return cut.with_columns(
+        api_server_ns=pl.when(untimed).then(whole).otherwise("api_server_ns"),
+        since=pl.when(untimed).then("arrived").otherwise("since"),
     )
 
 

@@ -28,8 +28,11 @@ PROMPT_STEPS = pl.Schema(
         "received_ns": pl.Int64(),
         "done_ns": pl.Int64(),
         "queue_ns": pl.Int64(),
+        "reached_ns": pl.Int64(),
     }
 )
+#: Why a request waited in the engine's queue, as far as the steps in progress show it.
+QUEUE_REASONS = ("full", "prefill", "decode")
 #: A step that holds this share of the largest one's tokens has no room for another prompt.
 FULL = 0.99
 #: The limit of an engine's steps shows if so many of them are full.
@@ -79,13 +82,12 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
     One row per request whose prompt is placed: `row` (UInt32), `begin_ns` (Int64: when the first of its steps
     began), `received_ns` (Int64: the same on the last worker), `done_ns` (Int64: when its last step's last
     operation ended), `queue_ns` (Int64: how long, up to `begin_ns`, earlier steps were in progress while it
-    may have been in the engine). It was not yet there when the last step began that had room and did not take
-    it. No rows where workers do different steps (replicas), where names tell no prompts, or where the log
-    lacks requests.
+    may have been in the engine), `reached_ns` (Int64: since when it may have been). It was not yet there when
+    the last step began that had room and did not take it. No rows where workers do different steps
+    (replicas), where names tell no prompts, or where the log lacks requests.
     """
     steps, requests = _steps(model_steps), _requests(asked)
-    limit = FULL * max((step.prefill + step.decode for step in steps), default=0)
-    shows = sum(step.prefill + step.decode >= limit for step in steps) >= OFTEN
+    limit, shows = _limit(steps)
     placed: dict[Asked, tuple[int, int]] = {}
     doubtful: list[Asked] = []
     begun: _Begun | None = None
@@ -114,6 +116,53 @@ def prompt_steps(asked: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame
         for each, (first, last) in placed.items()
     ]
     return pl.DataFrame(rows, schema=PROMPT_STEPS, orient="row")
+
+
+def queue_reasons(waits: pl.DataFrame, model_steps: pl.DataFrame) -> pl.DataFrame:
+    """Return what the steps in progress were while requests waited in the engine's queue.
+
+    Takes waits (`row`, `from_ns`, `to_ns`) and the frame `model_steps`. Of steps that overlap the first
+    counts.
+
+    One row per wait: `row` (UInt32) and, in ns (Int64), `full` (steps with no room for another token),
+    `prefill` (a step that held others' prompts had begun before the wait), `decode` (a step that only decoded
+    had). The rest of a wait is not told: steps with room began without the request, or none was in progress.
+    No rows where the steps' names do not tell what they held.
+    """
+    schema = {"row": pl.UInt32(), **dict.fromkeys(QUEUE_REASONS, pl.Int64())}
+    steps = _steps(model_steps)
+    if not steps:
+        return pl.DataFrame(schema=schema)
+    limit, shows = _limit(steps)
+    done_by = list(accumulate((step.done_ns for step in steps), max))
+    rows = []
+    for row, start, end in waits.select("row", "from_ns", "to_ns").iter_rows():
+        spent, reached = dict.fromkeys(QUEUE_REASONS, 0), start
+        for step in steps[bisect_right(done_by, start) :]:
+            if step.begin_ns >= end:
+                break
+            until = min(step.done_ns, end)
+            why = _reason(step, start, limit if shows else None)
+            if why:
+                spent[why] += max(0, until - max(step.begin_ns, reached))
+            reached = max(reached, until)
+        rows.append({"row": row, **spent})
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _reason(step: Step, since_ns: int, limit: float | None) -> str | None:
+    """Return which of QUEUE_REASONS a step in progress is for a request that has waited since then."""
+    if limit is not None and step.prefill + step.decode >= limit:
+        return "full"
+    if step.begin_ns > since_ns:
+        return None
+    return "prefill" if step.prefill else "decode"
+
+
+def _limit(steps: Sequence[Step]) -> tuple[float, bool]:
+    """Return from how many tokens on a step is full, and whether enough are to be the engine's limit."""
+    limit = FULL * max((step.prefill + step.decode for step in steps), default=0)
+    return limit, sum(step.prefill + step.decode >= limit for step in steps) >= OFTEN
 
 
 def _steps(model_steps: pl.DataFrame) -> list[Step]:
@@ -190,13 +239,13 @@ def _choices(inside: Sequence[_Begun], fresh: int, *, full: bool) -> Iterable[li
 def _row(asked: Asked, earlier: Sequence[Step], first: Step, last: Step, limit: float) -> tuple[int, ...]:
     """Return one row of PROMPT_STEPS; `earlier`: steps before the first that were not done when it came."""
     roomy = [step.begin_ns for step in earlier if step.prefill + step.decode < limit]
-    reached = max([asked.since_ns, *roomy[-1:]])
+    since = reached = max([asked.since_ns, *roomy[-1:]])
     queue = 0
     for step in earlier:
         until = min(step.done_ns, first.begin_ns)
         queue += max(0, until - max(step.begin_ns, reached))
         reached = max(reached, until)
-    return asked.row, first.begin_ns, first.received_ns, last.done_ns, queue
+    return asked.row, first.begin_ns, first.received_ns, last.done_ns, queue, since
 
 
 STEP_TOKENS = pl.Schema(

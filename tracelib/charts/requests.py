@@ -1,13 +1,18 @@
 """Ledger 4 as a picture: where each request's time to first token went."""
 
+import html
+from collections.abc import Mapping
+
 import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.analyses.results import Results
 from tracelib.charts.phrases import p50_p95_max
-from tracelib.charts.theme import REQUEST_PARTS, finished, marker, safe
+from tracelib.charts.theme import HATCHES, INK, REQUEST_PARTS, finished, marker, safe
 from tracelib.words import counted, duration, request_part_name, share
 
+#: A picture of one request, in px.
+WIDTH, HEIGHT = 480, 16
 #: At most so many bars are drawn: the requests with the longest time to first token.
 REQUESTS = 120
 
@@ -78,3 +83,47 @@ def _table(answered: pl.DataFrame) -> list[list[str]]:
         for column, name in names.items()
     ]
     return [["part", "p50", "p95", "max", "share of all"], *body]
+
+
+def request_svg(parts: Mapping[str, int], scale_ns: int) -> str:
+    """Return one request's parts, one after the other on a time line of `scale_ns`, as an SVG element.
+
+    `parts`: ns of each part, in their order. The hatches are those of :func:`request_hatches`.
+    """
+    at, drawn = 0, []
+    for part, ns in parts.items():
+        x, width = WIDTH * at / scale_ns, WIDTH * ns / scale_ns
+        name = html.escape(f"{request_part_name(part)}: {duration(ns)}")
+        drawn.append(f"<g><title>{name}</title>{_swatch(part, x, width)}</g>")
+        at += ns
+    said = html.escape(", ".join(f"{request_part_name(part)} {duration(ns)}" for part, ns in parts.items()))
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}" class="request">'
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def request_key(part: str) -> str:
+    """Return how a part is drawn, as a small SVG element for a legend."""
+    return f'<svg viewBox="0 0 18 {HEIGHT}" class="key" aria-hidden="true">{_swatch(part, 0, 18)}</svg>'
+
+
+def request_hatches() -> str:
+    """Return an SVG element that shows nothing and defines the hatches: once on a page."""
+    patterns = "".join(
+        f'<pattern id="tl-rq-{number}-{kind}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<path d="{path}" fill="none" stroke="{ink}" stroke-width="1.4"/></pattern>'
+        for number, path in enumerate(HATCHES.values())
+        for kind, ink in (("full", "#FFFFFF"), ("pale", INK))
+    )
+    return f'<svg width="0" height="0" aria-hidden="true" class="defs"><defs>{patterns}</defs></svg>'
+
+
+def _swatch(part: str, x: float, width: float) -> str:
+    appearance = REQUEST_PARTS[part]
+    box = f'x="{x:.1f}" y="0" width="{width:.1f}" height="{HEIGHT}"'
+    ground = f'<rect {box} fill="{appearance.paint}"/>'
+    if not appearance.pattern:
+        return ground
+    number = list(HATCHES).index(appearance.pattern)
+    return f'{ground}<rect {box} fill="url(#tl-rq-{number}-{"pale" if appearance.sheer else "full"})"/>'

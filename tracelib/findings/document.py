@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from tracelib.findings.finding import Abstained, Confidence, Finding, Natural, Part, Quantiles, Share, shown
+from tracelib.findings.request_parts import Requests
 from tracelib.words import CAUSES, CPU_STATES, VERDICTS
 
 SCHEMA: Literal["tracelib.findings/1"] = "tracelib.findings/1"
@@ -24,7 +25,6 @@ Hash = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 Interval = Annotated[list[float], Meta(extra_json_schema={"minItems": 2, "maxItems": 2})]
 LostTo = Annotated[str, Meta(extra_json_schema={"enum": [c for c in CAUSES if c not in _HOST_ONLY]})]
 CpuState = Annotated[str, Meta(extra_json_schema={"enum": list(CPU_STATES)})]
-Correlation = Annotated[float, Meta(extra_json_schema={"minimum": -1, "maximum": 1})]
 
 
 class Tool(Part, frozen=True, kw_only=True):
@@ -242,7 +242,7 @@ class Capacity(Part, frozen=True, kw_only=True):
     estimates: list[Estimate]
 
 
-# -------------------- launches, collectives, messages, requests
+# -------------------- launches, collectives, messages
 class LaunchDelay(Part, frozen=True, kw_only=True):
     """The delay from launch to start as one tool defines it."""
 
@@ -304,56 +304,6 @@ class Messages(Part, frozen=True, kw_only=True):
     enqueue_ns: Quantiles | None
     spin_cpu_ns: Natural | None
     polls: list[Polls]
-
-
-class RequestPart(Part, frozen=True, kw_only=True):
-    """A part of the time to first token."""
-
-    part: str
-    share: Annotated[Share, Meta(description="Of all requests' time to first token.")]
-    p50: int | None
-    p95: int | None
-    correlation_with_ttft: Correlation | None
-
-
-class RequestApiServer(Part, frozen=True, kw_only=True):
-    """What the API server was at while requests were in it, of those requests for which that was recorded."""
-
-    requests: Natural
-    total_ns: Natural
-    no_cpu_ns: Annotated[Natural, Meta(description="A thread of it was ready and had no CPU.")]
-    tokenizing_ns: Annotated[Natural, Meta(description="It tokenized, for them or others.")] | None
-
-
-class RequestUnknown(Part, frozen=True, kw_only=True):
-    """Why a part of the time to first token is not known."""
-
-    why: str
-    requests: Annotated[int, Meta(extra_json_schema={"minimum": 1})]
-    total_ns: Natural
-
-
-class RequestLoss(Part, frozen=True, kw_only=True):
-    """GPU time lost between the end of tokenization and the first token, per request."""
-
-    cause: str
-    p50: int | None
-    p95: int | None
-    total_ns: Natural
-    correlation_with_ttft: Correlation | None
-
-
-class Requests(Part, frozen=True, kw_only=True):
-    """What the time to first token consists of."""
-
-    count: Natural
-    sentence: Annotated[str, Meta(description="Where the time to first token went.")]
-    ttft_ns: Quantiles | None
-    parts: list[RequestPart] | None
-    api_server: RequestApiServer | None
-    unknown: list[RequestUnknown]
-    outside_window: Annotated[Natural, Meta(description="Requests of the log that are not in these figures.")]
-    lost_by_cause: list[RequestLoss]
 
 
 # -------------------- the whole

@@ -4,11 +4,11 @@ import math
 
 import polars as pl
 
-from tracelib.analyses.requests import NO_STEPS, PARTS
+from tracelib.analyses.requests import NO_STEPS, PARTS, WITHIN_QUEUE
 from tracelib.analyses.results import NEEDS, Results
-from tracelib.findings import document as doc
+from tracelib.findings import request_parts as doc
 from tracelib.findings.finding import quantile, quantiles
-from tracelib.words import counted, duration, request_part_name, share
+from tracelib.words import counted, duration, queue_reason_name, request_part_name, share
 
 #: A part of the time to first token that is smaller is not in the sentence.
 WORTH_A_WORD = 0.02
@@ -16,6 +16,13 @@ WORTH_A_WORD = 0.02
 MOSTLY = 0.5
 #: Fewer requests have no correlation.
 FEWEST = 10
+#: So many of the slowest requests are shown each by itself.
+SLOWEST = 10
+NAMES_TELL_NOTHING = "the names of the steps do not tell what they held, or there are none"
+NOT_SEEN = (
+    "steps with room began without it, or none was in progress: it was still on its way, or blocks of the KV "
+    "cache or the limit of sequences were short, which no file tells"
+)
 
 
 def requests_part(results: Results) -> doc.Requests | None:
@@ -41,6 +48,9 @@ def requests_part(results: Results) -> doc.Requests | None:
             for part in PARTS
         ],
         api_server=_api_server(rows),
+        queue=_queue(rows),
+        grows=_grows(rows),
+        slowest=_slowest(results),
         unknown=[
             doc.RequestUnknown(**row)
             for row in reasons.sort("total_ns", "why", descending=[True, False]).iter_rows(named=True)
@@ -69,6 +79,61 @@ def _api_server(rows: pl.DataFrame) -> doc.RequestApiServer | None:
     )
 
 
+def _queue(rows: pl.DataFrame) -> doc.RequestQueue | None:
+    """Return what was in progress while requests queued; None if none did."""
+    queued = rows.filter(pl.col("queue_ns") > 0)
+    if queued.is_empty():
+        return None
+    told = queued.drop_nulls(WITHIN_QUEUE[0])
+    sums = {name.removeprefix("queue_"): int(told[name].sum()) for name in WITHIN_QUEUE}
+    total = int(queued["queue_ns"].sum())
+    unknown = total - sum(sums.values())
+    why = NAMES_TELL_NOTHING if told.height < queued.height else NOT_SEEN
+    return doc.RequestQueue(
+        requests=queued.height,
+        total_ns=total,
+        **(sums if told.height else dict.fromkeys(sums)),
+        unknown_ns=unknown,
+        why=why if unknown else None,
+    )
+
+
+def _grows(rows: pl.DataFrame) -> str | None:
+    """Say which part the slow half of the requests has more of than the fast half, and how much.
+
+    The halves differ by what their parts differ by: the part with the largest difference is named.
+    """
+    if rows.height < FEWEST:
+        return None
+    ordered = rows.sort("ttft_ns")
+    fast, slow = ordered.head(rows.height // 2), ordered.tail(rows.height // 2)
+    more = {
+        part: (int(slow[part].sum()) - int(fast[part].sum())) / fast.height for part in ("ttft_ns", *PARTS)
+    }
+    whole = more.pop("ttft_ns")
+    part = max(more, key=lambda name: more[name])
+    if whole <= 0 or more[part] <= 0:
+        return None
+    return (
+        f"the slower half took {duration(whole)} longer on average than the faster half, "
+        f"{duration(more[part])} of it {request_part_name(part.removesuffix('_ns'))}"
+    )
+
+
+def _slowest(results: Results) -> list[doc.SlowRequest]:
+    rows = results.requests.sort("ttft_ns", "arrived_ns", descending=[True, False]).head(SLOWEST)
+    return [
+        doc.SlowRequest(
+            id=row["id"],
+            arrived_ns=row["arrived_ns"] - results.window.start_ns,
+            ttft_ns=row["ttft_ns"],
+            prompt_tokens=row["prompt_tokens"],
+            parts={part.removesuffix("_ns"): row[part] for part in PARTS if row[part]},
+        )
+        for row in rows.iter_rows(named=True)
+    ]
+
+
 def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
     """Return where the time to first token went, the parts in their order."""
     half, most = (duration(quantile(rows["ttft_ns"], q)) for q in (0.5, 0.95))
@@ -79,8 +144,21 @@ def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
     ]
     return (
         f"Time to first token: p50 {half}, p95 {most} ({counted(rows.height, 'request')}). "
-        f"On average: {', '.join(told)}.{_in_api_server(rows)}{_unknown(rows, shares)}"
+        f"On average: {', '.join(told)}.{_in_api_server(rows)}{_in_queue(rows)}{_unknown(rows, shares)}"
     )
+
+
+def _in_queue(rows: pl.DataFrame) -> str:
+    queue = _queue(rows)
+    if queue is None or queue.full_ns is None:
+        return ""
+    kinds = {"full": queue.full_ns, "prefill": queue.prefill_ns, "decode": queue.decode_ns}
+    told = [
+        f"{queue_reason_name(why)} {share(ns / queue.total_ns)}"
+        for why, ns in kinds.items()
+        if ns and ns >= WORTH_A_WORD * queue.total_ns
+    ]
+    return f" Of the queue: {', '.join(told)}." if told else ""
 
 
 def _unknown(rows: pl.DataFrame, shares: dict[str, float]) -> str:

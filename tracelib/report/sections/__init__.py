@@ -21,4 +21,5 @@ from tracelib.report.sections.tables import (
     picture,
     request_parts_table,
     sentences,
+    slowest_requests,
 )

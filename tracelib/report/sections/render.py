@@ -25,6 +25,7 @@ _WORDS = (
     words.plain,
     words.role_name,
     words.sentence,
+    words.queue_reason_name,
     words.request_part_name,
     words.sub_cause_name,
     words.verdict_name,

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.findings.document import Device, Document, RoleStates
 from tracelib.report.sections.render import Section, render
-from tracelib.words import CPU_STATES, GPU_STATES, SERVER
+from tracelib.words import CPU_STATES, GPU_STATES, REQUEST_PARTS, SERVER
 
 #: Smaller shares of the CPU time are counted, not listed.
 LEAST_SHARE = 0.005
@@ -106,6 +106,21 @@ def request_parts_table(findings: Document) -> Section:
         # The chart's place says why; the same sentence twice helps nobody.
         return Section("", "requests: not known")
     return Section(render("requests", requests=requests), "requests")
+
+
+def slowest_requests(findings: Document) -> Section:
+    """Return the requests with the longest time to first token, each with its parts on a time line."""
+    from tracelib.charts import requests as drawn  # noqa: PLC0415 (plotly: only when it draws)
+
+    slowest = findings.requests.slowest if findings.requests else []
+    if not slowest:
+        return Section("", "requests: not known")
+    longest = slowest[0].ttft_ns
+    rows = [(request, Markup(drawn.request_svg(request.parts, longest))) for request in slowest]  # noqa: S704
+    seen = {part for request in slowest for part in request.parts}
+    key = [(part, Markup(drawn.request_key(part))) for part in REQUEST_PARTS if part in seen]  # noqa: S704
+    html = render("slowest", rows=rows, key=key, hatches=Markup(drawn.request_hatches()))  # noqa: S704
+    return Section(html, f"the slowest {len(rows)} requests")
 
 
 def capacity_table(findings: Document) -> Section:

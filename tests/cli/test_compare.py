@@ -16,7 +16,7 @@ import yaml
 
 from tests.conftest import ROOT
 from tracelib.analyses.comparison import COMPARISON, changes
-from tracelib.charts.comparison import what_changed
+from tracelib.charts.comparison import waterfall_chart, what_changed
 from tracelib.cli import main
 
 MS = 1e6
@@ -35,12 +35,14 @@ BOTH = figures(
     ("old", "useful", 0.5, 0.05, "share"),
     ("old", "lost to ipc", 0.2, 0.01, "share"),
     ("old", "ttft p50", 400 * MS, 10 * MS, "ns"),
+    ("old", "ttft mean", 350 * MS, 10 * MS, "ns"),
     ("old", "ttft in api_server", 200 * MS, 10 * MS, "ns"),
     ("old", "ttft in queue", 50 * MS, 10 * MS, "ns"),
     ("old", "steps", 0.0, 0.0, "1/s"),
     ("new", "useful", 0.8, 0.05, "share"),
     ("new", "lost to ipc", 0.205, 0.01, "share"),
     ("new", "ttft p50", 300 * MS, 10 * MS, "ns"),
+    ("new", "ttft mean", 255 * MS, 10 * MS, "ns"),
     ("new", "ttft in api_server", 90 * MS, 10 * MS, "ns"),
     ("new", "ttft in queue", 65 * MS, 10 * MS, "ns"),
     ("new", "steps", 5.0, 1.0, "1/s"),
@@ -54,6 +56,7 @@ def test_changes_are_told_from_noise_by_their_bands():
         ("useful", 0.3, 0.6, True),
         ("lost to ipc", 0.005, 0.025, False),
         ("ttft p50", -100 * MS, -0.25, True),
+        ("ttft mean", -95 * MS, -0.271, True),
         ("ttft in api_server", -110 * MS, -0.55, True),
         ("ttft in queue", 15 * MS, 0.3, False),
         ("steps", 5.0, None, True),
@@ -63,10 +66,39 @@ def test_changes_are_told_from_noise_by_their_bands():
 def test_the_sentence_leads_with_the_first_token_and_names_what_is_more_than_noise():
     assert what_changed(changes(BOTH)) == [
         (
-            "new: time to first token p50 400 ms to 300 ms, -25 % (on average API server -110 ms). "
+            "new: time to first token p50 400 ms to 300 ms, -25 %; on average -95.0 ms: API server -110 ms. "
             "Of GPU time: useful GPU time +30.0 points."
         )
     ]
+
+
+def test_parts_within_noise_are_named_as_such_until_most_is_told():
+    """-60 of -100 ms, then -35 within noise: 95 %; the last -5 are not named, nor what went the other way."""
+    rows = figures(
+        *((run, "ttft p50", value * MS, MS, "ns") for run, value in (("a", 300), ("b", 200))),
+        *((run, "ttft mean", value * MS, MS, "ns") for run, value in (("a", 300), ("b", 200))),
+        *((run, "ttft in queue", value * MS, 40 * MS, "ns") for run, value in (("a", 100), ("b", 65))),
+        *((run, "ttft in back", value * MS, MS, "ns") for run, value in (("a", 100), ("b", 40))),
+        *((run, "ttft in broadcast", value * MS, MS, "ns") for run, value in (("a", 90), ("b", 80))),
+        *((run, "ttft in gpu_useful", value * MS, MS, "ns") for run, value in (("a", 10), ("b", 15))),
+    )
+    assert what_changed(changes(rows)) == [
+        (
+            "b: time to first token p50 300 ms to 200 ms, -33 %; on average -100 ms: "
+            "back to the first token -60.0 ms, queue before the engine -35.0 ms (within noise). "
+            "No share of GPU time changed beyond noise."
+        )
+    ]
+
+
+def test_the_waterfall_s_steps_lead_from_the_first_run_to_the_last():
+    bars = waterfall_chart(changes(BOTH)).data[0]  # the parts' sums: 250 and 155 ms
+    assert list(bars.base) == pytest.approx([0, 140, 140, 0])
+    assert list(bars.x) == pytest.approx([250, 110, 15, 155])
+    assert list(bars.text) == ["250 ms", "-110 ms", "+15.0 ms", "155 ms"]
+    lost = waterfall_chart(changes(BOTH.filter(~pl.col("figure").str.starts_with("ttft")))).data[0]
+    assert list(lost.x) == pytest.approx([20, 0.5, 20.5])
+    assert waterfall_chart(changes(BOTH.filter(pl.col("figure") == "useful"))) is None
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +124,8 @@ def test_two_samples_as_json_and_a_bound_that_is_crossed(kept):
     status, told, err, *_ = kept
     assert status == 1
     assert {row["run"] for row in told["figures"]} == {"launch_eager", "launch_graph"}
+    graph = {row["name"]: row for row in told["kernels"]}
+    assert any(row["seen"] == "gone" for row in graph.values())
     launch = next(row for row in told["changes"] if row["figure"] == "lost to kernel_launch")
     assert launch["relative"] < -0.1
     assert told["crossed"] == [

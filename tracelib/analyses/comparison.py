@@ -19,6 +19,8 @@ from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
+from tracelib.intervals import clip
+from tracelib.intervals.cover import bin_borders, weighted_mean
 
 COMPARISON = pl.Schema(
     {
@@ -29,6 +31,26 @@ COMPARISON = pl.Schema(
         "low": pl.Float64(),
         "high": pl.Float64(),
         "unit": pl.String(),
+    }
+)
+
+KERNELS = pl.Schema(
+    {
+        "run": pl.String(),
+        "name": pl.String(),
+        "collective": pl.Boolean(),
+        "share": pl.Float64(),
+        "per_second": pl.Float64(),
+        "mean_ns": pl.Float64(),
+    }
+)
+
+KERNEL_CHANGES = pl.Schema(
+    {
+        **dict.fromkeys(("run", "name", "seen"), pl.String()),
+        **dict.fromkeys(("share_before", "share_after", "change"), pl.Float64()),
+        **dict.fromkeys(("per_second_before", "per_second_after"), pl.Float64()),
+        **dict.fromkeys(("mean_before_ns", "mean_after_ns"), pl.Float64()),
     }
 )
 
@@ -44,12 +66,18 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
     `cores` says how many cores a run had, by label; else the CPUs on which the server was seen to run.
 
     One row per run and figure, in the order of `runs`: `run` (String), `cores` (Int64, null = not known),
-    `figure` (String: `useful`, `busy`, `lost to CAUSE`, `CPU shortage`: shares of GPU time; `steps`: a
-    worker's dequeues per second; `decode tokens`, `prompt tokens`: per second; `ttft p50`, `ttft p95`;
-    `ttft mean`, and `ttft in PART`, which add up to it),
-    `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this run; null where fewer than
-    two stretches or requests make it), `unit` (String: share, 1/s, ns). A figure that a run cannot tell has
-    no row.
+    `figure` (String, below), `value` (Float64), `low`, `high` (Float64: 95 % band of the value within this
+    run; null where fewer than two stretches or requests make it), `unit` (String: share, 1/s, ns, threads).
+    The figures:
+
+    - `useful`, `busy`, `lost to CAUSE`, `CPU shortage`: shares of GPU time
+    - `CPU demand`, and `without a CPU` of it: threads of the server that ran or were ready, on average over
+      what scheduler events cover
+    - `steps`: those that a worker took in a second, by its dequeues or their names; `decode tokens`, `prompt
+      tokens`: per second
+    - `ttft p50`, `ttft p95`; `ttft mean`, and `ttft in PART`, which add up to it
+
+    A figure that a run cannot tell has no row; a cause or a part that it does not have is 0.
 
     Tokens are those of the steps of one worker, counted at the step's middle
     (:mod:`tracelib.analyses.requests`): of the lowest rank, which stands for all that share the model with
@@ -60,9 +88,25 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
     rows = [
         {"run": run, "cores": given.get(run, cpus_known(results)[0]), **figure}
         for run, results in runs.items()
-        for figure in [*_shares(results), *_steps(results), *_tokens(results), *_waits(results)]
+        for figure in _figures(results)
     ]
-    return pl.DataFrame(rows, schema=COMPARISON)
+    return with_zeros(pl.DataFrame(rows, schema=COMPARISON))
+
+
+def with_zeros(figures: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame of :func:`comparison` with a row of 0 for what only other runs lost, or waited for."""
+    whole = {"lost to ": "useful", "ttft in ": "ttft mean"}
+    runs = figures.select("run", "cores").unique(maintain_order=True)
+    each = [figures]
+    for prefix, known_by in whole.items():
+        known = runs.join(figures.filter(pl.col("figure") == known_by).select("run", "unit"), on="run")
+        own = figures.filter(pl.col("figure").str.starts_with(prefix))
+        wanted = known.join(own.select("figure").unique(maintain_order=True), how="cross")
+        absent = wanted.join(own, on=["run", "figure"], how="anti")
+        zero = {name: pl.lit(0.0) for name in ("value", "low", "high")}
+        each.append(absent.select("run", "cores", "figure", **zero, unit="unit"))
+    order = pl.Enum(runs["run"])
+    return pl.concat(each).sort(pl.col("run").cast(order), maintain_order=True)
 
 
 def changes(figures: pl.DataFrame) -> pl.DataFrame:
@@ -91,6 +135,86 @@ def changes(figures: pl.DataFrame) -> pl.DataFrame:
         beyond_noise=apart,
         unit="unit",
     )
+
+
+def kernels(runs: Mapping[str, Results]) -> pl.DataFrame:
+    """Return the time and number of each kernel, copy and memset of each run.
+
+    One row per run and name: `run`, `name` (String), `collective` (Boolean), `share` (Float64: of the GPUs'
+    time; operations that overlap count each), `per_second` (Float64: how often one GPU ran it in a second),
+    `mean_ns` (Float64). Sorted by run, then by `share`, largest first.
+    """
+    each = []
+    for run, results in runs.items():
+        window, gpus = results.window, results.gpu_time["gpu"].n_unique()
+        inside = clip(results.trace.gpu_ops, window.start_ns, window.end_ns)
+        each.append(
+            inside.group_by(name=pl.col("name").cast(pl.String))
+            .agg(
+                run=pl.lit(run),
+                collective=pl.col("collective").is_not_null().any(),
+                share=pl.col("dur_ns").sum() / max(1, window.duration_ns * gpus),
+                per_second=pl.len() * 1e9 / max(1, window.duration_ns * gpus),
+                mean_ns=pl.col("dur_ns").mean(),
+            )
+            .sort("share", "name", descending=[True, False])
+            .select(list(KERNELS))
+        )
+    return pl.concat([pl.DataFrame(schema=KERNELS), *each])
+
+
+def kernel_changes(each: pl.DataFrame) -> pl.DataFrame:
+    """Return how the later runs' kernels differ from the first run's.
+
+    Takes the frame of :func:`kernels`.
+
+    One row per later run and name in either: `run`, `name` (String), `seen` (String: both, new, gone),
+    `share_before`, `share_after`, `change` (Float64: of the GPUs' time; after - before),
+    `per_second_before`, `per_second_after` (Float64), `mean_before_ns`, `mean_after_ns` (Float64, null = it
+    did not run). Sorted by run, then by the size of `change`, largest first.
+    """
+    runs = each["run"].unique(maintain_order=True)
+    old = each.filter(pl.col("run") == pl.col("run").first()).drop("run", "collective")
+    rows = []
+    for run in runs[1:]:
+        new = each.filter(pl.col("run") == run).drop("run", "collective")
+        both = old.join(new, on="name", how="full", suffix="_after", coalesce=True)
+        rows.append(
+            both.select(
+                pl.lit(run).alias("run"),
+                "name",
+                seen=pl.when(pl.col("share").is_null())
+                .then(pl.lit("new"))
+                .when(pl.col("share_after").is_null())
+                .then(pl.lit("gone"))
+                .otherwise(pl.lit("both")),
+                share_before=pl.col("share").fill_null(0),
+                share_after=pl.col("share_after").fill_null(0),
+                change=pl.col("share_after").fill_null(0) - pl.col("share").fill_null(0),
+                per_second_before=pl.col("per_second").fill_null(0),
+                per_second_after=pl.col("per_second_after").fill_null(0),
+                mean_before_ns="mean_ns",
+                mean_after_ns="mean_ns_after",
+            ).sort(pl.col("change").abs(), "name", descending=[True, False])
+        )
+    return pl.concat([pl.DataFrame(schema=KERNEL_CHANGES), *rows])
+
+
+def _figures(results: Results) -> list[dict[str, object]]:
+    return [*_shares(results), *_demand(results), *_steps(results), *_tokens(results), *_waits(results)]
+
+
+def _demand(results: Results) -> list[dict[str, object]]:
+    demand = results.demand
+    if demand.is_empty():
+        return []
+    begin, end = demand.select(pl.col("ts_ns").min(), end=(pl.col("ts_ns") + pl.col("dur_ns")).max()).row(0)
+    borders = bin_borders(begin, end, STRETCHES)
+    wanted = demand.with_columns(wanted=pl.col("running") + pl.col("runnable"))
+    return [
+        _figure("CPU demand", weighted_mean(wanted, "wanted", borders), "threads"),
+        _figure("without a CPU", weighted_mean(wanted, "runnable", borders), "threads"),
+    ]
 
 
 def _shares(results: Results) -> list[dict[str, object]]:
@@ -127,14 +251,14 @@ def _by_stretch(results: Results, pieces: pl.DataFrame) -> NDArray[np.float64]:
 def _steps(results: Results) -> list[dict[str, object]]:
     dequeues = results.ipc.filter((pl.col("kind") == "dequeue") & (pl.col("role") == "worker"))
     if dequeues.is_empty():
-        return []
+        own = _own_steps(results)
+        return [] if own.is_empty() else [_rate("steps", results, own["ts_ns"] + own["dur_ns"] // 2)]
     first = dequeues.filter(pl.col("thread") == dequeues["thread"].min())
     return [_rate("steps", results, first["ts_ns"])]
 
 
 def _tokens(results: Results) -> list[dict[str, object]]:
-    steps = results.step_tokens.sort("rank", "thread", nulls_last=True)
-    own = steps.join(steps.head(1).select("thread"), on="thread", maintain_order="left")
+    own = _own_steps(results)
     if own.is_empty() or own["decode"].null_count():  # with a step that does not tell, the sum is too low
         return _logged_tokens(results)
     middles = own["ts_ns"] + own["dur_ns"] // 2
@@ -142,6 +266,12 @@ def _tokens(results: Results) -> list[dict[str, object]]:
         _rate(f"{word} tokens", results, middles, own[kind])
         for word, kind in (("decode", "decode"), ("prompt", "prefill"))
     ]
+
+
+def _own_steps(results: Results) -> pl.DataFrame:
+    """Return the steps of the worker of the lowest rank."""
+    steps = results.step_tokens.sort("rank", "thread", nulls_last=True)
+    return steps.join(steps.head(1).select("thread"), on="thread", maintain_order="left")
 
 
 def _logged_tokens(results: Results) -> list[dict[str, object]]:

@@ -1,6 +1,8 @@
 """Several runs side by side, with the band in which noise alone would move each figure."""
 
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 import polars as pl
@@ -10,6 +12,12 @@ from tracelib.charts.theme import GPU_STATES, INK, Look, finished, look, marker,
 from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, request_part_name, share
 
 LOST_TO, TTFT_IN = "lost to ", "ttft in "
+#: Steps of a waterfall that fall and grow, and its two ends.
+FELL, GREW, TOTAL = Look("#009E73"), Look("#D55E00", "/"), Look(INK)
+#: Parts that moved by less of the whole are one step of a waterfall.
+LEAST_STEP = 0.01
+#: A sentence names parts until they make up this share of a change.
+MOST = 0.9
 #: Changes that a sentence names.
 SAID = 4
 #: Changes of a share of GPU time that are smaller are not worth a word.
@@ -47,6 +55,95 @@ def tokens_chart(figures: pl.DataFrame, kind: str) -> go.Figure | None:
     """Return the runs' tokens per second of `kind` (decode, prompt); None where no run tells them."""
     appearance = {"decode": Look("#009E73"), "prompt": Look("#56B4E9", "/")}[kind]
     return _bars(figures, {f"{kind} tokens": (kind, appearance)}, f"{kind} tokens per second", 1)
+
+
+def waterfall_chart(changed: pl.DataFrame) -> go.Figure | None:
+    """Return the steps from the first run to the last: of the mean time to first token, else lost GPU time.
+
+    `changed` is the frame of :func:`tracelib.analyses.comparison.changes`. None where neither is known of
+    both.
+    """
+    rows = changed.filter(pl.col("run") == pl.col("run").last())
+    parts = rows.filter(pl.col("figure").str.starts_with(TTFT_IN))
+    unit, scale, axis = "ns", 1e-6, "ms to the first token, mean"
+    if parts.is_empty():
+        parts = rows.filter(pl.col("figure").str.starts_with(LOST_TO))
+        unit, scale, axis = "share", 100, "% of GPU time lost"
+    if parts.is_empty():
+        return None
+    before, after = float(parts["before"].sum()), float(parts["after"].sum())
+    steps = [row for row in parts.to_dicts() if abs(row["change"]) >= LEAST_STEP * max(before, after)]
+    rest = after - before - sum(row["change"] for row in steps)
+    moves = [(_step_name(row["figure"], beyond=row["beyond_noise"]), row["change"]) for row in steps]
+    if abs(rest) > LEAST_STEP / 10 * max(before, after):
+        moves.append(("all else", rest))
+    figure = go.Figure(_waterfall(before, moves, after, unit, scale))
+    figure.update_xaxes(title_text=axis, rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_layout(showlegend=False, margin={"t": 20, "r": 70})
+    table: list[list[object]] = [["part", "first run", "last run", "change"], *_step_rows(parts, unit)]
+    sentence = _waterfall_sentence(changed["run"].last(), parts, unit)
+    return finished(figure, sentence, table, 180 + 34 * len(moves))
+
+
+def _waterfall(
+    before: float, moves: Sequence[tuple[str, float]], after: float, unit: str, scale: float
+) -> go.Bar:
+    """Return bars that each begin where the one before ends (plotly's own are not in its smallest bundle)."""
+    levels = list(itertools.accumulate((change for _, change in moves), initial=before))
+    bars = [
+        ("first run", 0.0, before, _in_words(before, unit), TOTAL),
+        *(
+            (name, min(ends), abs(change), _moved(change, unit), FELL if change < 0 else GREW)
+            for (name, change), ends in zip(moves, itertools.pairwise(levels), strict=True)
+        ),
+        ("last run", 0.0, after, _in_words(after, unit), TOTAL),
+    ]
+    names, bases, sizes, text, looks = zip(*bars, strict=True)
+    return go.Bar(
+        y=names,
+        x=[scale * size for size in sizes],
+        base=[scale * base for base in bases],
+        orientation="h",
+        marker={
+            "color": [look.colour for look in looks],
+            "pattern": {"shape": [look.pattern for look in looks], "fgcolor": "rgba(255,255,255,0.75)"},
+        },
+        text=text,
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{text}<extra></extra>",
+    )
+
+
+def _step_name(figure: str, *, beyond: bool | None) -> str:
+    part = figure.removeprefix(TTFT_IN)
+    name = request_part_name(part) if part != figure else cause_name(figure.removeprefix(LOST_TO))
+    return safe(name) + ("" if beyond else "<br>within noise" if beyond is False else "<br>noise not known")
+
+
+def _step_rows(parts: pl.DataFrame, unit: str) -> list[list[object]]:
+    return [
+        [
+            _step_name(row["figure"], beyond=True),
+            *(_in_words(row[side], unit) for side in ("before", "after")),
+            _moved(row["change"], unit),
+        ]
+        for row in parts.iter_rows(named=True)
+    ]
+
+
+def _waterfall_sentence(run: object, parts: pl.DataFrame, unit: str) -> str:
+    before, after, change = (float(parts[column].sum()) for column in ("before", "after", "change"))
+    what = "the mean time to first token" if unit == "ns" else "lost GPU time"
+    largest = [
+        f"{_step_name(row['figure'], beyond=True)} {_moved(row['change'], unit)}"
+        for row in _making_up(parts, change)
+    ]
+    return (
+        f"From the first run to {plain(run, 60)}, {what} goes from {_in_words(before, unit)} to "
+        f"{_in_words(after, unit)}: {', '.join(largest) or 'no part moved that way'}."
+    )
 
 
 def _bars(
@@ -128,7 +225,13 @@ def _doubt(before: dict[str, float | None], after: dict[str, float | None]) -> s
 
 def _written(row: dict[str, object], column: str = "value") -> str:
     value = None if row[column] is None else float(str(row[column]))
-    return {"share": share, "ns": duration, "1/s": rate}[str(row["unit"])](value)
+    return _in_words(value, str(row["unit"]))
+
+
+def _in_words(value: float | None, unit: str) -> str:
+    if unit == "threads":
+        return NOT_KNOWN if value is None else f"{value:.2f}"
+    return {"share": share, "ns": duration, "1/s": rate}[unit](value)
 
 
 def _table(shown: pl.DataFrame) -> list[list[object]]:
@@ -178,26 +281,44 @@ def what_changed(changed: pl.DataFrame) -> list[str]:
 
 
 def _first_tokens(rows: pl.DataFrame) -> str:
-    half = rows.filter(pl.col("figure") == "ttft p50")
+    """Say how the first token moved, and which parts make up most of that; means add up, medians do not."""
+    half, mean = (rows.filter(pl.col("figure") == name) for name in ("ttft p50", "ttft mean"))
     if half.is_empty():
         return ""
     before, after, relative = half.select("before", "after", "relative").row(0)
-    parts = _largest(rows.filter(pl.col("figure").str.starts_with(TTFT_IN)))
+    lead = f"time to first token p50 {duration(before)} to {duration(after)}, {signed(relative)}"
+    if mean.is_empty():
+        return f"{lead}. "
+    whole = mean["change"][0]
     told = [
-        f"{request_part_name(figure.removeprefix(TTFT_IN))} {'+' if ns > 0 else '-'}{duration(abs(ns))}"
-        for figure, ns in parts
+        f"{request_part_name(row['figure'].removeprefix(TTFT_IN))} {_moved(row['change'], 'ns')}"
+        f"{'' if row['beyond_noise'] else ' (within noise)'}"
+        for row in _making_up(rows.filter(pl.col("figure").str.starts_with(TTFT_IN)), whole)
     ]
-    where = f" (on average {', '.join(told)})" if told else ", no part of it beyond noise"
-    return f"time to first token p50 {duration(before)} to {duration(after)}, {signed(relative)}{where}. "
+    where = f": {', '.join(told)}" if told else ""
+    return f"{lead}; on average {_moved(whole, 'ns')}{where}. "
+
+
+def _making_up(parts: pl.DataFrame, whole: float) -> list[dict[str, Any]]:
+    """Return the largest of the parts that moved as the whole did, until they make up most of it."""
+    same = parts.filter(pl.col("change") * whole > 0).sort(pl.col("change").abs(), descending=True)
+    before = same["change"].cum_sum().shift(1, fill_value=0.0).abs()
+    return same.filter(before < MOST * abs(whole)).to_dicts()
+
+
+def _moved(change: float, unit: str) -> str:
+    sign = "+" if change > 0 else "-"
+    return (
+        f"{sign}{100 * abs(change):.1f} points"
+        if unit == "share"
+        else f"{sign}{_in_words(abs(change), unit)}"
+    )
 
 
 def _gpu_time(rows: pl.DataFrame) -> str:
     large = pl.col("change").abs() >= LEAST_SHARE
     shares = _largest(rows.filter((pl.col("unit") == "share") & (pl.col("figure") != "busy") & large))
-    told = [
-        f"{figure_name(figure)} {'+' if change > 0 else '-'}{100 * abs(change):.1f} points"
-        for figure, change in shares
-    ]
+    told = [f"{figure_name(figure)} {_moved(change, 'share')}" for figure, change in shares]
     return f"Of GPU time: {', '.join(told)}." if told else "No share of GPU time changed beyond noise."
 
 

@@ -1,5 +1,8 @@
 """What the GPUs did: their states, their utilisation as it is and as monitoring shows it, their kernels."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
@@ -10,10 +13,21 @@ from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.results import Results
 from tracelib.charts.lanes import shown_devices
 from tracelib.charts.phrases import AS_MONITORED, gpu_names, gpu_shares
-from tracelib.charts.theme import GPU_STATES, INK, SINCE_START, finished, hatch, label, marker, safe, stairs
-from tracelib.charts.time_bins import bin_borders, ms_since_start, state_shares
+from tracelib.charts.theme import (
+    GPU_STATES,
+    INK,
+    SINCE_START,
+    Look,
+    finished,
+    hatch,
+    label,
+    marker,
+    safe,
+    stairs,
+)
 from tracelib.intervals import clip
-from tracelib.words import counted, duration, plain, share
+from tracelib.intervals.cover import bin_borders, ms_since_start, state_shares
+from tracelib.words import counted, duration, plain, rate, share
 
 USEFUL_BLUE, SPIN_BLUE, COLLECTIVE_BLUE = (
     GPU_STATES[state].colour for state in ("compute", "collective_wait", "collective_transfer")
@@ -228,3 +242,87 @@ def _kernels_table(kernels: pl.DataFrame) -> list[list[object]]:
         for row in kernels.iter_rows(named=True)
     ]
     return [["operation", "runs", "total", "mean", "share"], *body]
+
+
+# -------------------- of several runs
+def kernels_compared_chart(changed: pl.DataFrame) -> go.Figure | None:
+    """Return the kernels whose share of the GPUs' time changed most from the first run to the last.
+
+    `changed` is the frame of :func:`tracelib.analyses.comparison.kernel_changes`. None without a kernel.
+    """
+    rows = changed.filter(pl.col("run") == pl.col("run").last())
+    if rows.is_empty():
+        return None
+    top = rows.head(KERNELS)
+    labels = [safe(_kernel(row), KERNEL_CHARACTERS + 8) for row in top.iter_rows(named=True)]
+    figure = go.Figure()
+    for name, column, appearance in (
+        ("first run", "share_before", Look("#56B4E9", "/")),
+        ("last run", "share_after", Look("#0072B2")),
+    ):
+        figure.add_bar(
+            y=list(range(len(top))),
+            x=(top[column] * 100).to_list(),
+            orientation="h",
+            name=name,
+            marker=marker(appearance),
+            customdata=labels,
+            hovertemplate="%{customdata}: %{x:.2f} %<extra>%{fullData.name}</extra>",
+        )
+    figure.update_xaxes(title_text="% of the GPUs' time", rangemode="tozero")
+    figure.update_yaxes(
+        tickvals=list(range(len(top))), ticktext=labels, range=[len(top) - 0.4, -0.6], showgrid=False
+    )
+    figure.update_layout(barmode="group", margin={"t": 50})
+    return finished(figure, _changed_sentence(rows), _kernel_rows(rows), 130 + 34 * len(top))
+
+
+def kernels_in_words(changed: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernels that changed most from the first run to the last, as a table to read.
+
+    `changed` is the frame of :func:`tracelib.analyses.comparison.kernel_changes`. One row per kernel, all
+    String: `kernel`, `seen in`, then `share`, `per second` and `mean` of the first and of the last run.
+    """
+    rows = changed.filter(pl.col("run") == pl.col("run").last()).head(KERNELS)
+    head, *body = _kernel_rows(rows)
+    cells = [[plain(row[0], KERNEL_CHARACTERS), *row[1:]] for row in body]
+    return pl.DataFrame(cells, schema=dict.fromkeys(map(str, head), pl.String), orient="row")
+
+
+def _kernel(row: Mapping[str, Any]) -> str:
+    return plain(row["name"], KERNEL_CHARACTERS) + ("" if row["seen"] == "both" else f" ({row['seen']})")
+
+
+def _changed_sentence(rows: pl.DataFrame) -> str:
+    seen = dict(rows["seen"].value_counts().iter_rows())
+    row = rows.row(0, named=True)
+    mean = (
+        f", {duration(row['mean_before_ns'])} to {duration(row['mean_after_ns'])} on average"
+        if row["seen"] == "both"
+        else ""
+    )
+    return (
+        f"Of {counted(rows.height, 'kernel')}, {seen.get('new', 0)} are new and {seen.get('gone', 0)} gone; "
+        f"the share of {_kernel(row)} changed most, {share(row['share_before'])} to "
+        f"{share(row['share_after'])} of the GPUs' time{mean}."
+    )
+
+
+def _kernel_rows(rows: pl.DataFrame) -> list[list[object]]:
+    both = ("first run", "last run")
+    head: list[object] = [
+        "kernel",
+        "seen in",
+        *(f"{what}, {run}" for what in ("share", "per second", "mean") for run in both),
+    ]
+    body: list[list[object]] = [
+        [
+            row["name"],
+            {"both": "both", "new": "last run", "gone": "first run"}[row["seen"]],
+            *(share(row[f"share_{side}"]) for side in ("before", "after")),
+            *(rate(row[f"per_second_{side}"]) for side in ("before", "after")),
+            *(duration(row[f"mean_{side}_ns"]) for side in ("before", "after")),
+        ]
+        for row in rows.iter_rows(named=True)
+    ]
+    return [head, *body]

@@ -36,26 +36,29 @@ def compare(flags: argparse.Namespace) -> int:
     """Say what changed from one run to others."""
     from tracelib.analyses.comparison import changes
     from tracelib.charts.comparison import side_by_side, what_changed
+    from tracelib.charts.gpus import kernels_in_words
     from tracelib.trace import text_table
 
     bounds = [_bound(text) for text in flags.fail_on]
     given = _parameters(flags)
     print(f"tracelib: reading {counted(len(given['labels']), 'run')} ...", file=sys.stderr)
-    figures = _figures(given)
+    figures, by_kernel = _figures(given)
     changed = changes(figures)
     crossed = [line for bound in bounds for line in _crossed(bound, figures, changed)]
     if flags.json:
-        print(json.dumps({"figures": figures.to_dicts(), "changes": changed.to_dicts(), "crossed": crossed}))
+        frames = {"figures": figures, "changes": changed, "kernels": by_kernel}
+        print(json.dumps({name: frame.to_dicts() for name, frame in frames.items()} | {"crossed": crossed}))
     else:
         for line in what_changed(changed):
             print(plain(line))
-        frame = side_by_side(figures)
-        print(text_table(frame.columns, [[plain(cell) for cell in row] for row in frame.rows()]))
+        for frame in (side_by_side(figures), *([kernels_in_words(by_kernel)] if by_kernel.height else [])):
+            print(text_table(frame.columns, [[plain(cell) for cell in row] for row in frame.rows()]))
     for line in crossed:
         print(f"tracelib: {line}", file=sys.stderr)
     if flags.save is not None:
         _save(figures, flags.save)
-    failed = flags.output is not None and not _page(flags.output, given)
+    own = {name: given[name] for name in ("runs", "requests")}
+    failed = flags.output is not None and not page("compare", flags.output, own)
     return PART_FAILED if failed else int(bool(crossed))
 
 
@@ -86,19 +89,24 @@ def _is_baseline(path: Path) -> bool:
         return file.read(len(BASELINE) + 20).lstrip().startswith(f'{{"schema": "{BASELINE}"'.encode())
 
 
-def _figures(given: dict[str, Any]) -> pl.DataFrame:
-    """Return the figures of all runs in their order: a baseline's as saved, the others' computed."""
+def _figures(given: dict[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the figures of all runs in their order, and how kernels changed.
+
+    A baseline's figures are as saved, the others' computed; a baseline tells nothing of kernels.
+    """
     import polars as pl
 
-    from tracelib.analyses.comparison import comparison
+    from tracelib.analyses.comparison import comparison, kernel_changes, kernels, with_zeros
     from tracelib.options import compared
     from tracelib.report.notebook_cells import opened_runs
 
     traces = {name: given[name] for name in ("runs", "requests")}
-    computed = comparison(opened_runs(compared(traces)) if given["runs"] else {})
+    runs = opened_runs(compared(traces)) if given["runs"] else {}
     saved = [_read(path, label) for label, path in given["baselines"].items()]
     order = pl.DataFrame({"run": given["labels"]})
-    return order.join(pl.concat([computed, *saved]), on="run", maintain_order="left_right")
+    each = pl.concat([comparison(runs), *saved])
+    figures = with_zeros(order.join(each, on="run", maintain_order="left_right"))
+    return figures, kernel_changes(kernels(runs))
 
 
 def _read(path: Path, label: str) -> pl.DataFrame:
@@ -156,19 +164,19 @@ def _crossed(bound: Bound, figures: pl.DataFrame, changed: pl.DataFrame) -> list
     return lines
 
 
-def _page(folder: Path, given: dict[str, Any]) -> bool:
-    """Run compare.ipynb and write its page; return whether it worked."""
+def page(name: str, folder: Path, parameters: dict[str, Any]) -> bool:
+    """Run the notebook NAME and write its page NAME.html into `folder`; return whether it worked."""
     from tracelib.report.bundle import whole_folder
     from tracelib.report.exporter import TraceReport
     from tracelib.report.notebooks import notebook
     from tracelib.report.run import run_notebook
 
-    parameters = {name: given[name] for name in ("runs", "requests") if given[name]}
     with whole_folder(folder) as made:
-        ran = run_notebook(notebook("compare"), made / "compare.ipynb", parameters)
-        page, _ = TraceReport().from_notebook_node(ran.notebook)  # type: ignore[no-untyped-call]
-        (made / "compare.html").write_text(page, encoding="utf-8")
+        given = {key: value for key, value in parameters.items() if value}
+        ran = run_notebook(notebook(name), made / f"{name}.ipynb", given)
+        html, _ = TraceReport().from_notebook_node(ran.notebook)  # type: ignore[no-untyped-call]
+        (made / f"{name}.html").write_text(html, encoding="utf-8")
     if ran.failure is not None:
         print(f"tracelib: a part failed: {plain(ran.failure.one_line())}", file=sys.stderr)
-    print(f"page: {(folder / 'compare.html').resolve()}")
+    print(f"page: {(folder / f'{name}.html').resolve()}")
     return ran.failure is None

@@ -1,9 +1,16 @@
 """Estimates and offers, worked out by hand from the small server."""
 
+import json
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
+import tracelib
 from tests.charts.server import MS, full_server, make
-from tracelib.analyses.capacity import capacity, options
+from tests.conftest import ROOT
+from tracelib.analyses.capacity import capacity, demand_curve, options, recommendation, shortage
+from tracelib.cli import main
 from tracelib.report.notebook_cells import instances
 
 
@@ -39,3 +46,62 @@ def test_an_option_costs_what_its_price_says(full):
     assert offer["lost_per_hour"] == pytest.approx(32.77 * lost)
     assert offer["shortage_per_hour"] == pytest.approx(32.77 * 0.5)
     assert all(row["date"] and row["source"] for row in instances().iter_rows(named=True))
+
+
+def test_the_demand_curve_by_hand(full):
+    """3 for 300 ms, 2 for 300, 4 for 360, 6 for 40: 3.18 s in all; more than 3 for 400 ms, by 360 + 120."""
+    rows = {row[0]: row[1:] for row in demand_curve(full).rows()}
+    assert list(rows) == [1, 2, 3, 4, 5, 6]
+    assert rows[3] == pytest.approx((0.4, (360 * 1 + 40 * 3) / 3180))
+    assert rows[4] == pytest.approx((0.04, 40 * 2 / 3180))
+    assert rows[6] == (0, 0)
+
+
+def test_the_recommendation_is_the_p95_of_demand_at_least_the_floor_and_no_more_than_what_sufficed(full):
+    """Half of the GPU time was lost for want of a CPU; it was seen on 2 CPUs."""
+    assert shortage(full) == pytest.approx(0.5)
+    assert recommendation(full).cores == 4
+    assert "short of CPUs" in " ".join(recommendation(full).unknown)
+    low = full.demand.with_columns(running=pl.lit(1, pl.Int32), runnable=pl.lit(0, pl.Int32))
+    floor = recommendation(replace(full, demand=low))
+    assert floor.cores == 4  # 2 GPUs + 2
+    assert "GPUs + 2" in floor.why
+    never = full.lost.with_columns(cpu_state=pl.lit("running").cast(full.lost["cpu_state"].dtype))
+    enough = recommendation(replace(full, lost=never))
+    assert enough.cores == 2
+    assert "0 % of GPU time was lost for want of a CPU" in enough.why
+
+
+def test_without_demand_nothing_is_recommended(full):
+    blind = make(demand=full.demand.clear(), missing={"demand": "no wake-ups"})
+    advised = recommendation(blind)
+    assert advised.cores is None
+    assert advised.unknown[0] == "no wake-ups"
+    assert demand_curve(blind).is_empty()
+
+
+@pytest.mark.parametrize("cpus", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in (3, 4)), 8])
+def test_the_sweep_bears_the_recommendation_out(cpus):
+    """One load on 2 to 8 CPUs: 2 were too few, and what 2 recommend cost nothing where they were there."""
+    results = tracelib.analyse(tracelib.load(ROOT / "sample_traces" / "sweep" / f"cpus_{cpus}"))
+    assert recommendation(results).cores == {2: 4, 3: 3, 4: 3, 8: 3}[cpus]
+    assert (shortage(results) > 0.02) == (cpus < 3)
+
+
+def test_the_command_says_the_number_and_its_figures(capsys):
+    run = str(ROOT / "sample_traces" / "sweep" / "cpus_2")
+    assert main(["capacity", run, "--json", "--mean-input-tokens", "4096"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["recommended_cores"], told["replay"]) == (4, None)
+    assert {row["estimate"]: row["cores"] for row in told["estimates"]}["article's rule"] == 4  # 1 x (2 + 2)
+    assert told["demand_curve"][3]["exceeded"] <= 0.05 < told["demand_curve"][2]["exceeded"]
+
+
+@pytest.mark.slow
+def test_the_command_in_words_and_its_page(tmp_path, capsys):
+    run = str(ROOT / "sample_traces" / "sweep" / "cpus_2")
+    assert main(["capacity", run, "-o", str(tmp_path / "page")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("recommended: 4 cores, because for 95 % of the time at most 4 of its threads")
+    assert "not known:\n- this load only" in said
+    assert "What is not known of it" in (tmp_path / "page" / "capacity.html").read_text()

@@ -7,17 +7,20 @@ import pytest
 
 from tests.charts.server import ACTIVITY, HOSTILE, MS, START, make, rows, trace, without_wakeups
 from tracelib import charts
-from tracelib.analyses.capacity import capacity
-from tracelib.analyses.comparison import comparison
+from tracelib.analyses.capacity import capacity, demand_curve
+from tracelib.analyses.comparison import KERNELS, changes, comparison, kernel_changes, kernels
 
 OF_A_CAUSE = ("exposure_chart", "moments_chart", "worst_chart")
 OF_RUNS = ("first_tokens_chart", "losses_chart", "tokens_chart", "utilisation_chart")
+OF_CAPACITY = ("capacity_chart", "demand_curve_chart")
+OF_CHANGES = ("kernels_compared_chart", "waterfall_chart")
 #: Charts that the small server's frames suffice for.
 OF_RESULTS = [
     name
     for name in sorted(vars(charts))
     if name.endswith("_chart")
-    and name not in (*OF_A_CAUSE, *OF_RUNS, "capacity_chart", "detail_chart", "flame_chart", "kernels_chart")
+    and name not in (*OF_A_CAUSE, *OF_RUNS, *OF_CHANGES)
+    and name not in (*OF_CAPACITY, "detail_chart", "flame_chart", "kernels_chart")
 ]
 #: Each chart's sentence on the small server, whose sums are worked out by hand (see server.py).
 SENTENCES = {
@@ -73,13 +76,27 @@ def figure_of(name, full):
     figures = comparison({"before": full, "after": full})
     given = {
         "capacity_chart": (capacity(full),),
+        "demand_curve_chart": (demand_curve(full),),
         "tokens_chart": (figures, "decode"),
+        "waterfall_chart": (changes(figures),),
+        "kernels_compared_chart": (kernel_changes(kernels({"before": full, "after": full})),),
         **dict.fromkeys(OF_A_CAUSE, (full, "tokenization")),
     }
     return getattr(charts, name)(*given.get(name, (figures if name in OF_RUNS else full,)))
 
 
-@pytest.mark.parametrize("name", [*OF_RESULTS, *OF_A_CAUSE, *OF_RUNS, "capacity_chart", "kernels_chart"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *OF_RESULTS,
+        *OF_A_CAUSE,
+        *OF_RUNS,
+        *OF_CHANGES,
+        "capacity_chart",
+        "demand_curve_chart",
+        "kernels_chart",
+    ],
+)
 def test_every_chart_is_drawn_by_the_basic_bundle_with_a_sentence_and_a_table(full, name):
     figure = figure_of(name, full)
     assert {trace.type for trace in figure.data} <= {"bar", "scatter"}
@@ -164,6 +181,11 @@ def test_hostile_names_are_inert_in_every_chart(sampled):
         cpu_time=base.cpu_time.with_columns(role=pl.lit(HOSTILE), cause=pl.lit(HOSTILE)),
     )
     drawn = [getattr(charts, name)(results) for name in OF_RESULTS]
+    both = {"a": results, HOSTILE: results}
+    ran = [(run, HOSTILE, False, 0.5, 1.0, 1.0) for run in both]
+    by_name = kernel_changes(pl.DataFrame(ran, schema=KERNELS, orient="row"))
+    drawn += [charts.kernels_compared_chart(by_name)]
+    drawn += [charts.waterfall_chart(changes(comparison(both)))]
     drawn += [charts.flame_chart(results, "worker"), charts.detail_chart(results, START, START + 1000 * MS)]
     for figure in drawn:
         for text in strings(json.loads(figure.to_json())):

@@ -4,18 +4,26 @@ docs/numbers.md, "Capacity", defines them.
 """
 
 import math
+from typing import NamedTuple
 
 import polars as pl
 
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, demand_at, tells_shortage
-from tracelib.words import SERVER
+from tracelib.words import SERVER, share
 
 CAPACITY = pl.Schema(
     {"estimate": pl.String(), "cores": pl.Float64(), "source": pl.String(), "why_not": pl.String()}
 )
 
+DEMAND_CURVE = pl.Schema({"cores": pl.Int64(), "exceeded": pl.Float64(), "unmet": pl.Float64()})
+
+RECOMMENDED = "recommended"
+#: Scheduler events that cover less of the window do not cover it.
+WHOLE = 0.95
+#: Less GPU time lost for want of a CPU than this is no reason for more cores.
+ENOUGH = 0.02
 PAPER = "arXiv 2603.22774 (a claim of its authors', measured on their servers)"
 ARTICLE = (
     "rule max(4, GPUs x (2 + log2(mean input tokens / 1024))) of the article that this tool started from"
@@ -37,7 +45,9 @@ def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.Dat
     cpus, how = _had(results)
     tokens = mean_input_tokens or results.supply.mean_input_tokens
     no_gpu = "" if gpus else "no GPU was recorded"
+    advised = recommendation(results)
     rows: list[tuple[str, float | None, str, str]] = [
+        (RECOMMENDED, advised.cores, f"this run: {advised.why}", results.missing.get("demand", "")),
         ("cores that the server had", cpus, how, "" if cpus is not None else "not recorded"),
         *_stops(results),
         *_demand(results),
@@ -53,6 +63,81 @@ def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.Dat
         ("band, high end: 8 cores a GPU", 8 * gpus if gpus else None, PAPER, no_gpu),
     ]
     return pl.DataFrame(rows, schema=CAPACITY, orient="row")
+
+
+class Recommendation(NamedTuple):
+    """A number of cores, on what it rests, and what is not known of it; None = nothing can be recommended."""
+
+    cores: int | None
+    why: str
+    unknown: tuple[str, ...]
+
+
+def recommendation(results: Results) -> Recommendation:
+    """Return how many cores this run's load needs, as far as the run itself shows it.
+
+    They are those that suffice 95 % of the time, but no fewer than GPUs + 2; where the cores that it had cost
+    less than :data:`ENOUGH` of the GPUs' time, no more than those. Other rules of others stand beside it.
+    """
+    p95, (had, _) = demand_at(results.demand, 0.95), _had(results)
+    if p95 is None:
+        return Recommendation(None, "its demand for CPUs was not measured", _unknown(results))
+    floor = results.gpu_time["gpu"].n_unique() + 2
+    cores, why = p95, f"for 95 % of the time at most {p95} of its threads wanted a CPU"
+    if floor > cores:
+        cores, why = floor, f"{why}; GPUs + 2 is the least that such a server needs (the paper's floor)"
+    short = shortage(results)
+    if short is not None and short < ENOUGH and had is not None and had < cores:
+        cores = math.ceil(had)
+        why = f"{why}; yet with its {had:g} only {share(short)} of GPU time was lost for want of a CPU"
+    return Recommendation(cores, why, _unknown(results))
+
+
+def shortage(results: Results) -> float | None:
+    """Return the share of GPU time lost while the blamed thread wanted a CPU; None = not known."""
+    time = results.window.duration_ns * results.gpu_time["gpu"].n_unique()
+    if not time or not tells_shortage(results.thread_states):
+        return None
+    waited = results.lost.filter(pl.col("cpu_state").cast(pl.String).is_in(WAITS_FOR_CPU))
+    return int(waited["dur_ns"].sum()) / time
+
+
+def _unknown(results: Results) -> tuple[str, ...]:
+    """Return what stands between the recommendation and certainty."""
+    said = ["this load only: with more requests, or longer ones, it needs more"]
+    covered = int(results.demand["dur_ns"].sum()) / results.window.duration_ns
+    if results.demand.is_empty():
+        return (results.missing.get("demand") or "its demand was not measured", *said)
+    if covered < WHOLE:
+        said.append(f"scheduler events cover only {share(covered)} of the window")
+    if (shortage(results) or 0) >= ENOUGH:
+        said.append(
+            "demand was measured on a server short of CPUs: threads that wait make others wait, so with more "
+            "cores it may be higher or lower"
+        )
+    if not results.supply.mean_input_tokens:
+        said.append("mean input tokens are not known, so neither is the article's rule")
+    said.append("whether its cores are whole ones or half (hyperthreads) was not recorded")
+    return (*said, "what another number of cores would change: the run was not replayed on it")
+
+
+def demand_curve(results: Results) -> pl.DataFrame:
+    """Return how often, and by how much, the server's threads wanted more than a number of cores.
+
+    One row per number of cores, from 1 to the most that were ever wanted: `cores` (Int64), `exceeded`
+    (Float64: the share of the time in which more threads wanted a CPU), `unmet` (Float64: the share of the
+    wanted CPU time above that number, had the demand been the same). Empty where demand was not measured.
+    """
+    demand = results.demand.with_columns(n=(pl.col("running") + pl.col("runnable")).cast(pl.Int64))
+    total, wanted = int(demand["dur_ns"].sum()), int((demand["n"] * demand["dur_ns"]).sum())
+    if not wanted:
+        return pl.DataFrame(schema=DEMAND_CURVE)
+    rows = []
+    for cores in range(1, int(demand["n"].max()) + 1):  # type: ignore[arg-type]
+        above = demand.filter(pl.col("n") > cores)
+        over = int(((above["n"] - cores) * above["dur_ns"]).sum())
+        rows.append((cores, int(above["dur_ns"].sum()) / total, over / wanted))
+    return pl.DataFrame(rows, schema=DEMAND_CURVE, orient="row")
 
 
 def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
@@ -165,8 +250,7 @@ def options(results: Results, instances: pl.DataFrame) -> pl.DataFrame:
     gpus = results.gpu_time["gpu"].n_unique()
     time = results.window.duration_ns * gpus
     lost = int(results.lost["dur_ns"].sum()) / time if time else None
-    waited = results.lost.filter(pl.col("cpu_state").cast(pl.String).is_in(WAITS_FOR_CPU))
-    short = int(waited["dur_ns"].sum()) / time if time and tells_shortage(results.thread_states) else None
+    short = shortage(results)
     p95 = demand_at(results.demand, 0.95)
     per_gpu, price = pl.col("vcpus") / 2 / pl.col("gpus"), pl.col("price_per_hour")
     rated = instances.with_columns(

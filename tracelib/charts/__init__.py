@@ -3,7 +3,7 @@
 A chart function returns None where its frame has no rows; `draw` then says why (`Results.missing`).
 """
 
-from tracelib.charts.capacity import capacity_chart
+from tracelib.charts.capacity import capacity_chart, demand_curve_chart
 from tracelib.charts.causes import causes_chart, exposure_chart, moments_chart
 from tracelib.charts.comparison import (
     first_tokens_chart,
@@ -11,11 +11,12 @@ from tracelib.charts.comparison import (
     side_by_side,
     tokens_chart,
     utilisation_chart,
+    waterfall_chart,
     what_changed,
 )
 from tracelib.charts.cpu import cpu_time_chart, demand_chart, threads_chart
 from tracelib.charts.flame import flame_chart
-from tracelib.charts.gpus import kernels_chart, staircase_chart, states_chart
+from tracelib.charts.gpus import kernels_chart, kernels_compared_chart, staircase_chart, states_chart
 from tracelib.charts.latencies import collectives_chart, ipc_chart, launches_chart
 from tracelib.charts.overview import overview_png, overview_svg
 from tracelib.charts.phrases import draw

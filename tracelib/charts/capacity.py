@@ -3,12 +3,15 @@
 import plotly.graph_objects as go
 import polars as pl
 
+from tracelib.analyses.capacity import RECOMMENDED
 from tracelib.charts.theme import INK, finished, safe
-from tracelib.words import NOT_KNOWN
+from tracelib.words import NOT_KNOWN, share
 
 HAD = "cores that the server had"
 MEASURED = "#0072B2"
 CLAIMED = "#E69F00"
+#: A number of cores that is exceeded for this share of the time is enough.
+RARELY = 0.05
 IS_OWN = pl.col("source").str.starts_with("this run")
 
 
@@ -61,6 +64,8 @@ def _sentence(known: pl.DataFrame) -> str:
     have = "How many cores the server had was not recorded"
     if had is not None:
         have = f"The server had {had:g} {'core' if had == 1 else 'cores'}"
+    advised = dict(known.select("estimate", "cores").iter_rows()).get(RECOMMENDED)
+    number = "" if advised is None else f"{advised:g} are recommended. "
     p95 = dict(known.select("estimate", "cores").iter_rows()).get("measured demand, p95")
     measured = "its demand was not measured"
     if p95 is not None:
@@ -69,7 +74,7 @@ def _sentence(known: pl.DataFrame) -> str:
     rules = ""
     if claims:
         rules = f"; others' rules ask for {min(claims):.3g} to {max(claims):.3g} ({len(claims)} of them)"
-    return f"{have}; {measured}{rules}."
+    return f"{number}{have}; {measured}{rules}."
 
 
 def _table(estimates: pl.DataFrame) -> list[list[object]]:
@@ -83,3 +88,37 @@ def _table(estimates: pl.DataFrame) -> list[list[object]]:
         for row in estimates.iter_rows(named=True)
     ]
     return [["estimate", "cores", "whose figure", "why it is not known"], *body]
+
+
+def demand_curve_chart(curve: pl.DataFrame) -> go.Figure | None:
+    """Return how often the server wanted more than each number of cores, and how much of its demand that was.
+
+    `curve` is the frame of :func:`tracelib.analyses.capacity.demand_curve`. None where demand is not known.
+    """
+    if curve.is_empty():
+        return None
+    figure = go.Figure()
+    for name, column, colour, dash in (
+        ("of the time more threads wanted a CPU", "exceeded", MEASURED, "solid"),
+        ("of the wanted CPU time is above it", "unmet", CLAIMED, "dash"),
+    ):
+        figure.add_scatter(
+            x=curve["cores"].to_list(),
+            y=(curve[column] * 100).to_list(),
+            mode="lines+markers",
+            name=name,
+            line={"color": colour, "dash": dash, "width": 2},
+            hovertemplate="%{x} cores: %{y:.1f} %<extra>%{fullData.name}</extra>",
+        )
+    figure.add_hline(y=5, line={"dash": "dot", "color": INK, "width": 1})
+    figure.update_xaxes(title_text="cores")
+    figure.update_yaxes(title_text="%", rangemode="tozero")
+    figure.update_layout(margin={"t": 50})
+    rare = curve.filter(pl.col("exceeded") <= RARELY)["cores"]
+    body = [[row[0], share(row[1]), share(row[2])] for row in curve.iter_rows()]
+    few = f"{rare[0]} {'core' if rare[0] == 1 else 'cores'}"
+    sentence = (
+        f"More than {few} were wanted for at most 5 % of the time, more than {curve['cores'][-1]} never."
+    )
+    head = ["cores", "of the time more threads wanted one", "of the wanted CPU time is above it"]
+    return finished(figure, sentence, [head, *body], 340)

@@ -1,19 +1,24 @@
-"""The commands that read runs here: a report of one, reports of many, a look at the files, the notebooks."""
+"""The commands that read runs here: a report of one, of many, a look at the files, cores, the notebooks."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tracelib.cli.compare import page
 from tracelib.cli.flags import PART_FAILED, listed, options_of, positive
 from tracelib.errors import BadParameter
-from tracelib.options import name_of, seconds
-from tracelib.words import VERDICTS, counted, plain
+from tracelib.options import Options, name_of, seconds
+from tracelib.words import NOT_KNOWN, VERDICTS, counted, plain, share
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracelib.report.batch import Entry
 
 
@@ -92,6 +97,51 @@ def inspect(flags: argparse.Namespace) -> int:
     trace = load(options.traces, **options.arguments_of(load))
     print("\n".join(plain(line) for line in str(trace).split("\n")))
     return 0
+
+
+def capacity(flags: argparse.Namespace) -> int:
+    """Recommend a number of cores, with its evidence and what is not known of it."""
+    from tracelib.analyses import capacity as cores
+    from tracelib.report import opened
+
+    options = options_of(flags)
+    results, _ = opened(options)
+    advised = cores.recommendation(results)
+    estimates, curve = cores.capacity(results), cores.demand_curve(results)
+    if flags.json:
+        frames = {"estimates": estimates.to_dicts(), "demand_curve": curve.to_dicts(), "replay": None}
+        told = {"recommended_cores": advised.cores, "why": advised.why, "unknown": advised.unknown}
+        print(json.dumps(told | frames))
+    else:
+        number = "no number can be recommended" if advised.cores is None else f"{advised.cores} cores"
+        print(f"recommended: {number}, because {plain(advised.why)}")
+        print("\n".join(_cores_tables(estimates, curve)))
+        print("\n".join(["not known:", *(f"- {plain(text)}" for text in advised.unknown)]))
+    if flags.output is not None and not page("capacity", flags.output, _absolute(options)):
+        return PART_FAILED
+    return PART_FAILED if advised.cores is None else 0
+
+
+def _cores_tables(estimates: pl.DataFrame, curve: pl.DataFrame) -> Iterator[str]:
+    from tracelib.trace import text_table
+
+    rows = [
+        [
+            plain(row["estimate"]),
+            NOT_KNOWN if row["cores"] is None else f"{row['cores']:.3g}",
+            plain(row["why_not"] or row["source"]),
+        ]
+        for row in estimates.iter_rows(named=True)
+    ]
+    yield text_table(["estimate", "cores", "whose figure, or why it is not known"], rows)
+    if curve.height:
+        shares = [[str(n), share(over), share(unmet)] for n, over, unmet in curve.iter_rows()]
+        yield text_table(["cores", "time in which more were wanted", "demand above them"], shares)
+
+
+def _absolute(options: Options) -> dict[str, Any]:
+    """Return the options as capacity.ipynb takes them: it runs elsewhere."""
+    return options.with_files(lambda path: str(Path(path).resolve())).taken_by("capacity")
 
 
 def notebooks(flags: argparse.Namespace) -> int:

@@ -92,11 +92,16 @@ def in_parts(function: Callable[[pl.DataFrame], pl.DataFrame], rows: pl.DataFram
 
 def with_length(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return the rows that have a key and take time; `rows` themselves if all do."""
-    if rows[by].null_count():
-        rows = rows.filter(pl.col(by).is_not_null())
-    shortest = rows["dur_ns"].min()
-    positive = shortest is None or shortest > 0  # type: ignore[operator]
-    return rows if positive else rows.filter(pl.col("dur_ns") > 0)
+    return lasting(rows.filter(pl.col(by).is_not_null()) if rows[by].null_count() else rows)
+
+
+def lasting(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that take time; `rows` themselves if all do."""
+    if not rows["dur_ns"].null_count():
+        shortest = rows["dur_ns"].min()
+        if shortest is None or shortest > 0:  # type: ignore[operator]
+            return rows
+    return rows.filter(pl.col("dur_ns") > 0)
 
 
 def lines(rows: pl.DataFrame, by: str) -> list[pl.DataFrame]:

@@ -15,6 +15,7 @@ from tracelib.intervals.by_key import (
     end,
     in_order,
     ints,
+    lasting,
     lines,
     on_line,
     span_of,
@@ -89,18 +90,21 @@ def overlay(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> pl.DataFra
     Raises ValueError if intervals of `timeline` overlap.
     """
     extra = [column for column in timeline.columns if column not in (on, "ts_ns", "dur_ns")]
-    left = pieces.filter(pl.col("dur_ns") > 0)
+    left = lasting(pieces)
     if timeline.is_empty() or left[on].null_count() == left.height:
         return left.with_columns(pl.lit(None, timeline.schema[c]).alias(c) for c in extra)
     numbered = left.select(on, "ts_ns", "dur_ns").with_row_index("_piece")
     line = timeline.select(on, "ts_ns", "dur_ns")
-    if line[on].null_count() == 0 and line[on].is_sorted():
-        line = line.with_columns(pl.col(on).set_sorted())
-    parts = each(lambda part: _cut(part, line, on), lines(numbered.filter(pl.col(on).is_not_null()), on))
-    alone = numbered.filter(pl.col(on).is_null()).select(
-        "_piece", "ts_ns", "dur_ns", _at=pl.lit(None, pl.UInt32)
-    )
-    cut = pl.concat([*chain.from_iterable(parts), alone], rechunk=True)
+    alone = numbered.clear()
+    if numbered[on].null_count():
+        numbered, alone = numbered.filter(pl.col(on).is_not_null()), numbered.filter(pl.col(on).is_null())
+    stretches = lines(numbered, on)
+    if len(stretches) > 1 and line[on].null_count() == 0 and line[on].is_sorted():
+        line = line.with_columns(pl.col(on).set_sorted())  # looked at once, not for each stretch
+    parts = [*chain.from_iterable(each(lambda part: _cut(part, line, on), stretches))]
+    if alone.height:
+        parts.append(alone.select("_piece", "ts_ns", "dur_ns", _at=pl.lit(None, pl.UInt32)))
+    cut = pl.concat(parts, rechunk=True)
     if not cut["_piece"].is_sorted():
         cut = cut.select(pl.all().gather(np.argsort(cut["_piece"].to_numpy(), kind="stable")))
     rows = left.select(pl.exclude("ts_ns", "dur_ns").gather(cut["_piece"]))
@@ -115,6 +119,7 @@ def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> list[pl.DataF
     row = np.append(row, np.uint32(0))  # which -1, none, takes
     low = np.searchsorted(stop, left, side="right")
     count = np.searchsorted(start, right, side="left") - low
+    number = pieces["_piece"].to_numpy()
     made = []
     for few in _few(2 * count + 2):
         piece, begins, length, covering = _parts(left[few], right[few], low[few], count[few], start, stop)
@@ -122,7 +127,7 @@ def _cut(pieces: pl.DataFrame, timeline: pl.DataFrame, on: str) -> list[pl.DataF
         made.append(
             pl.DataFrame(
                 {
-                    "_piece": pieces["_piece"].gather(piece),
+                    "_piece": number[piece],
                     "ts_ns": begins - shift[piece],
                     "dur_ns": length,
                     "_at": pl.Series(row[covering]).set(pl.Series(covering < 0), None),
@@ -172,7 +177,8 @@ def _same_line(timeline: pl.DataFrame, pieces: pl.DataFrame, on: str) -> tuple[I
     if timeline[on].null_count() == 0 and timeline[on].is_sorted():
         after, until = np.searchsorted(timeline[on].to_numpy(), [low, high + 1])
         timeline = timeline.slice(after, until - after)
-    key, start = ints(timeline[on].fill_null(low - 1)), ints(timeline["ts_ns"])
+    keys = timeline[on].fill_null(low - 1) if timeline[on].null_count() else timeline[on]
+    key, start = ints(keys), ints(timeline["ts_ns"])
     stop = start + ints(timeline["dur_ns"])
     meets = (stop > start) & (key >= low) & (key <= high)
     if low < high:

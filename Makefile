@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
 BASE ?= HEAD
 
-.PHONY: report test suite check test-all coverage lint types layers notebooks gallery bench confusion fuzz clean help
+.PHONY: report test suite check test-all coverage lint types layers notebooks gallery bench confusion what-if fuzz clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -58,6 +58,9 @@ bench: $(READY)  ## measure the readers and the interval algebra beside others (
 
 confusion: $(READY)  ## blame simulated runs with known defects; prints the tables of docs/confusion.md
 	$(BIN)/python -m tests.simulator.confusion
+
+what-if: $(READY)  ## replay runs and compare with recordings of the changed server, into docs/what-if.md
+	$(BIN)/python -m benchmarks.what_if --write
 
 fuzz: $(READY)  ## an hour of damaged input for each reader (FUZZ_SECONDS, FUZZ_READER, FUZZ_SEED); keeps what fails in .fuzz
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-2000} $(BIN)/python -m pytest tests/sources/test_fuzz.py tests/sources/test_structure.py tests/sources/torch_profiler/test_native.py -q -s --basetemp=.fuzz

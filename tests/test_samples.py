@@ -8,6 +8,7 @@ import pytest
 
 import tracelib
 from tracelib.analyses.results import analyse
+from tracelib.analyses.whatif import what_if
 from tracelib.findings import diagnose
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
@@ -28,9 +29,9 @@ FIRST = {
 @pytest.fixture(scope="module", params=FOLDERS)
 def sample(request):
     folder = SAMPLES / request.param
-    trace = tracelib.load(folder)
+    results = analyse(tracelib.load(folder))
     truth = json.loads((folder / "truth.json").read_text()) | {"sample": request.param}
-    return truth, trace, diagnose(analyse(trace))
+    return truth, results, diagnose(results)
 
 
 def test_the_set_is_whole_and_small():
@@ -56,6 +57,13 @@ def test_the_defect_stands_first(sample):
         assert max(document.findings, key=lambda f: f.gain_ns or 0).cause == truth["leading_cause"]
 
 
+@pytest.mark.parametrize("closed_loop", [False, True])
+def test_the_unchanged_run_comes_out_of_a_replay_as_it_was(sample, closed_loop):
+    _, results, _ = sample
+    row = what_if(results, {}, closed_loop=closed_loop).row(0, named=True)
+    assert row["window_ns"] == pytest.approx(results.window.duration_ns, rel=0.05)
+
+
 def test_the_cause_that_the_run_was_made_for_leads(sample):
     truth, _, found = sample
     if not truth.get("leading_cause"):
@@ -73,7 +81,8 @@ def test_the_cause_that_the_run_was_made_for_leads(sample):
 
 
 def test_the_workload_s_own_counts_are_found(sample):
-    truth, trace, _ = sample
+    truth, results, _ = sample
+    trace = results.recorded
     slices = trace.slices.with_columns(pl.col("name").cast(pl.String))
     if "ttft_ms" not in truth or "cut_ms" in truth or not slices.filter(pl.col("name") == "tokenize").height:
         pytest.skip("recorded by another workload, or cut to a part of the load")

@@ -35,6 +35,7 @@ EXAMPLES = {
     "requests": ("Where did the time to first token go?", "tokenization"),
     "compare": ("What do more cores change?", {f"{n} CPUs": f"sweep/cpus_{n}" for n in (2, 3, 4, 6, 8)}),
     "capacity": ("How many cores does it take, and what do they cost?", "starved"),
+    "what_if": ("What would it have been with one thing changed?", "launch_eager"),
 }
 HEAD = """\
 # Gallery

@@ -16,6 +16,7 @@ import pytest
 
 import tracelib
 from tracelib.analyses.results import analyse
+from tracelib.analyses.whatif import what_if
 from tracelib.findings import diagnose
 
 pytestmark = pytest.mark.corpus
@@ -52,6 +53,13 @@ def test_causes_add_up_to_lost_on_each_device(run_of, name):
     lost = results.gpu_time.filter(pl.col("state").is_in(["idle", "collective_wait"]))
     summed = results.causes.group_by("gpu").agg(pl.col("ns").sum()).sort("gpu")
     assert summed.equals(lost.group_by("gpu").agg(pl.col("ns").sum()).sort("gpu"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_unchanged_run_comes_out_of_a_replay_as_it_was(run_of, name):
+    results = run_of(name).results
+    row = what_if(results, {}).row(0, named=True)
+    assert row["window_ns"] == pytest.approx(results.window.duration_ns, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,9 +1,10 @@
-"""What this run shows is told from the rules of others."""
+"""What this run shows is told from the rules of others; what a change gives back leads with the most."""
 
 import polars as pl
 
 from tracelib import charts
 from tracelib.analyses.capacity import capacity, demand_curve
+from tracelib.analyses.whatif import WHAT_IF
 
 
 def test_only_the_rules_of_others_are_called_so(full):
@@ -26,3 +27,38 @@ def test_the_demand_curve_says_what_is_enough_for_nearly_all_of_the_time(full):
     )
     assert list(figure.data[0].y)[3] == 4.0
     assert charts.demand_curve_chart(demand_curve(full).clear()) is None
+
+
+MS = 1_000_000
+#: scenario, window, gained, lost, TTFT p50 and mean, why not
+REPLAYED = [
+    ("unchanged", 999 * MS, 1 * MS, 500 * MS, 200 * MS, 250 * MS, ""),
+    ("no skew", 950 * MS, 49 * MS, 451 * MS, 190 * MS, 240 * MS, ""),
+    ("8 cores", 799 * MS, 200 * MS, 300 * MS, 100 * MS, 150 * MS, ""),
+    ("no recorder", None, None, None, None, None, "no time of a recorder was seen"),
+]
+
+
+def replayed(rows):
+    return pl.DataFrame(rows, schema=WHAT_IF, orient="row")
+
+
+def test_what_if_leads_with_what_gives_back_most_and_with_its_error():
+    figure = charts.what_if_chart(replayed(REPLAYED))
+    assert figure.layout.meta["sentence"] == (
+        "Replayed with 8 cores, the window of 999 ms takes 799 ms (20 % less), and the mean time to "
+        "first token 150 ms instead of 250 ms; replayed unchanged, it is off by 0.1 %."
+    )
+    window, ttft = figure.data
+    assert list(window.y) == ["8 cores", "no skew"]
+    assert list(window.x) == [200, 49]
+    assert list(ttft.x) == [100, 10]
+    assert figure.layout.meta["table"][-1][-1] == "no time of a recorder was seen"
+
+
+def test_a_scenario_that_costs_time_says_more_and_one_that_cannot_be_replayed_has_no_bar():
+    worse = [REPLAYED[0], ("1 cores", 1099 * MS, -100 * MS, 600 * MS, None, None, ""), REPLAYED[3]]
+    without_ttft = [(*row[:4], None, None, row[6]) for row in worse]
+    said = charts.what_if_chart(replayed(without_ttft)).layout.meta["sentence"]
+    assert "takes 1.10 s (10 % more);" in said
+    assert charts.what_if_chart(replayed([REPLAYED[0], REPLAYED[3]])) is None

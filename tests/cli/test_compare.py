@@ -1,4 +1,4 @@
-"""`tracelib compare`: what changed by hand-worked figures, CI's bounds, and the command on two samples."""
+"""`tracelib compare`: what changed by hand-worked figures, CI's bounds, and the commands on samples."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ CHARTS = {
     "kernel_launch": 6,
     "requests": 3,
     "tokenization": 5,
+    "what_if": 1,
 }
 #: Charts left where only the API server's and the engine's threads were recorded: what host threads did.
 WITHOUT_GPU = {"explore": 1, "ipc": 2, "requests": 2, "tokenization": 2}

@@ -42,7 +42,7 @@ def capacity(results: Results, mean_input_tokens: float | None = None) -> pl.Dat
     whose figure it is), `why_not` (String: why it cannot be told; "" otherwise).
     """
     gpus = results.gpu_time["gpu"].n_unique()
-    cpus, how = _had(results)
+    cpus, how = cores_had(results)
     tokens = mean_input_tokens or results.supply.mean_input_tokens
     no_gpu = "" if gpus else "no GPU was recorded"
     advised = recommendation(results)
@@ -79,7 +79,7 @@ def recommendation(results: Results) -> Recommendation:
     They are those that suffice 95 % of the time, but no fewer than GPUs + 2; where the cores that it had cost
     less than :data:`ENOUGH` of the GPUs' time, no more than those. Other rules of others stand beside it.
     """
-    p95, (had, _) = demand_at(results.demand, 0.95), _had(results)
+    p95, (had, _) = demand_at(results.demand, 0.95), cores_had(results)
     if p95 is None:
         return Recommendation(None, "its demand for CPUs was not measured", _unknown(results))
     floor = results.gpu_time["gpu"].n_unique() + 2
@@ -149,7 +149,7 @@ def _demand(results: Results) -> list[tuple[str, float | None, str, str]]:
     ]
 
 
-def _had(results: Results) -> tuple[float | None, str]:
+def cores_had(results: Results) -> tuple[float | None, str]:
     """Return how many CPUs the server could use, and who says so.
 
     That is its quota or its affinity, whichever is less. The CPUs on which it was seen to run stand for the

@@ -1,11 +1,13 @@
-"""Estimates of the cores that a server needs, side by side, against what it had."""
+"""The cores that a server needs by several estimates, and what changes to it would have given back."""
+
+from typing import Any
 
 import plotly.graph_objects as go
 import polars as pl
 
 from tracelib.analyses.capacity import RECOMMENDED
 from tracelib.charts.theme import INK, finished, safe
-from tracelib.words import NOT_KNOWN, share
+from tracelib.words import NOT_KNOWN, duration, share
 
 HAD = "cores that the server had"
 MEASURED = "#0072B2"
@@ -122,3 +124,76 @@ def demand_curve_chart(curve: pl.DataFrame) -> go.Figure | None:
     )
     head = ["cores", "of the time more threads wanted one", "of the wanted CPU time is above it"]
     return finished(figure, sentence, [head, *body], 340)
+
+
+def what_if_chart(replayed: pl.DataFrame) -> go.Figure | None:
+    """Return what each scenario would have given back, of the window and of the time to first token.
+
+    `replayed` is the frame of :func:`tracelib.analyses.whatif.what_if`. None where no scenario can be
+    replayed.
+    """
+    first = replayed.row(0, named=True)
+    known = replayed.slice(1).filter(pl.col("window_ns").is_not_null()).sort("gained_ns", descending=True)
+    if known.is_empty():
+        return None
+    figure = go.Figure()
+    names = [safe(name) for name in known["scenario"]]
+    bars = {"of the window": (known["gained_ns"], MEASURED, "")}
+    if first["ttft_mean_ns"] is not None:
+        bars["of the mean time to first token"] = (
+            first["ttft_mean_ns"] - known["ttft_mean_ns"],
+            CLAIMED,
+            "/",
+        )
+    for name, (gained, colour, pattern) in bars.items():
+        figure.add_bar(
+            y=names,
+            x=(gained / 1e6).to_list(),
+            orientation="h",
+            name=name,
+            marker={"color": colour, "pattern": {"shape": pattern}},
+            text=[_signed(ns) for ns in gained],
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate="%{text}<extra></extra>",
+        )
+    widest = [1.3 * float(ns) / 1e6 for gained, _, _ in bars.values() for ns in gained]
+    span = [min(0.0, *widest), max(0.0, *widest)]  # with room for the labels beside the bars
+    figure.update_xaxes(title_text="ms that it would have given back", range=span)
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
+    figure.update_layout(margin={"t": 70 if len(bars) > 1 else 20}, barmode="group")
+    return finished(figure, _gains(first, known), gains_table(replayed), 150 + 56 * len(names))
+
+
+def _signed(ns: int) -> str:
+    return f"{'-' if ns < 0 else ''}{duration(abs(ns))}"
+
+
+def _gains(first: dict[str, Any], known: pl.DataFrame) -> str:
+    best = known.row(0, named=True)
+    gained = best["gained_ns"] / first["window_ns"]
+    less = f"{share(abs(gained))} {'less' if gained >= 0 else 'more'}"
+    ttft = ""
+    if first["ttft_mean_ns"] is not None:
+        before, after = (duration(row["ttft_mean_ns"]) for row in (first, best))
+        ttft = f", and the mean time to first token {after} instead of {before}"
+    error = abs(first["gained_ns"]) / (first["window_ns"] + first["gained_ns"])
+    return (
+        f"Replayed with {best['scenario']}, the window of {duration(first['window_ns'])} takes "
+        f"{duration(best['window_ns'])} ({less}){ttft}; replayed unchanged, it is off by {share(error)}."
+    )
+
+
+def gains_table(replayed: pl.DataFrame) -> list[list[str]]:
+    """Return the frame of :func:`tracelib.analyses.whatif.what_if` as text, its heads first."""
+    columns = ("window_ns", "gained_ns", "lost_ns", "ttft_p50_ns", "ttft_mean_ns")
+    body = [
+        [
+            str(row["scenario"]),
+            *(NOT_KNOWN if row[name] is None else _signed(row[name]) for name in columns),
+            str(row["why_not"]),
+        ]
+        for row in replayed.iter_rows(named=True)
+    ]
+    heads = ["window", "gained", "lost GPU time", "TTFT p50", "TTFT mean", "why it is not known"]
+    return [["scenario", *heads], *body]

@@ -24,7 +24,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 #: In the order in which --help lists them.
 RUNS = (
     *(report.report, report.inspect, report.notebooks, report.batch),
-    *(compare.compare, report.capacity),
+    *(compare.compare, compare.whatif, report.capacity),
     *(record.record, record.check),
     *(share.export, share.redact, share.attach, share.monitor),
 )

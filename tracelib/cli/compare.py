@@ -1,4 +1,4 @@
-"""`tracelib compare`: what changed from one run to others."""
+"""What changed from one run to others (`compare`), and what a change would have given back (`whatif`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracelib.cli.flags import PART_FAILED, whole
+from tracelib.cli.flags import PART_FAILED, options_of, whole
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.words import counted, plain
 
@@ -162,6 +162,35 @@ def _crossed(bound: Bound, figures: pl.DataFrame, changed: pl.DataFrame) -> list
                 f"{plain(run)}: {bound.figure} changed by {relative:+.0%}, and {bound.text} is not allowed"
             )
     return lines
+
+
+def whatif(flags: argparse.Namespace) -> int:
+    """Say what a change would have given back."""
+    from tracelib.analyses.whatif import scenarios, what_if
+    from tracelib.charts.capacity import gains_table, what_if_chart
+    from tracelib.report.notebook_cells import opened
+    from tracelib.trace import text_table
+
+    options, without = options_of(flags), flags.without or []
+    if flags.cores < 0:
+        raise BadParameter("--cores", flags.cores, ["a number from 0"])
+    changes = scenarios(flags.cores, without)
+    print(f"tracelib: reading {counted(len(options.traces), 'path')} ...", file=sys.stderr)
+    results, _ = opened(options)
+    replayed = what_if(results, changes, closed_loop=flags.closed_loop)
+    if flags.json:
+        print(json.dumps({"window_ns": results.window.duration_ns, "scenarios": replayed.to_dicts()}))
+    else:
+        chart = what_if_chart(replayed)
+        if chart is not None:
+            print(plain(chart.layout.meta["sentence"]))
+        head, *rows = gains_table(replayed)
+        print(text_table(head, rows))
+    if flags.output is None:
+        return 0
+    given = {name: value for name, value in options.taken_by("whatif").items() if value}
+    more = {"cores": flags.cores, "without": without, "closed_loop": flags.closed_loop}
+    return 0 if page("what_if", flags.output, given | more) else PART_FAILED
 
 
 def page(name: str, folder: Path, parameters: dict[str, Any]) -> bool:

@@ -1,0 +1,196 @@
+"""A run as a graph of what had to come before what, and how long it takes with other lengths.
+
+Nodes are moments, and an edge says that one comes a certain time after another
+(:mod:`tracelib.analyses.dependencies` finds them). A node comes as soon as all its edges allow: the longest
+path, as in Daydream (USENIX ATC 2020) and dPRO (MLSys 2022).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracelib.analyses.window import Window
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+#: Kinds of nodes, in the order in which they come at one moment.
+ORIGIN, CALL, BEGIN, SENT, START, MET, END, RELEASED = range(8)
+#: Nodes that are turned into Python's numbers at a time.
+PART = 2**18
+NEVER = -(2.0**60)
+
+
+class Edges(NamedTuple):
+    """For each node one that comes before it, and how long before.
+
+    `before` is that node's number (-1 = none). The time is `fixed` ns and, of the host thread's time between
+    `since` and `until` (places on the line of `Graph.pieces`), as much as a change leaves.
+    """
+
+    before: Ints
+    fixed: Ints
+    since: Ints
+    until: Ints
+
+
+class Graph(NamedTuple):
+    """A run's nodes in the order of time, and what each waits for."""
+
+    observed: Ints  # ns since the begin of the window
+    earliest: Floats  # not before this moment, as recorded: a request that came from outside
+    gpu: Ints  # -1 = a moment of a host thread
+    kind: Ints
+    length: Ints  # of starts: how long the operation runs; of others 0
+    order: Edges  # what came before on the thread or stream
+    cause: Edges  # launch, message, operation waited for, last rank
+    cross: Edges  # operation on another stream
+    pieces: pl.DataFrame  # what each host thread did: thread, ts_ns, dur_ns, place, cause, …
+    left_out: int  # edges that would lead back in time
+
+
+def replayed(graph: Graph, kept: Floats | None = None, *, skew: bool = True) -> Floats:
+    """Return when each node of the graph comes, in ns since the begin of the window.
+
+    `kept` is how much of each row of `graph.pieces` a change leaves, in ns (None = all, as recorded). Without
+    `skew` no rank waits for another in a collective.
+    """
+    leaves = _Line(graph.pieces, kept)
+    ends = (graph.kind == END) & (not skew)
+    edges = []
+    for each in (graph.order, graph.cause, graph.cross):
+        before = np.where(ends, -1, each.before) if each is graph.cause else each.before
+        length = each.fixed + leaves.between(each.since, each.until)
+        edges.append(
+            (before, length + np.where(ends, graph.cause.fixed, 0) if each is graph.order else length)
+        )
+    return _longest(edges, graph.earliest)
+
+
+def _longest(edges: list[tuple[Ints, Floats]], earliest: Floats) -> Floats:
+    """Return the length of the longest path to each node; edges come from nodes before it."""
+    moments = [NEVER] * (len(earliest) + 1)  # the last one is that of edge -1
+    for begin in range(0, len(earliest), PART):
+        part = slice(begin, begin + PART)
+        columns = [values[part].tolist() for pair in edges for values in pair]
+        rows = zip(earliest[part].tolist(), *columns, strict=True)
+        for node, (moment, a, x, b, y, c, z) in enumerate(rows, begin):
+            first, second, third = moments[a] + x, moments[b] + y, moments[c] + z
+            first = max(first, second)
+            first = max(first, third)
+            moments[node] = max(moment, first)
+    return np.array(moments[:-1])
+
+
+class _Line:
+    """How much of the host threads' time a change leaves, thread behind thread."""
+
+    def __init__(self, pieces: pl.DataFrame, kept: Floats | None) -> None:
+        place, length = pieces["place"].to_numpy(), pieces["dur_ns"].to_numpy()
+        self.places = np.append(place, place[-1:] + length[-1:]).astype(np.float64)
+        self.sums = np.cumsum(np.append(0.0, length if kept is None else kept))
+
+    def between(self, since: Ints, until: Ints) -> Floats:
+        if len(self.places) < 2:
+            return np.zeros(len(since))
+        low, high = (np.interp(at, self.places, self.sums) for at in (since, until))
+        left: Floats = np.maximum(high - low, 0.0)
+        return left
+
+
+class Builder:
+    """Nodes and edges as they are found, before they are put in the order of time."""
+
+    def __init__(self, window: Window, threads: dict[int, int]) -> None:
+        self.window, self.threads = window, threads
+        self.columns: list[tuple[Ints, ...]] = []
+        self.edges: dict[str, list[tuple[Ints, Ints, Ints, Ints, Ints]]] = {
+            name: [] for name in ("order", "cause", "cross")
+        }
+        self.count = 0
+        self.floors: list[tuple[Ints, Ints]] = []
+        self.add(ORIGIN, None, np.zeros(1, np.int64))
+
+    def add(
+        self,
+        kind: int,
+        thread: pl.Series | None,
+        moments: pl.Series | Ints,
+        gpu: Ints | None = None,
+        length: Ints | None = None,
+    ) -> Ints:
+        """Add nodes at `moments` (from the window's begin); return their numbers."""
+        at = np.asarray(moments, np.int64)
+        none = np.full(len(at), -1)
+        own = none if thread is None else self.line(thread)
+        filled = np.full(len(at), kind)
+        self.columns.append(
+            (at, filled, own, none if gpu is None else gpu, at * 0 if length is None else length)
+        )
+        self.count += len(at)
+        return np.arange(self.count - len(at), self.count)
+
+    def line(self, thread: pl.Series) -> Ints:
+        """Return the number of each thread on the line."""
+        names = np.fromiter(self.threads, np.int64, len(self.threads))  # in order
+        return np.searchsorted(names, thread.to_numpy())
+
+    def place(self, line: Ints, moments: Ints) -> Ints:
+        """Return the places of moments of threads, those outside the window at its edges."""
+        return line * self.window.duration_ns + np.clip(moments, 0, self.window.duration_ns)
+
+    def edge(
+        self, name: str, after: Ints, before: Ints, fixed: Ints, span: tuple[Ints, Ints] | None = None
+    ) -> None:
+        """Add edges from nodes `before` to nodes `after`; `span` = the host's time in them."""
+        since, until = span or (after * 0, after * 0)
+        known = before >= 0
+        self.edges[name].append(
+            tuple(values[known] for values in (after, before, fixed, since, until))  # type: ignore[arg-type]
+        )
+
+    def graph(self, pieces: pl.DataFrame) -> Graph:
+        """Return the graph, in the order of time."""
+        at, kind, line, gpu, length = (np.concatenate(parts) for parts in zip(*self.columns, strict=True))
+        sorted_by = np.lexsort((kind, at))
+        place = np.empty(self.count, np.int64)
+        place[sorted_by] = np.arange(self.count)
+        edges, left_out = {}, 0
+        for name, parts in self.edges.items():
+            edges[name], lost = self._edges(parts, place)
+            left_out += lost
+        at, kind, line, gpu, length = (values[sorted_by] for values in (at, kind, line, gpu, length))
+        order = self._program_order(edges["order"], at, line)
+        earliest = np.full(self.count, NEVER)
+        earliest[0] = 0.0
+        for nodes, moments in self.floors:
+            earliest[place[nodes]] = moments
+        return Graph(at, earliest, gpu, kind, length, order, edges["cause"], edges["cross"], pieces, left_out)
+
+    def _edges(self, parts: list[tuple[Ints, Ints, Ints, Ints, Ints]], place: Ints) -> tuple[Edges, int]:
+        columns = [np.zeros(self.count, np.int64) for _ in range(4)]
+        columns[0] -= 1
+        left_out = 0
+        for after, before, *lengths in parts:
+            to, origin = place[after], place[before]
+            fits = origin < to
+            left_out += int((~fits).sum())
+            for column, values in zip(columns, (origin, *lengths), strict=True):
+                column[to[fits]] = values[fits]
+        return Edges(*columns), left_out
+
+    def _program_order(self, order: Edges, at: Ints, line: Ints) -> Edges:
+        """Return `order` with each host node after the one before it on its thread."""
+        on_host = np.flatnonzero(line >= 0)
+        chain = on_host[np.argsort(line[on_host], kind="stable")]
+        first = np.append(True, line[chain[1:]] != line[chain[:-1]])[: len(chain)]
+        before = np.where(first, 0, np.append(0, chain[:-1])[: len(chain)])
+        open_ = order.before[chain] == -1
+        given, chained = order.since[chain] > 0, self.place(line[chain], at[chain])
+        began = self.place(line[chain], np.where(first, 0, at[before]))
+        order.before[chain] = np.where(open_, before, order.before[chain])
+        order.since[chain] = np.where(given, order.since[chain], began)
+        order.until[chain] = chained
+        return order

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tracelib import classify, schema
 from tracelib.classify import slice_causes, slice_meanings, stack_causes
-from tracelib.rules import load_rules
 from tracelib.schema import SLICE_CATEGORY
+from tracelib.slice_rules import load_rules
 
 RULES = load_rules()
 

@@ -7,7 +7,7 @@ import pytest
 from tracelib import words
 from tracelib.analyses.gpu_time import GPU_STATE
 from tracelib.analyses.thread_states import CPU_STATE
-from tracelib.rules import CAUSES
+from tracelib.slice_rules import CAUSES
 
 
 def test_the_examples_in_the_docstrings():

@@ -1,8 +1,8 @@
 """What names mean: slices, call chains and threads to causes.
 
 The meanings are data, in ``rules.toml`` beside this file (its head explains every key), and
-:mod:`tracelib.rules` reads them; here they are only applied. ``docs/numbers.md`` defines the causes; which
-frame of a call chain decides is this project's own choice.
+:mod:`tracelib.slice_rules` reads them; here they are only applied. ``docs/numbers.md`` defines the causes;
+which frame of a call chain decides is this project's own choice.
 
 Slices are looked up by name and category together. Both are stored as small numbers, so a table with a place
 for every pair of them is quicker than a join of tens of millions of rows, and what is looked up at a time
@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelib.rules import TIERS, Rules, SliceRule, StackRule, ThreadRule
 from tracelib.schema import NS_PER_MS
+from tracelib.slice_rules import TIERS, Rules, SliceRule, StackRule, ThreadRule
 
 SLICE_MEANING = pl.Schema(
     {

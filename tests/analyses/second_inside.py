@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from second_lines import Span, covered, cut
 
-from tracelib.rules import load_rules
+from tracelib.slice_rules import load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

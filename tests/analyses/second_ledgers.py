@@ -24,7 +24,7 @@ from second_replicas import SERVER, messages, replicas
 from second_upstream import ABOVE, Upstream
 
 from tracelib.classify import sample_causes, slice_causes
-from tracelib.rules import load_rules
+from tracelib.slice_rules import load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

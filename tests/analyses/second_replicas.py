@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tracelib.classify import slice_causes
-from tracelib.rules import load_rules
+from tracelib.slice_rules import load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from tracelib import schema
 from tracelib.analyses.cpu_time import cpu_time
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
-from tracelib.rules import load_rules
+from tracelib.slice_rules import load_rules
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode does not
 from scheduling_frames import switch, trace, wakeup, window

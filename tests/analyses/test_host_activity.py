@@ -10,7 +10,7 @@ from tracelib.analyses.cpu_time import sample_stretches
 from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.launches import launches
 from tracelib.analyses.thread_states import thread_states
-from tracelib.rules import load_rules
+from tracelib.slice_rules import load_rules
 
 #: As the reference captures name them.
 HELPERS = ("pt_nccl_watchdg", "pt_nccl_heartbt", "pt_tcpstore_uv", "cuda-EvtHandlr", "NCCL Progress 0")

@@ -8,7 +8,7 @@ from tracelib.analyses.ipc import ipc
 from tracelib.analyses.replicas import replicas as replicas_of
 from tracelib.analyses.results import analyse
 from tracelib.analyses.window import window
-from tracelib.rules import load_rules
+from tracelib.slice_rules import load_rules
 
 
 def server(*parts):

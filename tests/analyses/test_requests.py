@@ -16,8 +16,8 @@ from tracelib.analyses.requests import BEFORE, NO_STEP, NO_STEPS, NOT_SENT, PART
 from tracelib.analyses.results import analyse
 from tracelib.analyses.steps import MODEL_STEPS, step_tokens
 from tracelib.analyses.window import Window
-from tracelib.rules import load_rules
 from tracelib.schema import SLICES, THREADS
+from tracelib.slice_rules import load_rules
 from tracelib.sources.request_logs import TIMES as LOGGED
 from tracelib.sources.request_logs import read_request_log
 from tracelib.trace import Trace

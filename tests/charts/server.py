@@ -7,8 +7,8 @@ from tracelib.analyses.requests import REQUESTS
 from tracelib.analyses.results import Results
 from tracelib.analyses.steps import STEP_TOKENS
 from tracelib.analyses.window import Window
-from tracelib.rules import load_rules
 from tracelib.schema import FRAMES, SAMPLES, STACKS, THREADS, empty
+from tracelib.slice_rules import load_rules
 from tracelib.trace import Trace
 
 MS = 1_000_000

@@ -7,8 +7,8 @@ import pytest
 
 from tracelib import charts, words
 from tracelib.charts.flame import flame_tree
-from tracelib.rules import load_rules
 from tracelib.schema import STACKS
+from tracelib.slice_rules import load_rules
 
 
 def test_flame_widths_are_sample_counts(sampled):

@@ -5,7 +5,7 @@ import pytest
 
 from tests.findings.sheet import MS, PERIOD, Sheet
 from tracelib.classify import sample_causes
-from tracelib.rules import load_rules
+from tracelib.slice_rules import load_rules
 
 NVRTC = (("[unknown]", "/x/libnvrtc.so.13"), ("at::jit", "/x/libtorch_cuda.so"))
 ATEN = (("at::native::copy", "/x/libtorch_cpu.so"),)

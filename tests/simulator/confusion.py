@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulator.cases import SHARE, cases, singles
 from tests.simulator.judge import rows
-from tracelib.rules import CAUSES
+from tracelib.slice_rules import CAUSES
 
 if TYPE_CHECKING:
     from tests.simulator.judge import Row

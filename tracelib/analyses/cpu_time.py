@@ -14,7 +14,7 @@ from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.window import Window
 from tracelib.classify import sample_causes, slice_causes, slices_named
 from tracelib.intervals import clip, fill, merge_equal, overlay, union
-from tracelib.rules import Rules
+from tracelib.slice_rules import Rules
 from tracelib.trace import Trace
 
 CPU_TIME = pl.Schema(

@@ -14,7 +14,7 @@ import polars as pl
 
 from tracelib.analyses.long_slices import OUTLIER
 from tracelib.intervals import overlay
-from tracelib.rules import Rules, SpanRule
+from tracelib.slice_rules import Rules, SpanRule
 
 #: The sub-cause of activity that is dispatch between launches, while that is not decided.
 BETWEEN_LAUNCHES = "between launches"

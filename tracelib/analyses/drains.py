@@ -10,7 +10,7 @@ import polars as pl
 from tracelib.analyses.dispatch import LONGEST_NS, TIMES_USUAL
 from tracelib.classify import slice_meanings
 from tracelib.intervals import in_parts, overlay
-from tracelib.rules import Rules
+from tracelib.slice_rules import Rules
 from tracelib.trace import Trace
 
 DRAINS = pl.Schema(

@@ -30,7 +30,7 @@ from tracelib.intervals import (
     overlay,
     under,
 )
-from tracelib.rules import Rules
+from tracelib.slice_rules import Rules
 from tracelib.trace import Trace
 from tracelib.words import SERVER
 

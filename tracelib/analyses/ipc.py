@@ -7,7 +7,7 @@ import polars as pl
 from tracelib.analyses.window import Window
 from tracelib.classify import slice_causes, slices_named
 from tracelib.intervals import outermost, overlay, union
-from tracelib.rules import Rules
+from tracelib.slice_rules import Rules
 from tracelib.trace import Trace
 
 IPC = pl.Schema(

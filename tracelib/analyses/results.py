@@ -32,7 +32,7 @@ from tracelib.analyses.steps import model_steps, step_tokens
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.throttling import Supply, quota_use
 from tracelib.analyses.window import Window, on_one_clock, window, with_cut, without_short
-from tracelib.rules import Rules, load_rules
+from tracelib.slice_rules import Rules, load_rules
 from tracelib.trace import Trace
 
 

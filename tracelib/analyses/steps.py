@@ -18,7 +18,7 @@ import polars as pl
 from tracelib.analyses.ipc import last_done, thread_processes
 from tracelib.analyses.window import Window
 from tracelib.intervals import outermost
-from tracelib.rules import TOKENS, Rules, StepRule
+from tracelib.slice_rules import TOKENS, Rules, StepRule
 from tracelib.trace import Trace
 
 PROMPT_STEPS = pl.Schema(

@@ -3,7 +3,7 @@
 import pytest
 
 from tracelib.errors import BadParameter, BadTrace
-from tracelib.rules import CAUSES, load_rules
+from tracelib.slice_rules import CAUSES, load_rules
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ MEANINGS = [
     ("llm_engine step: get_output", "annotation", "ipc/wait"),
     ("sglang/srt/managers/scheduler.py(2100): self_check_during_idle", "python", "ipc/wait"),
     ("ray/dag/compiled_dag_node.py(620): exec_operation", "python", "ipc/wait"),
+    ("ray/_private/worker.py(900): get_objects", "python", "ipc/wait"),
+    ("<built-in method get_objects of ray._raylet.CoreWorker object at 0x7f>", "python", "ipc/wait"),
     ("gloo:all_reduce", "annotation", "ipc/cpu_collective"),
     ("ProcessGroupGloo::allreduce", "other", "ipc/cpu_collective"),
     ("MPI_Allreduce", "other", "ipc/cpu_collective"),

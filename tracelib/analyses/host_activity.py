@@ -78,6 +78,7 @@ def host_activity(
     own, said = _with_meanings(trace, window, rules)
     slices, meanings = with_spans(own, said, launches, rules)
     strong, weak, covering = (_having(slices, meanings, flag, window) for flag in _FLAGS)
+    strong = _but_the_means_of_waits(strong, meanings)
     line = innermost(strong, "thread")
     plain = _plain(line, strong, meanings, covering["thread"].unique(), window)
     apart = _in_words(line.filter(~plain), strong, meanings, window)
@@ -112,6 +113,26 @@ def host_activity(
     compilers = _compilers(trace, sampled)
     refined = refined_by_samples(whole, sampled, sample_stretches, compilers, thread_states)
     return refined.match_to_schema(HOST_ACTIVITY)
+
+
+def _but_the_means_of_waits(slices: pl.DataFrame, meanings: pl.DataFrame) -> pl.DataFrame:
+    """Leave out collectives over the CPU in slices that wait for another process: they are how those wait.
+
+    SGLang's other schedulers get the requests that the first one received by a broadcast.
+    """
+    names = meanings["sub_cause"].cast(pl.String).eq_missing("cpu_collective")
+    collective = names.gather(slices["meaning"])
+    if not collective.any():
+        return slices
+    others = slices.filter(~collective)
+    begins = slices.filter(collective).select("thread", "ts_ns", dur_ns=pl.lit(1, pl.Int64)).unique()
+    inside = overlay(begins.sort(pl.all()), innermost(others, "thread"), "thread")
+    waits = meanings["waits_for"].is_not_null().gather(others["meaning"]).gather(inside["row"])
+    means = inside.filter(waits.fill_null(value=False)).select(
+        "thread", "ts_ns", collective=pl.lit(value=True)
+    )
+    marked = slices.with_columns(collective=collective)
+    return marked.join(means, on=means.columns, how="anti", maintain_order="left").drop("collective")
 
 
 def _with_meanings(trace: Trace, window: Window, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:

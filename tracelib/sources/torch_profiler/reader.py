@@ -67,7 +67,8 @@ def plain_batch(chunk: Chunk) -> tuple[Batch, bytes | None]:
     body = text.rstrip().removesuffix(b",") if chunk.last else text
     valid = decoded(body)
     if valid and (valid[1] is not None or not chunk.last):
-        return plain.batch(valid[0]), valid[1]
+        behind = None if valid[1] is None else valid[1] + text[len(body) :]
+        return plain.batch(valid[0]), behind
     salvaged = salvage(text, last=chunk.last)
     batch = plain.batch(salvaged.events)
     batch.remarks.update(salvaged.remarks)

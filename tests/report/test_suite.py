@@ -21,9 +21,9 @@ NAMES = sorted(set(notebooks()) - {"root_cause"})
 #: Charts that a full recording of two ranks gives each notebook; without a request log, on a fifth of a
 #: second, and with names of steps that tell no tokens. One that is not listed may draw any number.
 CHARTS = {
-    "capacity": 3,
+    "capacity": 4,
     "collectives": 5,
-    "compare": 2,
+    "compare": 4,
     "cpu_scheduling": 7,
     "explore": 5,
     "ipc": 5,
@@ -168,5 +168,6 @@ def test_a_run_differs_from_itself_by_noise_alone(on_server):
     captions = [
         o.data["text/plain"] for o in outputs(on_server["compare"]) if o.get("metadata", {}).get(CAPTION)
     ]
+    unchanged = r"\(within noise\)|no part moved|no kernel's share of the GPUs' time changed"
     assert captions
-    assert all("within noise" in caption and "more than noise" not in caption for caption in captions)
+    assert all(re.search(unchanged, caption) and "more than noise" not in caption for caption in captions)

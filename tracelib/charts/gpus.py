@@ -301,11 +301,13 @@ def _changed_sentence(rows: pl.DataFrame) -> str:
         if row["seen"] == "both"
         else ""
     )
-    return (
+    before, after = (share(row[f"share_{when}"]) for when in ("before", "after"))
+    lead = (
         f"Of {counted(rows.height, 'kernel')}, {seen.get('new', 0)} are new and {seen.get('gone', 0)} gone; "
-        f"the share of {_kernel(row)} changed most, {share(row['share_before'])} to "
-        f"{share(row['share_after'])} of the GPUs' time{mean}."
     )
+    if before == after and row["seen"] == "both":
+        return f"{lead}no kernel's share of the GPUs' time changed."
+    return f"{lead}the share of {_kernel(row)} changed most, {before} to {after} of the GPUs' time{mean}."
 
 
 def _kernel_rows(rows: pl.DataFrame) -> list[list[object]]:

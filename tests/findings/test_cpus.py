@@ -14,7 +14,7 @@ from tracelib.analyses.results import analyse
 from tracelib.analyses.scheduling import cpu_contention
 from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.analyses.throttling import Supply
-from tracelib.findings.finding import Abstained
+from tracelib.findings.finding import Abstained, shortage_note
 
 GOMP, TORCH = ("[unknown]", "/x/libgomp.so.1"), ("at::x", "/x/libtorch_cpu.so")
 BPE = ("[unknown]", "/x/tokenizers.abi3.so")
@@ -110,6 +110,33 @@ def test_shortage_behind_gpu_work_costs_nothing():
     sheet.kernel(0, 101)
     sheet.kernel(101, 102)
     assert outcome("cpu_shortage", kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
+
+
+def lost_in(**ms):
+    """Lost GPU time in ms by the blamed thread's CPU state."""
+    return pl.DataFrame({"cpu_state": list(ms), "dur_ns": [n * MS for n in ms.values()]})
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        (
+            lost_in(runnable=20, running=20, unknown=160),
+            " Where CPU states are known (20 % of it), the thread in question was ready and had no CPU for "
+            "50 % of that time.",
+        ),
+        (
+            lost_in(runnable=10, throttled=60, blocked=30),
+            " The thread in question was ready and had no CPU for 10 % of that time, a CPU quota had stopped "
+            "the thread in question for 60 % of that time.",
+        ),
+        (lost_in(runnable=4, running=96), ""),
+        (lost_in(unknown=100), ""),
+        (lost_in(), ""),
+    ],
+)
+def test_lack_of_cpus_is_a_share_of_the_time_whose_state_is_known(lost, said):
+    assert shortage_note(lost) == said
 
 
 # -------------------- tokenizers in the way

@@ -13,7 +13,7 @@ from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.intervals import merge_equal
-from tracelib.words import cause_name, duration, plain, share, sub_cause_name
+from tracelib.words import cause_name, duration, plain, sentence, share, sub_cause_name
 
 Confidence = Literal["high", "medium", "low"]
 #: What the advice changes: the machine (cores, quota), a setting of the server, its code, or nothing of its
@@ -174,18 +174,24 @@ def gain_of(lost: pl.DataFrame) -> int | None:
 
 
 def shortage_note(lost: pl.DataFrame) -> str:
-    """Return a sentence on how much of `lost` was lack of a CPU, by its kind; empty where it is little."""
-    total, (ready, stopped) = spent(lost), without_cpu(lost)
+    """Return a sentence on how much of `lost` was lack of a CPU, by its kind; empty where it is little.
+
+    Shares are of the time whose CPU state is known: the rest says neither yes nor no.
+    """
+    known = state_known(lost)
+    told, (ready, stopped) = known * spent(lost), without_cpu(lost)
     parts = [
-        f"in {share(ns / total)} of it {words}"
+        f"{words} for {share(ns / told)} of that time"
         for ns, words in (
             (ready, "the thread in question was ready and had no CPU"),
             (stopped, "a CPU quota had stopped the thread in question"),
         )
-        if total and ns >= 0.05 * total
+        if told and ns >= 0.05 * told
     ]
-    note = ", ".join(parts)
-    return f" {note[0].upper()}{note[1:]}." if note else ""
+    if not parts:
+        return ""
+    where = f"where CPU states are known ({share(known)} of it), " if known < 1 else ""
+    return f" {sentence(where + ', '.join(parts))}."
 
 
 # -------------------- launches

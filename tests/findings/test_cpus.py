@@ -114,7 +114,8 @@ def test_shortage_behind_gpu_work_costs_nothing():
 
 def lost_in(**ms):
     """Lost GPU time in ms by the blamed thread's CPU state."""
-    return pl.DataFrame({"cpu_state": list(ms), "dur_ns": [n * MS for n in ms.values()]})
+    rows = [(state, n * MS) for state, n in ms.items()]
+    return pl.DataFrame(rows, schema={"cpu_state": pl.String, "dur_ns": pl.Int64}, orient="row")
 
 
 @pytest.mark.parametrize(
@@ -122,13 +123,17 @@ def lost_in(**ms):
     [
         (
             lost_in(runnable=20, running=20, unknown=160),
-            " Where CPU states are known (20 % of it), the thread in question was ready and had no CPU for "
-            "50 % of that time.",
+            (
+                " Where CPU states are known (20 % of it), the thread in question was ready and had no CPU "
+                "for 50 % of that time."
+            ),
         ),
         (
             lost_in(runnable=10, throttled=60, blocked=30),
-            " The thread in question was ready and had no CPU for 10 % of that time, a CPU quota had stopped "
-            "the thread in question for 60 % of that time.",
+            (
+                " The thread in question was ready and had no CPU for 10 % of that time, a CPU quota had "
+                "stopped the thread in question for 60 % of that time."
+            ),
         ),
         (lost_in(runnable=4, running=96), ""),
         (lost_in(unknown=100), ""),

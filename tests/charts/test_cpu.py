@@ -43,6 +43,22 @@ def test_time_that_is_rebuilt_is_said_to_be(results):
     )
 
 
+def test_time_that_nobody_recorded_is_in_no_share(results):
+    """Of 1 s it lacked a CPU for 300 ms and slept or ran for 100; the other 600 ms are not known."""
+    partly = results.scheduling.with_columns(
+        runnable_ns=pl.lit(300 * MS, pl.Int64),
+        throttled_ns=pl.lit(0, pl.Int64),
+        running_ns=pl.lit(60 * MS, pl.Int64),
+        blocked_ns=pl.lit(40 * MS, pl.Int64),
+        unknown_ns=pl.lit(600 * MS, pl.Int64),
+    )
+    sentence = charts.threads_chart(make(scheduling=partly.head(1))).layout.meta["sentence"]
+    assert (
+        "for 300 ms, 75 % of the time for which its states are known (40 % of the window), the most"
+        in sentence
+    )
+
+
 def test_cpu_seconds_with_intervals(results):
     figure = charts.cpu_time_chart(results)
     worker, api = figure.data

@@ -162,8 +162,17 @@ def _threads_sentence(results: Results, names: dict[int, str]) -> str:
     lacked = lacked_cpu(worst["runnable_ns"], worst["throttled_ns"])
     return (
         f"{names.get(worst['thread'], 'a thread')} {lacked} for {duration(worst['short'])}, "
-        f"{share(worst['short'] / worst['total'])} of its time, the most of the server's threads.{inferred}"
+        f"{_of_its_time(worst)}, the most of the server's threads.{inferred}"
     )
+
+
+def _of_its_time(thread: dict[str, int]) -> str:
+    """Say which part of a thread's time it lacked a CPU; what nobody recorded is no part of that time."""
+    known = thread["total"] - thread["unknown_ns"]
+    lacked, recorded = share(thread["short"] / known), known / thread["total"]
+    if 1 - recorded < WORTH_A_WORD:
+        return f"{lacked} of its time"
+    return f"{lacked} of the time for which its states are known ({share(recorded)} of the window)"
 
 
 def _inferred(inferred_ns: int, total_ns: int) -> str:

@@ -7,16 +7,17 @@ import polars as pl
 import pytest
 
 import tracelib
-from tests.charts.server import MS, full_server, make
+from tests.charts.server import MS, START, full_server, make, trace
 from tests.conftest import ROOT
 from tracelib.analyses.capacity import capacity, demand_curve, options, recommendation, shortage
 from tracelib.cli import main
 from tracelib.report.notebook_cells import instances
+from tracelib.schema import SAMPLES
 
 
 @pytest.fixture
 def full():
-    return full_server()
+    return replace(full_server(), trace=sampled(0, 1000))
 
 
 def test_capacity_by_hand(full):
@@ -36,6 +37,22 @@ def test_capacity_by_hand(full):
     assert told["measured demand, p95"] == "no wake-ups"
     assert told["article's rule"] == "mean input tokens not given"
     assert all(row["source"] for row in unknown.iter_rows(named=True))
+
+
+def sampled(*ms):
+    """A trace with a sample at each of these moments."""
+    rows = pl.DataFrame({"ts_ns": [START + n * MS for n in ms]})
+    return trace(samples=rows.match_to_schema(SAMPLES, missing_columns="insert"))
+
+
+def test_polling_is_a_mean_over_the_time_that_samples_cover(full):
+    """600 ms of it in the 300 ms, from 200 to 500, of which samples tell: two threads polled on average."""
+    told = capacity(replace(full, trace=sampled(200, 300, 500)))
+    spin = told.row(by_predicate=pl.col("estimate") == "of it busy polling, mean", named=True)
+    rest = told.row(by_predicate=pl.col("estimate") == "demand without busy polling, mean", named=True)
+    assert spin["cores"] == pytest.approx(2.0)
+    assert spin["source"].endswith("samples of polling threads, which cover 30 % of the window")
+    assert rest["cores"] == pytest.approx(3.18 - 2.0)
 
 
 def test_an_option_costs_what_its_price_says(full):

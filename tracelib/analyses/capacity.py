@@ -11,6 +11,7 @@ import polars as pl
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, demand_at, tells_shortage
+from tracelib.analyses.window import recorded_ns
 from tracelib.words import SERVER, share
 
 CAPACITY = pl.Schema(
@@ -194,12 +195,11 @@ def _stops(results: Results) -> list[tuple[str, float | None, str, str]]:
 def _spin(results: Results) -> list[tuple[str, float | None, str, str]]:
     source, missing = "this run: CPU samples of polling threads", results.missing.get("cpu_time", "")
     mean = _mean_demand(results.demand)
-    spin = None
-    if results.cpu_time.height:
-        spin = (
-            int(results.cpu_time.filter(pl.col("cause") == "spin")["cpu_ns"].sum())
-            / results.window.duration_ns
-        )
+    spin, sampled = None, recorded_ns([results.trace.samples], results.window)
+    if results.cpu_time.height and sampled:
+        spin = int(results.cpu_time.filter(pl.col("cause") == "spin")["cpu_ns"].sum()) / sampled
+        if sampled < WHOLE * results.window.duration_ns:
+            source += f", which cover {share(sampled / results.window.duration_ns)} of the window"
     rest = None if mean is None or spin is None else max(0.0, mean - spin)
     return [
         ("measured demand, mean", mean, MEASURED, results.missing.get("demand", "")),

@@ -7,12 +7,13 @@ recording, long frames stick out on both sides, and no frame ends before the pie
 """
 
 import fnmatch
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
 
 from tracelib.errors import BadParameter, MissingEvents
-from tracelib.intervals import begin, end
+from tracelib.intervals import begin, clip, end, union
 from tracelib.schema import FRAMES
 from tracelib.sources import FORMATS
 from tracelib.sources.health import no_gpu_work, with_remarks
@@ -170,6 +171,26 @@ class Window:
     def duration_ns(self) -> int:
         """Length in ns."""
         return self.end_ns - self.start_ns
+
+
+def recorded_ns(recordings: Iterable[pl.DataFrame], window: Window) -> int:
+    """Return how much of the window lies between the first and the last event of any of `recordings`.
+
+    Each has `ts_ns`; lengths do not count, since a long slice may stick out of what was recorded.
+    """
+    spans = [
+        rows.select(
+            pl.lit(0).alias("lane"),
+            pl.col("ts_ns").min(),
+            dur_ns=pl.col("ts_ns").max() - pl.col("ts_ns").min(),
+        )
+        for rows in recordings
+        if rows.height
+    ]
+    if not spans:
+        return 0
+    whole = union(pl.concat(spans), "lane")
+    return int(clip(whole, window.start_ns, window.end_ns)["dur_ns"].sum())
 
 
 def window(trace: Trace, spec: tuple[float, float] | None = None, of: str | None = None) -> Window:

@@ -16,6 +16,7 @@ from tracelib.analyses.results import Results
 from tracelib.analyses.scheduler_events import sleeps
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
+from tracelib.analyses.window import recorded_ns
 from tracelib.findings import recording
 from tracelib.findings.finding import NOT_HOST, Change, Finding, own_ns, share_of, spent, thread_name
 from tracelib.words import share
@@ -54,9 +55,7 @@ def _covered(events: pl.DataFrame, results: Results) -> float | None:
     """Return the share of the window from the first to the last of the events; None without any."""
     if events.is_empty():
         return None
-    window = results.window
-    first, last = int(events["ts_ns"].min()), int(events["ts_ns"].max())  # type: ignore[arg-type]
-    return max(0, min(last, window.end_ns) - max(first, window.start_ns)) / window.duration_ns
+    return recorded_ns([events], results.window) / results.window.duration_ns
 
 
 def _wakeups(results: Results) -> list[str]:

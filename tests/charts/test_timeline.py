@@ -4,9 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.charts.server import MS, START, STATES, W0, make, named
+from tests.charts.server import ACTIVITY, API, ENGINE, MS, START, STATES, W0, make, named, rows, trace
 from tracelib import charts
+from tracelib.charts.lanes import lanes
 from tracelib.charts.timeline import MAX_BARS, MAX_BINS, worst_stretch
+from tracelib.schema import SAMPLES
 
 
 def polygon_area(x, y):
@@ -49,6 +51,35 @@ def test_timeline_names_and_order_of_lanes(results):
     ]
     feet = list(figure.layout.yaxis.tickvals)
     assert feet == sorted(feet, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("moments", "tokenizers", "engine"),
+    [
+        (
+            [500, 900],
+            "busy 75 % of the 40 % recorded",
+            "scheduling and input preparation 25 % of the 40 % recorded",
+        ),
+        ([0, 1000], "busy 30 %", "scheduling and input preparation 10 %"),
+    ],
+)
+def test_a_lane_is_a_share_of_what_was_recorded(moments, tokenizers, engine):
+    """Samples from 500 to 900 ms tell of 300 ms of tokenizing and 100 ms of scheduling in them."""
+    activity = rows(
+        ACTIVITY,
+        (API, 600, 300, "tokenize", "tokenization", "encode"),
+        (ENGINE, 500, 100, "schedule", "scheduling", None),
+    )
+    samples = pl.DataFrame({"ts_ns": [START + n * MS for n in moments]})
+    made = make(
+        host_activity=activity,
+        trace=trace(samples=samples.match_to_schema(SAMPLES, missing_columns="insert")),
+    )
+    said = {(lane.label, lane.group): lane.headline for lane in lanes(made)}
+    assert said["tokenizers", "server"] == tokenizers
+    assert said["engine", "server"] == engine
+    assert said["lost to", "rank 0"].startswith("tokenization 30 %")
 
 
 def test_timeline_of_a_long_trace_stays_small(results):

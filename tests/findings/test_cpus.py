@@ -220,6 +220,19 @@ def helper(sheet):
     return thread
 
 
+def test_how_much_a_thread_polled_is_said_of_the_time_that_was_recorded():
+    """Switches were recorded from 15 to 45 ms of 102; it polled for 20 ms of them."""
+    sheet = gap()
+    sheet.runs(0, 15, 20, cpu=0)
+    sheet.ready(0, 20, 40, cpu=0)
+    sheet.runs(helper(sheet), 20, 40, cpu=0)
+    sheet.runs(0, 40, 45, cpu=0)
+    results = sheet.results()
+    row = outcome("busy_wait", results).evidence[-1]
+    assert row.what.startswith("polls: ")
+    assert (row.ts_ns, row.dur_ns, row.value) == (15 * MS, 30 * MS, "20.0 ms of CPU time")
+
+
 def test_openmp_polling_on_the_wanted_cpu_costs_and_is_named():
     sheet = gap()
     found = outcome("busy_wait", kept_off(sheet, helper(sheet)).results())

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import OFF_CPU, WAITS_FOR_CPU
+from tracelib.analyses.window import recorded_ns
 from tracelib.charts.phrases import gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES
 from tracelib.intervals import clip, union
@@ -25,6 +26,8 @@ from tracelib.words import cause_name, share
 #: A picture with more devices than this shows those that lost most.
 DEVICES = 8
 LEAST_HEIGHT = 0.15
+#: What was recorded for so much of the window stands for all of it.
+WHOLE = 0.95
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,26 @@ def _one_state_lane(
     """Return the time in which at least one of `events` is open, as one state."""
     whole = union(events.select("ts_ns", "dur_ns", lane=pl.lit(0)), "lane")
     pieces = _pieces(results, whole, pl.lit(state))
-    return Lane(label, group, "cause", pieces, f"{verb} {share(time_in(results, pieces, state))}")
+    told = _part(results, int(pieces["dur_ns"].sum()), _recorded(results, events["thread"]))
+    return Lane(label, group, "cause", pieces, f"{verb} {told}")
+
+
+def _recorded(results: Results, threads: pl.Series) -> int:
+    """Return for how long it is known what `threads` did, as far as the files say.
+
+    Samples tell of every thread, slices of those of their own file.
+    """
+    trace, window = results.trace, results.window
+    files = trace.slices.filter(pl.col("thread").is_in(threads.unique().implode()))["source"].unique()
+    slices = [trace.slices.filter(pl.col("source") == file) for file in files]
+    told = recorded_ns([trace.samples, *slices], window)
+    return told if 0 < told < WHOLE * window.duration_ns else window.duration_ns
+
+
+def _part(results: Results, ns: int, told: int) -> str:
+    """Return a share of the recorded time, which is named unless it is the window."""
+    window = results.window.duration_ns
+    return share(ns / told) + ("" if told == window else f" of the {share(told / window)} recorded")
 
 
 def _server_lanes(results: Results) -> Iterator[Lane]:
@@ -120,8 +142,11 @@ def _server_lanes(results: Results) -> Iterator[Lane]:
     not_worker = pl.col("role").ne_missing(pl.lit("worker"))
     tokenizing = doing.filter((pl.col("cause") == "tokenization") & not_worker)
     yield _one_state_lane(results, "tokenizers", "server", tokenizing, "tokenization", "busy")
-    engine = _pieces(results, _main_loop(doing.filter(pl.col("role") == "engine")), _cause_or_wait())
-    yield Lane("engine", "server", "cause", engine, _top_cause(results, engine))
+    loop = _main_loop(doing.filter(pl.col("role") == "engine"))
+    engine = _pieces(results, loop, _cause_or_wait())
+    yield Lane(
+        "engine", "server", "cause", engine, _top_cause(results, engine, _recorded(results, loop["thread"]))
+    )
     sent = results.ipc.filter((pl.col("role") == "engine") & pl.col("kind").is_in(["enqueue", "send"]))
     yield _one_state_lane(results, "enqueue", "server", sent, "ipc", "sending")
 
@@ -144,12 +169,12 @@ def _main_loop(activity: pl.DataFrame) -> pl.DataFrame:
     return activity.filter(pl.col("thread").is_in(first.implode()))
 
 
-def _top_cause(results: Results, pieces: pl.DataFrame) -> str:
+def _top_cause(results: Results, pieces: pl.DataFrame, told: int) -> str:
     total = pieces.group_by("state").agg(ns=pl.col("dur_ns").sum())
     if total.is_empty():
         return ""
     cause, ns = total.sort("ns", "state", descending=[True, False]).row(0)
-    return f"{cause_name(cause)} {share(ns / results.window.duration_ns)}"
+    return f"{cause_name(cause)} {_part(results, ns, told)}"
 
 
 def _device_lanes(results: Results) -> Iterator[Lane]:
@@ -161,7 +186,7 @@ def _device_lanes(results: Results) -> Iterator[Lane]:
             yield _cpu_lane(results, launching[gpu], "launch thread", group)
         yield _gpu_lane(results, gpu, group)
         lost = _pieces(results, results.lost.filter(pl.col("gpu") == gpu), _cause())
-        yield Lane("lost to", group, "cause", lost, _top_cause(results, lost))
+        yield Lane("lost to", group, "cause", lost, _top_cause(results, lost, results.window.duration_ns))
 
 
 def _dequeue_lane(results: Results, thread: int, group: str) -> Lane:

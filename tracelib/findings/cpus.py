@@ -329,19 +329,17 @@ def _how(results: Results, taken: pl.DataFrame, stopped: pl.DataFrame) -> str:
 def _pollers(results: Results, taken: pl.DataFrame, cpu: str = "its CPU") -> list[Evidence]:
     """Return the longest moments in which a poller had the wanted CPU, then the threads that polled most."""
     by_thread = results.spinning.group_by("thread", "kind").agg(pl.col("dur_ns").sum())
-    most = by_thread.sort("dur_ns", "thread", descending=[True, False])
+    most = by_thread.sort("dur_ns", "thread", descending=[True, False]).head(3)
     moments = evidence_rows(
         longest_first(taken).head(3),
         lambda row: thread_name(results, row["thread"]),
         lambda row: f"ready to run; {thread_name(results, row['by'])} polled on {cpu} ({row['kind']})",
     )
-    threads = [
-        over_the_window(
-            results, thread_name(results, thread), f"polls: {_polling(kind)}", f"{duration(ns)} of CPU time"
-        )
-        for thread, kind, ns in most.head(3).iter_rows()
-    ]
-    return [*moments, *threads]
+    for thread, kind, ns in most.iter_rows():
+        who, spent_on_it = thread_name(results, thread), f"{duration(ns)} of CPU time"
+        what, covered = f"polls: {_polling(kind)}", results.trace.sched
+        moments.append(over_the_window(results, who, what, spent_on_it, covered))
+    return moments
 
 
 def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:

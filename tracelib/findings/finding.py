@@ -292,10 +292,19 @@ def evidence_rows(
     ]
 
 
-def over_the_window(results: Results, who: str, what: str, value: float | str | None = None) -> Evidence:
-    """Return a row of evidence that is about the whole window."""
-    window = results.window
-    return Evidence(ts_ns=window.start_ns, dur_ns=window.duration_ns, who=who, what=what, value=value)
+def over_the_window(
+    results: Results,
+    who: str,
+    what: str,
+    value: float | str | None = None,
+    events: pl.DataFrame | None = None,
+) -> Evidence:
+    """Return a row of evidence that is about the whole window, or what of it `events` cover."""
+    first, last = results.window.start_ns, results.window.end_ns
+    if events is not None and events.height:
+        first = max(first, int(events["ts_ns"].min()))  # type: ignore[arg-type]
+        last = max(first, min(last, int(events["ts_ns"].max())))  # type: ignore[arg-type]
+    return Evidence(ts_ns=first, dur_ns=last - first, who=who, what=what, value=value)
 
 
 # -------------------- figures

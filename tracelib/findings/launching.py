@@ -266,7 +266,10 @@ def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
     estimate = ""
     if recorder:
         amount = f"{duration(recorder)} of {duration(path)}"
-        evidence = [over_the_window(results, "workers", "CPU time in the profiler", amount), *evidence]
+        evidence = [
+            over_the_window(results, "workers", "CPU time in the profiler", amount, results.trace.samples),
+            *evidence,
+        ]
         estimate = (
             f" Of the CPU time of the workers' launch path {share(recorder / path)} is the profiler's own, "
             "so kernel launch is shown too long by about that part."

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -14,7 +15,7 @@ from tracelib.analyses.results import analyse
 from tracelib.analyses.scheduling import cpu_contention
 from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.analyses.throttling import Supply
-from tracelib.findings.finding import Abstained, shortage_note
+from tracelib.findings.finding import Abstained, gain_words, shortage_note
 
 GOMP, TORCH = ("[unknown]", "/x/libgomp.so.1"), ("at::x", "/x/libtorch_cpu.so")
 BPE = ("[unknown]", "/x/tokenizers.abi3.so")
@@ -110,6 +111,32 @@ def test_shortage_behind_gpu_work_costs_nothing():
     sheet.kernel(0, 101)
     sheet.kernel(101, 102)
     assert outcome("cpu_shortage", kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()) is None
+
+
+def switched_until(ms):
+    """The worker is kept off for 20 ms; switches were recorded until then, of a window of 102 ms."""
+    sheet = gap()
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.ready(0, 20, 40, cpu=0)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 20, 40, cpu=0)
+    sheet.runs(0, 40, ms, cpu=0)
+    return outcome("cpu_shortage", sheet.results())
+
+
+def test_shortage_in_a_part_of_the_window_is_the_least_that_more_cpus_give_back():
+    """The window is 102 ms: 20 ms are 20 % of it, and 40 % of the 51 ms in which switches were recorded."""
+    found = msgspec.structs.replace(switched_until(51), gain_share=20 / 102)
+    assert found.claim.startswith("For at least 20 % of the time a GPU was held up")
+    assert found.known_share == pytest.approx(0.5)
+    assert gain_words(found) == (
+        "gain at least 20 % of the window (39 % of the 50 % of it that the scheduler recorded)"
+    )
+
+
+def test_shortage_in_a_window_that_was_recorded_whole_is_the_most_that_more_cpus_give_back():
+    found = msgspec.structs.replace(switched_until(102), gain_share=20 / 102)
+    assert found.claim.startswith("For 20 % of the time a GPU was held up")
+    assert (found.known_share, gain_words(found)) == (None, "gain up to 20 % of the window")
 
 
 def lost_in(**ms):

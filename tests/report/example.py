@@ -267,6 +267,7 @@ _FINDINGS: dict[str, Any] = {
             "gain_ns": 500_000,
             "gain_share": 0.25,
             "place": "First, because it takes a change of the server.",
+            "known_share": None,
             "evidence": [
                 {
                     "ts_ns": START + 1_000,

@@ -11,7 +11,7 @@ import polars as pl
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, demand_at, tells_shortage
-from tracelib.analyses.window import recorded_ns
+from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.words import SERVER, share
 
 CAPACITY = pl.Schema(
@@ -21,8 +21,6 @@ CAPACITY = pl.Schema(
 DEMAND_CURVE = pl.Schema({"cores": pl.Int64(), "exceeded": pl.Float64(), "unmet": pl.Float64()})
 
 RECOMMENDED = "recommended"
-#: Scheduler events that cover less of the window do not cover it.
-WHOLE = 0.95
 #: Less GPU time lost for want of a CPU than this is no reason for more cores.
 ENOUGH = 0.02
 PAPER = "arXiv 2603.22774 (a claim of its authors', measured on their servers)"

@@ -29,6 +29,8 @@ COSTLY = 0.1
 WITH_CALLS = {each.name for each in FORMATS if each.calls_with_gpu}
 #: An edge of the window is not worth a word if it is shorter.
 SMALL_NS = 1_000_000
+#: What was recorded for so much of the window stands for all of it.
+WHOLE = 0.95
 
 
 def gpu_covers(trace: Trace) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import OFF_CPU, WAITS_FOR_CPU
-from tracelib.analyses.window import recorded_ns
+from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.charts.phrases import gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES
 from tracelib.intervals import clip, union
@@ -26,8 +26,6 @@ from tracelib.words import cause_name, share
 #: A picture with more devices than this shows those that lost most.
 DEVICES = 8
 LEAST_HEIGHT = 0.15
-#: What was recorded for so much of the window stands for all of it.
-WHOLE = 0.95
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from tracelib.findings.finding import (
     Abstained,
     Evidence,
     Finding,
-    accuses_host,
-    at_least,
     evidence_rows,
     exposed_share,
     longest_first,
     over_the_window,
+    seen_share,
     share_of,
     short_of_cpu,
+    shortage_known,
     spent,
     thread_name,
 )
@@ -62,12 +62,11 @@ def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    host = results.lost.filter(accuses_host())
-    known = 1 - spent(host.filter(pl.col("cpu_state") == "unknown")) / spent(host)
+    known = shortage_known(results)
     return rule.finding(
         results,
         lost,
-        claim=f"For {at_least(known)}{share(part)} of the time a GPU was held up by a thread that was ready "
+        claim=f"For {seen_share(results, part)} of the time a GPU was held up by a thread that was ready "
         f"to run and had no CPU{_who_ran_instead(results)}.{_supply(results)}",
         confidence="high" if known > 0.8 else "medium",
         why=f"read off scheduler events, which tell the state of the thread in question for {share(known)} "
@@ -150,8 +149,8 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
         results,
         lost,
         claim=f"A CPU quota{quota_words(results)} stopped threads that the GPUs waited for, for "
-        f"{share(part)} of the time: {counted(gaps.height, 'time')} a thread was ready, CPUs were idle, and "
-        "it ran again only when the quota's next period began.",
+        f"{seen_share(results, part)} of the time: {counted(gaps.height, 'time')} a thread was ready, "
+        "CPUs were idle, and it ran again only when the quota's next period began.",
         confidence="high" if gaps.height >= 10 else "medium",
         why=f"{counted(gaps.height, 'gap')} end on one period grid; only a quota does that{_size(results)}"
         f"{_counted(results)}",
@@ -228,8 +227,8 @@ def tokenization_starves(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {share(part)} of the time a GPU waited for a thread that was ready to run while another "
-        f"tokenized on its CPU: {_by_whom(results, lost)}.",
+        claim=f"For {seen_share(results, part)} of the time a GPU waited for a thread that was ready to run "
+        f"while another tokenized on its CPU: {_by_whom(results, lost)}.",
         evidence=evidence_rows(
             worst.head(5),
             lambda row: thread_name(results, row["thread"]),
@@ -357,9 +356,9 @@ def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         beside,
-        claim=f"For {share(part)} of the time a GPU was held up by a thread that was ready and had no CPU, "
-        f"while another CPU that it could use only polled. {thread_name(results, thread)} polled most "
-        f"({_polling(kind)}): it took {spun / seen:.2f} CPUs.",
+        claim=f"For {seen_share(results, part)} of the time a GPU was held up by a thread that was ready and "
+        f"had no CPU, while another CPU that it could use only polled. {thread_name(results, thread)} "
+        f"polled most ({_polling(kind)}): it took {spun / seen:.2f} CPUs.",
         evidence=_pollers(results, beside, "another CPU"),
         advice=[POLLING[name]["advice"] for name in kinds if name in POLLING][:3],
     )

@@ -16,13 +16,13 @@ from tracelib.analyses.results import Results
 from tracelib.analyses.scheduler_events import sleeps
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
-from tracelib.analyses.window import recorded_ns
+from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.findings import recording
 from tracelib.findings.finding import NOT_HOST, Change, Finding, own_ns, share_of, spent, thread_name
 from tracelib.words import share
 
-#: Recordings that cover so much of the window, and wake-ups that end so many sleeps, are not worth a word.
-WHOLE, WOKEN = 0.95, 0.8
+#: Wake-ups that end so many sleeps are not worth a word.
+WOKEN = 0.8
 HALF = 0.5
 #: Fewer sleeps say nothing of wake-ups.
 FEWEST_SLEEPS = 20

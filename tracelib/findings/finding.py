@@ -12,6 +12,7 @@ from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
 from tracelib.analyses.upstream import NOT_RECORDED
+from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.intervals import merge_equal
 from tracelib.words import cause_name, duration, plain, sentence, share, sub_cause_name
 
@@ -86,6 +87,13 @@ class Finding(Part, frozen=True, kw_only=True, dict=True):
         Share | None, Meta(description="gain_ns as a share of the window, mean over devices.")
     ]
     place: Annotated[str, Meta(description="Why the finding stands where it does in the list.")]
+    known_share: Annotated[
+        Share | None,
+        Meta(
+            description="What of the window the scheduler recorded, where the finding rests on that and a "
+            "part is not known: exposed and gain are at least so much. null: enough to tell all."
+        ),
+    ] = None
 
     def _repr_html_(self) -> str:
         start = self.__dict__.get("start_ns", min((row.ts_ns for row in self.evidence), default=0))
@@ -149,6 +157,33 @@ def short_of_cpu(results: Results, state: str) -> pl.DataFrame:
 def at_least(known: float) -> str:
     """Return "at least " for an amount of CPU shortage where much lost time has no known CPU state."""
     return "at least " if known < KNOWN else ""
+
+
+def shortage_known(results: Results) -> float:
+    """Return the share of the time lost to the host for which the blamed thread's CPU state is known."""
+    return state_known(results.lost.filter(accuses_host()))
+
+
+def seen_share(results: Results, part: float) -> str:
+    """Return a share of the window with CPU shortage in words: "at least" where many CPU states are open."""
+    return f"{at_least(shortage_known(results))}{share(part)}"
+
+
+def known_share(results: Results) -> float | None:
+    """Return how much of the window scheduler events cover; None where they tell of all CPU shortage."""
+    covered = recorded_ns([results.trace.sched], results.window) / results.window.duration_ns
+    return covered if covered < WHOLE or at_least(shortage_known(results)) else None
+
+
+def gain_words(finding: Finding) -> str:
+    """Return how much of the window the change of a finding can give back."""
+    gain, known = finding.gain_share or 0.0, finding.known_share
+    if known is None:
+        return f"gain up to {share(gain)} of the window"
+    least = f"gain at least {share(gain)} of the window"
+    if not 0 < known < WHOLE:
+        return least
+    return f"{least} ({share(gain / known)} of the {share(known)} of it that the scheduler recorded)"
 
 
 def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:

@@ -35,6 +35,7 @@ from tracelib.findings.finding import (
     evidence_of_lost,
     exposed_share,
     gain_of,
+    known_share,
     launched_singly,
     shortage_note,
     spent,
@@ -109,6 +110,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 "gain_ns": differing["gain_ns"] if "gain_ns" in differing else self._gain(rows),
                 "gain_share": None,
                 "place": self.statement,
+                "known_share": known_share(results) if "wakeups" in self.abstains_without else None,
                 **differing,
             }
         )

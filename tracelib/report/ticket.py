@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tracelib.findings import Document, Evidence, figures
+from tracelib.findings.finding import gain_words
 from tracelib.report.sections.findings import three_figures
 from tracelib.words import cause_name, counted, duration, plain, sentence, share, verdict_name
 
@@ -87,7 +88,8 @@ _TEMPLATES = Environment(  # the text is Markdown, and every name in it goes thr
     autoescape=False,  # noqa: S701
 )
 _TEMPLATES.filters |= {
-    word.__name__: word for word in (cause_name, counted, duration, escaped, sentence, share, verdict_name)
+    word.__name__: word
+    for word in (cause_name, counted, duration, escaped, gain_words, sentence, share, verdict_name)
 } | {"evidence": _evidence}
 _TEMPLATE = _TEMPLATES.get_template("ticket.md.j2")
 

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tracelib import words
+from tracelib.findings.finding import gain_words
 
 _FOLDER = Path(__file__).parents[1] / "templates"
 _FIGURES = (words.duration, words.moment, words.share)
@@ -89,6 +90,7 @@ def _templates() -> Environment:
     )
     made.filters.update({function.__name__: function for function in (*_WORDS, figure)})
     made.filters.update({function.__name__: _unbroken(function) for function in _FIGURES})
+    made.filters["gain_words"] = lambda finding: gain_words(finding).replace(" %", "\N{NO-BREAK SPACE}%")
     made.filters["address"] = quote
     made.globals["words"] = words
     return made

@@ -13,13 +13,25 @@ def test_only_causes_on_the_host_count():
     assert figures.exposed_host_shares(findings()) == [0.3, 0.4]
     head, value, meaning = three_figures(findings())[0]
     assert (head, value) == ("GPU time lost to the host", "35 %")
-    assert "lost for any reason: 40 %" in meaning
+    assert meaning.endswith("window, mean of both GPUs; lost for any reason: 40 %")
 
 
 def test_cpu_shortage_is_runnable_and_throttled():
     """An eighth of the lost time has no CPU state, so the share is a lower bound."""
     assert figures.cpu_shortage_ns(findings()) == 50_000 + 400_000
     assert three_figures(findings())[2][:2] == ("CPU shortage", "at least 22 %")
+
+
+def test_no_shortage_in_a_part_of_the_lost_time_is_none_seen_in_it():
+    """An eighth of the lost time has no CPU state; in the others no thread lacked a CPU."""
+    document = plain()
+    for device in document["devices"]:
+        for cause in device["causes"]:
+            if cause["cpu_state"] in ("runnable", "throttled"):
+                cause["cpu_state"] = "running"
+    head, value, meaning = three_figures(typed(document))[2]
+    assert (head, value) == ("CPU shortage", "none seen")
+    assert meaning.startswith("in the 88 % of the lost GPU time for which CPU states are known; time to")
 
 
 def test_without_scheduler_events_the_third_number_is_the_first_token_or_not_known():

@@ -40,7 +40,8 @@ def _host(findings: Document) -> Figure:
         return head, NOT_KNOWN, NO_GPU
     window = duration(findings.window.duration_ns)
     lost = share(figures.median_of(figures.lost_shares(findings)))
-    meaning = f"of the {window} window, median GPU; lost for any reason: {lost}"
+    who = "mean of both GPUs" if len(shares) == 2 else "median GPU"
+    meaning = f"of the {window} window, {who}; lost for any reason: {lost}"
     return head, share(figures.median_of(shares)), meaning
 
 
@@ -71,16 +72,21 @@ def _third(findings: Document) -> Figure:
     if figures.known_cpu_state_ns(findings):
         gpu_time = findings.window.duration_ns * len(figures.devices(findings))
         short = figures.cpu_shortage_ns(findings)
-        least = at_least(figures.known_cpu_state_share(findings))
+        known = figures.known_cpu_state_share(findings)
+        least = at_least(known)
         stopped = figures.cpu_shortage_ns(findings, {"throttled"})
         no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
         meaning = (
             "of the window, all GPUs: lost because the thread that a GPU waited for could not get a CPU "
             f"(none free {no_cpu}, stopped by a quota {quota})"
         )
+        shown = f"{least}{share(short / gpu_time)}"
+        if least and not short:  # at least nothing is no figure
+            shown = "none seen"
+            meaning = f"in the {share(known)} of the lost GPU time for which CPU states are known"
         if first_token is not None:
             meaning += f"; time to first token p50 {duration(first_token)}"
-        return "CPU shortage", f"{least}{share(short / gpu_time)}", meaning
+        return "CPU shortage", shown, meaning
     if requests and ttft and first_token is not None:
         meaning = f"p95 {duration(ttft.p95)}, {requests.count} requests"
         return "Time to first token, p50", duration(first_token), meaning

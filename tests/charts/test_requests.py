@@ -3,7 +3,9 @@
 import re
 
 import numpy as np
+import polars as pl
 
+from tests.charts.server import make
 from tracelib import charts, words
 from tracelib.analyses.requests import PARTS
 from tracelib.charts import requests
@@ -33,3 +35,14 @@ def test_a_request_s_picture_is_to_scale():
     assert "tokenize 100 ns, not known 200 ns" in svg
     hatch = re.search(r"url\((#[\w-]+)\)", svg)[1]
     assert f'id="{hatch[1:]}"' in requests.request_hatches()
+
+
+def test_a_part_that_no_file_tells_is_not_known_rather_than_nothing(results):
+    """Requests of 200 and 400 ms, of whose tokenizer nothing was logged: its time is in another part."""
+    untold = results.requests.with_columns(
+        before_tokenize_ns=pl.lit(None, pl.Int64), tokenize_ns=pl.lit(None, pl.Int64), queue_ns=pl.lit(0)
+    )
+    table = {row[0]: row[1:] for row in charts.requests_chart(make(requests=untold)).layout.meta["table"]}
+    assert table["tokenize"] == ["not known"] * 4
+    assert table["before the tokenizer"] == ["not known"] * 4
+    assert table["queue before the engine"] == ["0 s", "0 s", "0 s", "0 %"]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.report.example import everywhere, findings
+from tests.report.example import everywhere, findings, plain, typed
 from tracelib.report import sections
 from tracelib.report.sections.render import figure, render
 from tracelib.report.ticket import summary
@@ -35,6 +35,19 @@ def test_html_shows_it_and_runs_nothing(text):
     }
     assert "\x1b" not in shown
     assert "\u202e" not in shown
+
+
+def test_a_part_of_requests_that_no_file_tells_has_no_share():
+    """Its quantiles are null; the share of one that is known to be nothing is 0 %."""
+    document = plain()
+    part = document["requests"]["parts"][0] | {"share": 0.0, "correlation_with_ttft": None}
+    rows = ({"p50": None, "p95": None}, {"p50": 0, "p95": 0})
+    document["requests"]["parts"] = [part | quantiles for quantiles in rows]
+    table = sections.request_parts_table(typed(document)).html.replace("\N{NO-BREAK SPACE}", " ")
+    cells = [
+        re.findall(r'<td class="n">([^<]*)</td>', row) for row in table.split("<tr>") if "tokenize" in row
+    ]
+    assert [row[:3] for row in cells] == [["not known"] * 3, ["0 %", "0 s", "0 s"]]
 
 
 NOT_OF_FINDINGS = {"frame_table", "picture", "sentences", "shown", "three_figures"}

@@ -79,8 +79,9 @@ def _table(answered: pl.DataFrame) -> list[list[str]]:
         "ttft_ns": "time to first token"
     }
     body = [
-        [name, *p50_p95_max(answered[column].drop_nulls()), share(int(answered[column].sum()) / total)]
+        [name, *p50_p95_max(known), share(int(known.sum()) / total if known.len() else None)]
         for column, name in names.items()
+        for known in (answered[column].drop_nulls(),)
     ]
     return [["part", "p50", "p95", "max", "share of all"], *body]
 

@@ -51,12 +51,14 @@ def test_time_that_nobody_recorded_is_in_no_share(results):
         running_ns=pl.lit(60 * MS, pl.Int64),
         blocked_ns=pl.lit(40 * MS, pl.Int64),
         unknown_ns=pl.lit(600 * MS, pl.Int64),
+        inferred_ns=pl.lit(100 * MS, pl.Int64),
     )
     sentence = charts.threads_chart(make(scheduling=partly.head(1))).layout.meta["sentence"]
     assert (
         "for 300 ms, 75 % of the time for which its states are known (40 % of the window), the most"
         in sentence
     )
+    assert "missing: 25 % of the threads' time is rebuilt" in sentence
 
 
 def test_cpu_seconds_with_intervals(results):

@@ -151,7 +151,9 @@ def _threads_sentence(results: Results, names: dict[int, str]) -> str:
     threads = _server_threads(results.scheduling).with_columns(
         short=pl.col("runnable_ns") + pl.col("throttled_ns"), total=total
     )
-    inferred = _inferred(int(threads["inferred_ns"].sum()), int(threads["total"].sum()))
+    inferred = _inferred(
+        int(threads["inferred_ns"].sum()), int((threads["total"] - threads["unknown_ns"]).sum())
+    )
     worst = threads.sort("short", "thread", descending=[True, False]).row(0, named=True)
     if not worst["short"] and not tells_shortage(results.thread_states):
         return f"Whether threads of the server waited for a CPU {NO_WAKEUPS}.{inferred}"
@@ -175,12 +177,12 @@ def _of_its_time(thread: dict[str, int]) -> str:
     return f"{lacked} of the time for which its states are known ({share(recorded)} of the window)"
 
 
-def _inferred(inferred_ns: int, total_ns: int) -> str:
+def _inferred(inferred_ns: int, known_ns: int) -> str:
     """Say how much of the threads' time rests on switches that were not recorded; "" if none of it does."""
     if not inferred_ns:
         return ""
     return (
-        f" Switches from idle are missing: {share(inferred_ns / total_ns)} of the threads' time is rebuilt "
+        f" Switches from idle are missing: {share(inferred_ns / known_ns)} of the threads' time is rebuilt "
         "from what they did next (wake-ups, samples, the next switch)."
     )
 

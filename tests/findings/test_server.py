@@ -41,6 +41,25 @@ def test_an_engine_that_schedules_while_workers_wait():
     assert outcome("engine_scheduling", sheet.results()).exposed_ns == 50 * MS
 
 
+def test_what_helps_follows_from_whose_threads_hold_the_step_up():
+    """The worker prepares inputs for 60 ms; then the engine schedules for 20, or for longer than that."""
+    for end, words, advised in (
+        (81, "for workers to prepare the next step's input (worker 60 %, engine 20 %)", "MODEL_RUNNER"),
+        (181, "for the next step to be scheduled and its input prepared (engine", "one engine per replica"),
+    ):
+        sheet = Sheet()
+        sheet.kernel(0, 1)
+        sheet.doing(0, 1, 61, "vllm/v1/worker/gpu_model_runner.py(9): _prepare_inputs", "python")
+        sheet.doing(0, 61, end, "shm_broadcast.dequeue")
+        sheet.doing(sheet.engine, 61, end, "engine.schedule")
+        sheet.runs(sheet.engine, 61, end, cpu=2)
+        sheet.kernel(end, end + 19)
+        found = outcome("engine_scheduling", sheet.results())
+        assert words in found.claim
+        assert advised in " ".join(found.advice)
+        assert ("between a step's message and its first launch" in found.verify[0]) == (end == 81)
+
+
 def test_an_engine_asleep_inside_its_scheduler_waits_for_requests():
     sheet = waiting()
     sheet.doing(sheet.engine, 1, 51, "engine.schedule")

@@ -46,6 +46,19 @@ from tracelib.words import share
 TOPICS: dict[str, ModuleType] = {"cpus": cpus, "launching": launching, "server": server, "ranks": ranks}
 
 
+class OfRole(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a finding says instead where threads of a role held GPUs up for longer than those of any other."""
+
+    awaited: str  # what the GPUs waited for, as the claim says it
+    disproof: str
+    advice: list[str]
+    verify: list[str]
+
+    def words(self) -> dict[str, Any]:
+        """Return the fields of the finding."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "awaited"}
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rule's table: what it needs, when it speaks, and all that its finding says but the amounts."""
 
@@ -68,6 +81,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     advice: list[str]  # best first
     graph_advice: tuple[str, ...] = ()  # goes after it where few kernels come from graphs
     verify: list[str]  # how to see that it helped
+    of_role: dict[str, OfRole] = {}  # by the role of the threads that held GPUs up for longest
     statement: str = ""  # of one on the whole run, for which nothing is to be changed: what it is good for
 
     def judge(self, results: Results) -> Finding | Abstained | None:

@@ -67,11 +67,13 @@ def engine_scheduling(rule: Rule, results: Results) -> Finding | None:
         f"{role_name(role)} {share(exposed_share(results, pl.DataFrame({'dur_ns': [ns]})))}"
         for role, ns in largest.iter_rows()
     )
+    mostly = rule.of_role.get(largest["role"][0] or "")
+    awaited = mostly.awaited if mostly else "the next step to be scheduled and its input prepared"
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited {share(part)} of the time for the next step to be scheduled and its input "
-        f"prepared ({by}).{shortage_note(lost)}",
+        claim=f"The GPUs waited {share(part)} of the time for {awaited} ({by}).{shortage_note(lost)}",
+        **(mostly.words() if mostly else {}),
     )
 
 

@@ -62,7 +62,7 @@ SENTENCES = {
         "would have shown 45 %."
     ),
     "requests_chart": (
-        "Half of 2 requests had their first token within 200 ms, 95 % within 400 ms; the largest known "
+        "Half of 2 requests had their first token within 200 ms, all within 400 ms; the largest known "
         "part is tokenize, 57 % of all. 9.2 % of it is not known, mostly because nobody saw the engine."
     ),
     "threads_chart": (

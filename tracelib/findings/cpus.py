@@ -76,7 +76,10 @@ def _supply(results: Results) -> str:
     if used is None or most is None:
         return ""
     of = f" of the host's {host}" if host else ""
-    return f" The server ran on {used}{of} CPUs; 95 % of the time at most {most} of its threads wanted one."
+    return (
+        f" The server ran on {used}{of} CPUs; 95 % of the time at most {most} of its threads were running or "
+        "ready to run."
+    )
 
 
 def _confined(results: Results) -> str:

@@ -149,6 +149,29 @@ def counted(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
+#: Of fewer values the 95th percentile by nearest rank is their maximum.
+FEWEST_FOR_P95 = 20
+
+
+def slow_end_name(number: int) -> str:
+    """Return what the slow end of so many values is called that :func:`slow_end` writes.
+
+    >>> slow_end_name(19), slow_end_name(20)
+    ('max', 'p95')
+    """
+    return "p95" if number >= FEWEST_FOR_P95 else "max"
+
+
+def slow_end(number: int, p95: int | None, longest: int | None) -> str:
+    """Return the 95th percentile of `number` times, of fewer than 20 the maximum, which it would be.
+
+    >>> slow_end(2, 3_000_000, 3_000_000), slow_end(40, 3_000_000, 9_000_000)
+    ('max 3.00 ms', 'p95 3.00 ms')
+    """
+    name = slow_end_name(number)
+    return f"{name} {duration(p95 if name == 'p95' else longest)}"
+
+
 def cpus(number: float) -> str:
     """Return a number of CPUs, which need not be whole.
 

@@ -63,13 +63,6 @@ def asleep():
     return sheet
 
 
-def alone(until=102):
-    """The worker works from the first millisecond on."""
-    sheet = gap()
-    sheet.runs(0, 0, until, cpu=0)
-    return sheet
-
-
 def next_to(other):
     """The worker runs all the time, and `other`, a function that adds a thread, on a CPU of its own."""
     sheet = gap()
@@ -288,11 +281,33 @@ def beside_a_poller(*, polls=True, pinned=False):
 def test_a_poller_on_another_cpu_than_the_wanted_one_is_named_with_what_it_takes():
     """It polls for 13 of the 102 ms of the window, all of them while the worker wants a CPU."""
     found = outcome("polling_elsewhere", beside_a_poller().results())
-    assert (found.exposed_ns, found.gain_ns, found.change) == (13 * MS, 13 * MS, "setting")
-    assert "output/10004 polled most (the driver polling for the GPU inside synchronous calls)" in found.claim
-    assert "it took 0.13 CPUs" in found.claim
+    assert (found.exposed_ns, found.gain_ns, found.change) == (13 * MS, 13 * MS, "code")
+    who = (
+        "output/10004 polled most at these moments (the driver polling for the GPU inside synchronous calls)"
+    )
+    assert who in found.claim
+    assert "its polling of this kind took 0.13 CPUs" in found.claim
     assert found.evidence[0].what == "ready to run; output/10004 polled on another CPU (device_wait)"
     assert found.advice[0].startswith("Let the host sleep while the GPU works")
+
+
+def test_of_a_poller_elsewhere_figure_and_order_are_of_one_kind_of_polling():
+    """It polls on for 30 ms in another way, and another thread for 50 ms, while nobody wants a CPU."""
+    sheet = beside_a_poller()
+    reader = sheet.thread("worker", "reader", pid=100)
+    for thread, start, end in ((4, 50, 80), (reader, 45, 95)):
+        sheet.doing(thread, start, end, "shm_broadcast.dequeue")
+        sheet.runs(thread, start, end, cpu=1 if thread == 4 else 2)
+    found = outcome("polling_elsewhere", sheet.results())
+    assert "polling of this kind took 0.13 CPUs" in found.claim
+    assert [(row.who, row.value) for row in found.evidence[1:]] == [("output/10004", "13.0 ms of CPU time")]
+
+
+def test_the_kind_of_polling_decides_what_must_change():
+    """OpenMP's threads sleep by a setting; the flags of a CUDA event are in the server's code."""
+    crowd = outcome("busy_wait", crowded(GOMP, role="worker", pid=100).results())
+    assert crowd.change == "setting"
+    assert outcome("polling_elsewhere", beside_a_poller().results()).change == "code"
 
 
 def test_a_poller_on_a_cpu_that_the_process_never_had_takes_nothing_from_it():
@@ -372,42 +387,6 @@ def test_a_quota_used_up_by_work_is_not_pollings():
     assert outcome("busy_wait", stopped(GRID).results()) is None
 
 
-# -------------------- one full thread
-def test_a_thread_that_works_all_the_time_is_saturated():
-    sheet = gap()
-    sheet.runs(0, 0, 102, cpu=0)
-    found = outcome("single_thread_saturated", sheet.results())
-    assert found.exposed_ns == round(99.01 * MS)  # the op and the launch call
-    assert found.claim.startswith("Thread worker_TP0/100 worked 100 % of the time")
-
-
-def test_a_thread_that_polls_all_the_time_is_not():
-    sheet = Sheet()
-    sheet.kernel(0, 1)
-    sheet.doing(0, 1, 95, "cudaStreamSynchronize", "runtime")
-    sheet.kernel(101, 102)
-    sheet.runs(0, 0, 102, cpu=0)
-    assert outcome("single_thread_saturated", sheet.results()) is None
-
-
-@pytest.mark.parametrize("asleep", [30, 60])
-def test_a_thread_that_sleeps_in_between_is_not(asleep):
-    sheet = gap()
-    sheet.runs(0, 0, 20, cpu=0)
-    sheet.runs(0, 20 + asleep, 102, cpu=0)
-    assert outcome("single_thread_saturated", sheet.results()) is None
-
-
-def test_a_thread_that_compiles_all_the_time_is_not():
-    """Compilation happens once: another rule names it, and its advice is another."""
-    sheet = Sheet()
-    sheet.kernel(0, 1)
-    sheet.doing(0, 1, 100, "_compile.compile_inner (dynamo_timed)", "op")
-    sheet.kernel(101, 102)
-    sheet.runs(0, 0, 102, cpu=0)
-    assert outcome("single_thread_saturated", sheet.results()) is None
-
-
 # -------------------- each rule's trigger, near miss, and what it cannot do without
 CASES = [
     Case("cpu_shortage", lambda: crowded(TORCH), asleep, (no_sched,)),
@@ -427,7 +406,6 @@ CASES = [
         (no_sched, no_samples),
     ),
     Case("polling_elsewhere", beside_a_poller, lambda: beside_a_poller(polls=False), (no_sched,)),
-    Case("single_thread_saturated", alone, lambda: alone(until=80), (no_sched,)),
 ]
 TestRules = rule_tests(CASES)
 

@@ -3,15 +3,21 @@
 import copy
 import json
 import pickle
+from dataclasses import replace
 
 import jsonschema
 import msgspec
+import polars as pl
 import pytest
 
 from tests.conftest import ROOT
+from tests.findings.sheet import MS, Sheet
 from tests.report.example import findings, plain, typed
 from tracelib import analyse, load
+from tracelib.analyses.requests import PARTS as REQUEST_PARTS
+from tracelib.analyses.requests import REQUESTS
 from tracelib.findings import diagnose, read, schema, validate
+from tracelib.findings.requests import requests_part
 from tracelib.report import sections
 
 CHECK = jsonschema.Draft202012Validator(schema())
@@ -122,3 +128,23 @@ def test_what_diagnose_returns_is_such_a_document():
     assert complaints(json.loads(made.to_json())) == []
     assert read(made.to_json()) == made
     assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
+
+
+@pytest.mark.parametrize(("number", "slow"), [(2, "max 400 ms"), (19, "max 400 ms"), (20, "p95 200 ms")])
+def test_of_few_requests_the_slow_end_is_their_maximum(number, slow):
+    """All but one take 200 ms. Of the API server's half of it 71 % are without a CPU, 37 % tokenizing."""
+    rows = [
+        dict.fromkeys(REQUEST_PARTS, 0)
+        | {"id": f"{n}", "arrived_ns": 0, "ttft_ns": ttft, "first_token_ns": ttft, "gpu_useful_ns": ttft // 2}
+        | {"api_server_ns": ttft // 2, "api_no_cpu_ns": ttft * 71 // 200}
+        | {"api_tokenizing_ns": ttft * 37 // 200}
+        for n, ttft in enumerate([400 * MS] + [200 * MS] * (number - 1))
+    ]
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    said = requests_part(replace(sheet.results(), requests=pl.DataFrame(rows, schema=REQUESTS))).sentence
+    assert said.startswith(f"Time to first token of {number} requests: p50 200 ms, {slow}. On average: ")
+    assert (
+        " For 71 % of the API server's part some thread of it was ready without a CPU; for 37 % some prompt "
+        "was being tokenized (the two may overlap)." in said
+    )

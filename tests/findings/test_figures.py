@@ -39,7 +39,10 @@ def test_without_scheduler_events_the_third_number_is_the_first_token_or_not_kno
     for device in document["devices"]:
         for cause in device["causes"]:
             cause["cpu_state"] = "unknown"
-    assert three_figures(typed(document))[2][:2] == ("Time to first token, p50", "90.0 ms")
+    shown = ("Time to first token, p50", "90.0 ms", "of 5 requests; max 300 ms")
+    assert three_figures(typed(document))[2] == shown
+    document["requests"]["count"] = 20
+    assert three_figures(typed(document))[2][2] == "of 20 requests; p95 200 ms"
     document["requests"] = None
     assert three_figures(typed(document))[2][1] == "not known"
 

@@ -210,12 +210,23 @@ def test_launches_behind_a_value_that_is_read_back_are_its_consequence():
     assert "aten::item 5 times, 5 late launches behind it" in said.claim
     launching = outcome("launch_bound", results)
     assert (launching.exposed_ns, launching.gain_ns) == (late, None)
-    assert "100 % of it came right behind what had emptied the launch queue (aten::item)" in launching.claim
+    assert (
+        "100 % of it followed directly after aten::item, which let the launch queue run empty."
+        in launching.claim
+    )
     assert outcome("low_graph_coverage", results) is None
     slow = read_back(item=False).results()
     assert outcome("host_synchronisation", slow) is None
     assert outcome("launch_bound", slow).gain_ns == late + 5 * round(0.08 * MS)
     assert isinstance(outcome("low_graph_coverage", slow), Finding)
+
+
+def test_of_late_calls_it_says_what_they_start():
+    """The first of four calls of each of six steps is late; each of these starts two operations, not one."""
+    sheet = read_back()
+    sheet.ops += [{**op, "stream": 9} for op in sheet.ops if op["correlation"] % 4 == 1]
+    claim = outcome("launch_bound", sheet.results()).claim
+    assert "25 % of the launch calls (which start 40 % of the operations) came after the GPU had run" in claim
 
 
 def test_host_work_that_emptied_the_queue_says_what_that_cost_besides():

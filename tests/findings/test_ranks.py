@@ -19,20 +19,20 @@ def in_turn(n):
     return n % 2
 
 
-def ranks(late, name="aten::mm", compute=0.0):
-    """Ten collectives of two ranks; that which `late` gives is 5 ms late, in a slice or computing."""
-    sheet = Sheet(ranks=2)
-    for rank in (0, 1):
+def ranks(late, name="aten::mm", compute=0.0, size=2):
+    """Ten collectives of `size` ranks; that which `late` gives is 5 ms late, in a slice or computing."""
+    sheet = Sheet(ranks=size)
+    for rank in range(size):
         sheet.kernel(-2, -1, rank=rank)
     for n in range(10):
         begin = 20 * n
-        starts = [begin + 10.0, begin + 10.0]
+        starts = [begin + 10.0] * size
         starts[late(n)] += 5
         sheet.doing(late(n), begin + 6, begin + 14.99, name, "op")
         if compute:
             sheet.kernel(begin + 6, begin + 6 + compute, call=(begin + 5, begin + 5.1), rank=late(n))
         sheet.all_reduce(starts, begin + 16, n)
-        for rank in (0, 1):
+        for rank in range(size):
             sheet.kernel(begin + 16, begin + 24, call=(begin + 15.5, begin + 15.6), rank=rank)
     return sheet
 
@@ -66,15 +66,20 @@ def test_who_came_last_is_only_said_beyond_the_clocks_error(error_ms, tied_with,
     assert (found is not None) == bool(told)
     if told and error_ms:
         off = error_ms if tied_with == "t.json" else 2 * error_ms
-        assert f"came further apart than their clocks may be off each other ({off}.00 ms)" in found.claim
+        assert f"collectives with an arrival skew above the clock error ({off}.00 ms)" in found.claim
 
 
 def test_a_late_host_is_amplified_by_collectives():
     results = ranks(in_turn).results()
     found = outcome("launch_skew_amplified", results)
     assert found.exposed_ns == 50 * MS
-    assert "came late by 50.0 ms in all, which cost 50.0 ms of GPU time (1.0 times as much)" in found.claim
+    assert "ranks came late by 50.0 ms in all; " in found.claim  # of two ranks one waits as long
     assert outcome("rank_imbalance", results) is None
+
+
+def test_of_three_ranks_two_wait_for_the_late_one():
+    found = outcome("launch_skew_amplified", ranks(in_turn, size=3).results())
+    assert "late by 50.0 ms in all, which cost 100 ms of GPU time (2.0 times as much); " in found.claim
 
 
 def test_a_late_gpu_is_imbalance_and_no_launch_skew():

@@ -7,6 +7,7 @@ import pytest
 
 from tests.findings.cases import outcome
 from tests.findings.sheet import Sheet
+from tests.findings.test_cpus import BPE, TORCH, gap
 from tracelib.findings.__main__ import generated
 from tracelib.findings.rules import RULES, TOPICS
 
@@ -97,3 +98,40 @@ def test_pinned_memory_is_advised_unless_all_copies_use_it(memories, advises):
     sheet.doing(0, 2, 100, "cudaStreamSynchronize", "runtime")
     sheet.kernel(101, 102)
     assert ("pinned memory" in advised(sheet, "host_synchronisation")) == advises
+
+
+def short_of_cpus(tokenizers, *, openmp=False, unnamed=False, unsampled=False):
+    """The worker waits for its CPU while threads of the API server beside its main one tokenize in turn."""
+    sheet = gap()
+    sheet.runs(0, 0, 10, cpu=0)
+    sheet.ready(0, 10, 90, cpu=0)
+    sheet.runs(0, 90, 102, cpu=0)
+    if not unsampled:
+        sheet.sampled(0, 90, 102, *([("[unknown]", None)] if unnamed else [TORCH]))
+    for n in range(tokenizers):
+        thread = sheet.thread("api_server", "tokenizer", pid=300)
+        sheet.sampled(thread, 10 + 20 * n, 30 + 20 * n, BPE)
+        sheet.runs(thread, 10 + 20 * n, 30 + 20 * n, cpu=0)
+    if openmp:
+        helper = sheet.thread("worker", "helper", pid=100)
+        sheet.sampled(helper, 20, 40, TORCH, ("gomp_thread_start", "/x/libgomp.so.1"))
+        sheet.runs(helper, 20, 40, cpu=1)
+    return sheet
+
+
+@pytest.mark.parametrize(
+    ("sheet", "tokenizers", "openmp"),
+    [
+        (short_of_cpus(2), False, False),
+        (short_of_cpus(3), True, False),
+        (short_of_cpus(2, openmp=True), False, True),
+        (short_of_cpus(2, unnamed=True), True, True),
+        (short_of_cpus(2, unsampled=True), True, True),
+    ],
+    ids=["two", "three", "OpenMP at work", "samples without names", "a process that was not sampled"],
+)
+def test_a_pool_of_two_threads_is_not_to_be_capped(sheet, tokenizers, openmp):
+    """Only samples that name what every process of the server did prove how many threads a pool has."""
+    advice = advised(sheet, "cpu_shortage")
+    assert ("RAYON_NUM_THREADS" in advice) == tokenizers
+    assert ("OMP_NUM_THREADS" in advice) == openmp

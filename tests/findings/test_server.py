@@ -1,7 +1,10 @@
 """Rules on the server's processes and on the run as a whole."""
 
-from tests.findings.cases import Case, no_api, no_calls, no_gpu, no_server, outcome, rule_tests
+import pytest
+
+from tests.findings.cases import Case, no_api, no_calls, no_gpu, no_sched, no_server, outcome, rule_tests
 from tests.findings.sheet import ANY_SIZE, MS, Sheet
+from tests.findings.test_cpus import gap
 from tests.findings.test_launching import hidden, inside
 from tracelib.findings import diagnose
 from tracelib.findings.finding import Abstained
@@ -36,6 +39,25 @@ def test_an_engine_that_schedules_while_workers_wait():
     sheet.doing(sheet.engine, 1, 51, "engine.schedule")
     sheet.runs(sheet.engine, 1, 51, cpu=2)
     assert outcome("engine_scheduling", sheet.results()).exposed_ns == 50 * MS
+
+
+def test_what_helps_follows_from_whose_threads_hold_the_step_up():
+    """The worker prepares inputs for 60 ms; then the engine schedules for 20, or for longer than that."""
+    for end, words, advised in (
+        (81, "for workers to prepare the next step's input (worker 60 %, engine 20 %)", "MODEL_RUNNER"),
+        (181, "for the next step to be scheduled and its input prepared (engine", "one engine per replica"),
+    ):
+        sheet = Sheet()
+        sheet.kernel(0, 1)
+        sheet.doing(0, 1, 61, "vllm/v1/worker/gpu_model_runner.py(9): _prepare_inputs", "python")
+        sheet.doing(0, 61, end, "shm_broadcast.dequeue")
+        sheet.doing(sheet.engine, 61, end, "engine.schedule")
+        sheet.runs(sheet.engine, 61, end, cpu=2)
+        sheet.kernel(end, end + 19)
+        found = outcome("engine_scheduling", sheet.results())
+        assert words in found.claim
+        assert advised in " ".join(found.advice)
+        assert ("between a step's message and its first launch" in found.verify[0]) == (end == 81)
 
 
 def test_an_engine_asleep_inside_its_scheduler_waits_for_requests():
@@ -153,6 +175,49 @@ def waves():
     return sheet
 
 
+# -------------------- one full thread
+def test_a_thread_that_works_all_the_time_is_saturated():
+    sheet = gap()
+    sheet.runs(0, 0, 102, cpu=0)
+    found = outcome("single_thread_saturated", sheet.results())
+    assert found.exposed_ns == round(99.01 * MS)  # the op and the launch call
+    assert found.claim.startswith("Thread worker_TP0/100 worked 100 % of the time")
+
+
+def test_a_thread_that_polls_all_the_time_is_not():
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 95, "cudaStreamSynchronize", "runtime")
+    sheet.kernel(101, 102)
+    sheet.runs(0, 0, 102, cpu=0)
+    assert outcome("single_thread_saturated", sheet.results()) is None
+
+
+@pytest.mark.parametrize("asleep", [30, 60])
+def test_a_thread_that_sleeps_in_between_is_not(asleep):
+    sheet = gap()
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.runs(0, 20 + asleep, 102, cpu=0)
+    assert outcome("single_thread_saturated", sheet.results()) is None
+
+
+def test_a_thread_that_compiles_all_the_time_is_not():
+    """Compilation happens once: another rule names it, and its advice is another."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 100, "_compile.compile_inner (dynamo_timed)", "op")
+    sheet.kernel(101, 102)
+    sheet.runs(0, 0, 102, cpu=0)
+    assert outcome("single_thread_saturated", sheet.results()) is None
+
+
+def alone(until=102):
+    """The worker works from the first millisecond on."""
+    sheet = gap()
+    sheet.runs(0, 0, until, cpu=0)
+    return sheet
+
+
 CASES = [
     Case(
         "engine_scheduling",
@@ -199,6 +264,7 @@ CASES = [
         (no_calls,),
     ),
     Case("gpu_bound", lambda: busy(0.99), lambda: busy(0.5), (no_gpu,)),
+    Case("single_thread_saturated", alone, lambda: alone(until=80), (no_sched,)),
     Case("staircase", lambda: bursts(50), waves, (no_calls,)),
 ]
 TestRules = rule_tests(CASES)

@@ -117,6 +117,23 @@ def collectives(whole_collectives: pl.DataFrame, window: Window) -> pl.DataFrame
     )
 
 
+def waiting_caused(collectives: pl.DataFrame) -> pl.DataFrame:
+    """Return which GPU the others waited for, in the collectives of which the clocks tell who came last.
+
+    Takes the frame `collectives`. One row per GPU that came last in one: `straggler` (Int32), `events`
+    (UInt32: collectives in which it did), `wait_ns` (Int64: the others' waiting in them), `part` (Float64: of
+    all waiting in these collectives; 0 without any). Sorted by `wait_ns`, `straggler`, the largest first.
+    """
+    caused = (
+        collectives.filter("order_known")
+        .group_by("straggler")
+        .agg(pl.col("event").n_unique().alias("events"), pl.col("wait_ns").sum())
+    )
+    whole = pl.col("wait_ns").sum()
+    part = pl.when(whole > 0).then(pl.col("wait_ns") / whole).otherwise(0.0)
+    return caused.with_columns(part=part).sort("wait_ns", "straggler", descending=True)
+
+
 def _groups(ops: pl.DataFrame) -> list[pl.DataFrame]:
     """Return the operations of each group whose order can be compared between ranks.
 

@@ -71,7 +71,7 @@ def _sentence(known: pl.DataFrame) -> str:
     p95 = dict(known.select("estimate", "cores").iter_rows()).get("measured demand, p95")
     measured = "its demand was not measured"
     if p95 is not None:
-        measured = f"for 95 % of the time at most {p95:g} of its threads wanted one"
+        measured = f"for 95 % of the time at most {p95:g} of its threads were running or ready to run"
     claims = known.filter(~IS_OWN & (pl.col("estimate") != HAD))["cores"].to_list()
     rules = ""
     if claims:

@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from tracelib.analyses.collectives import waiting_caused
 from tracelib.analyses.results import Results
 from tracelib.charts.phrases import gpu_names, p50_p95_max, thread_names
 from tracelib.charts.theme import INK, SINCE_START, SYMBOLS, TEMPLATE, finished, hatch, safe, stairs
@@ -159,7 +160,7 @@ def collectives_chart(results: Results) -> go.Figure | None:
     figure.update_xaxes(title_text="arrival skew", **axis, row=1, col=2)
     figure.update_yaxes(title_text="collectives", rangemode="tozero", row=1, col=2)
     figure.update_layout(barmode="stack", bargap=0, margin={"t": 50})
-    sentence = _collectives_sentence(arrivals, names)
+    sentence = _collectives_sentence(results, arrivals, names)
     return finished(figure, sentence, _collectives_table(results, arrivals, names), 380)
 
 
@@ -197,7 +198,7 @@ def _skew_points(results: Results, own: pl.DataFrame, name: str, colour: str, sy
     )
 
 
-def _collectives_sentence(arrivals: pl.DataFrame, names: dict[int, str]) -> str:
+def _collectives_sentence(results: Results, arrivals: pl.DataFrame, names: dict[int, str]) -> str:
     half, most, _ = p50_p95_max(arrivals["skew_ns"])
     told = arrivals.drop_nulls("straggler")
     within = (
@@ -206,11 +207,11 @@ def _collectives_sentence(arrivals: pl.DataFrame, names: dict[int, str]) -> str:
     )
     if told.is_empty():
         return f"{within}: too close together for their clocks to tell which came last."
-    by_rank = told.group_by("straggler").len()
-    straggler, last = by_rank.sort("len", "straggler", descending=[True, False]).row(0)
+    # The rank that the finding names, too: one that is often last, and hardly, costs little.
+    worst = waiting_caused(results.collectives).row(0, named=True)
     return (
-        f"{within}; {names.get(straggler, 'one rank')} came last most often ({share(last / len(told))} of "
-        f"the {len(told):,} in which the clocks tell)."
+        f"{within}; {names.get(worst['straggler'], 'one rank')} caused {share(worst['part'])} of the waiting "
+        f"in the {len(told):,} in which the clocks tell who came last (it did in {worst['events']:,})."
     )
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from tracelib.analyses.results import Results
 from tracelib.charts.phrases import p50_p95_max
 from tracelib.charts.theme import HATCHES, INK, REQUEST_PARTS, finished, marker, safe
-from tracelib.words import counted, duration, request_part_name, share
+from tracelib.words import FEWEST_FOR_P95, counted, duration, request_part_name, share
 
 #: A picture of one request, in px.
 WIDTH, HEIGHT = 480, 16
@@ -53,12 +53,13 @@ def requests_chart(results: Results) -> go.Figure | None:
 
 def _sentence(answered: pl.DataFrame) -> str:
     half, most, _ = p50_p95_max(answered["ttft_ns"])
+    within = "95 %" if len(answered) >= FEWEST_FOR_P95 else "all"
     total = int(answered["ttft_ns"].sum())
     sums = {part: int(answered[f"{part}_ns"].sum()) for part in REQUEST_PARTS}
     not_known = sums.pop("unknown")
     largest = max(sums, key=lambda part: sums[part])
     return (
-        f"Half of {counted(len(answered), 'request')} had their first token within {half}, 95 % within "
+        f"Half of {counted(len(answered), 'request')} had their first token within {half}, {within} within "
         f"{most}; the largest known part is {request_part_name(largest)}, "
         f"{share(sums[largest] / total)} of all."
         f"{_doubt(answered, not_known / total)}"

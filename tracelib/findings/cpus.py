@@ -1,8 +1,8 @@
-"""Rules on CPUs: too few, taken by tokenizers or pollers, stopped by a quota, or one thread at its limit."""
+"""Rules on CPUs: too few, taken by tokenizers or pollers, or stopped by a quota."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -15,7 +15,6 @@ from tracelib.analyses.throttling import FEWEST_PERIODS, PERIODS_NS
 from tracelib.data import data
 from tracelib.findings import recording
 from tracelib.findings.finding import (
-    NOT_HOST,
     Abstained,
     Evidence,
     Finding,
@@ -36,17 +35,11 @@ from tracelib.words import SERVER, counted, cpus, duration, plain, share, sub_ca
 if TYPE_CHECKING:
     from tracelib.findings.rules import Rule
 
-#: Part of the window that a saturated thread is on a CPU, polling not counted.
-SATURATED = 0.85
-#: Work that a warm server does not do has rules of its own.
-ONCE = ("jit_compile", "module_load", "alloc")
 #: Counters that span so many times the window tell of more than it.
 OTHER_SPAN = 1.5
 #: From these parts of the time without a CPU on it is named who ran: the server's threads, other processes.
 OWN, FOREIGN = 0.05, 0.01
-
-
-#: What each kind of polling is called, and what makes it stop.
+#: What each kind of polling is called, what makes it stop, and what that changes.
 POLLING = data(__file__, "polling.toml")
 
 
@@ -82,7 +75,10 @@ def _supply(results: Results) -> str:
     if used is None or most is None:
         return ""
     of = f" of the host's {host}" if host else ""
-    return f" The server ran on {used}{of} CPUs; 95 % of the time at most {most} of its threads wanted one."
+    return (
+        f" The server ran on {used}{of} CPUs; 95 % of the time at most {most} of its threads were running or "
+        "ready to run."
+    )
 
 
 def _confined(results: Results) -> str:
@@ -291,9 +287,21 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
         "had used up"
         if spent(stopped)
         else "the scheduler names the polling thread on the wanted CPU",
-        evidence=_pollers(results, taken),
-        advice=[POLLING[kind]["advice"] for kind in order if kind in POLLING][:3],
+        evidence=_pollers(results, taken, _by_thread(results.spinning)),
+        **_stops(order),
     )
+
+
+def _stops(kinds: pl.Series) -> dict[str, Any]:
+    """Return what makes these kinds of polling stop, and what the first of it changes."""
+    known = [POLLING[kind] for kind in kinds if kind in POLLING]
+    return {"advice": [kind["advice"] for kind in known[:3]], "change": known[0]["change"]} if known else {}
+
+
+def _by_thread(polls: pl.DataFrame, thread: str = "thread") -> pl.DataFrame:
+    """Return the time of each thread's polling of each kind, the longest first."""
+    summed = polls.group_by(thread, "kind").agg(pl.col("dur_ns").sum())
+    return summed.sort("dur_ns", thread, "kind", descending=[True, False, False])
 
 
 def _polling(kind: str) -> str:
@@ -325,20 +333,33 @@ def _how(results: Results, taken: pl.DataFrame, stopped: pl.DataFrame) -> str:
     return ": " + " and ".join(parts) if parts else ""
 
 
-def _pollers(results: Results, taken: pl.DataFrame, cpu: str = "its CPU") -> list[Evidence]:
-    """Return the longest moments in which a poller had the wanted CPU, then the threads that polled most."""
-    by_thread = results.spinning.group_by("thread", "kind").agg(pl.col("dur_ns").sum())
-    most = by_thread.sort("dur_ns", "thread", descending=[True, False]).head(3)
+def _pollers(
+    results: Results, taken: pl.DataFrame, most: pl.DataFrame, cpu: str = "its CPU"
+) -> list[Evidence]:
+    """Return the longest moments in which a poller had the wanted CPU, then what the threads of `most` took.
+
+    What they took is their polling of that kind in the whole window.
+    """
     moments = evidence_rows(
         longest_first(taken).head(3),
         lambda row: thread_name(results, row["thread"]),
         lambda row: f"ready to run; {thread_name(results, row['by'])} polled on {cpu} ({row['kind']})",
     )
-    for thread, kind, ns in most.iter_rows():
-        who, spent_on_it = thread_name(results, thread), f"{duration(ns)} of CPU time"
-        what, covered = f"polls: {_polling(kind)}", results.trace.sched
-        moments.append(over_the_window(results, who, what, spent_on_it, covered))
-    return moments
+    threads = [
+        over_the_window(
+            results,
+            thread_name(results, thread),
+            f"polls: {_polling(kind)}",
+            f"{duration(_spun(results, thread, kind))} of CPU time",
+            results.trace.sched,
+        )
+        for thread, kind, _ in most.head(3).iter_rows()
+    ]
+    return [*moments, *threads]
+
+
+def _spun(results: Results, thread: int, kind: str) -> int:
+    return spent(results.spinning.filter((pl.col("thread") == thread) & (pl.col("kind") == kind)))
 
 
 def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:
@@ -348,50 +369,15 @@ def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:
     if part < rule.threshold:
         return None
     seen = max(spent(results.demand), 1)  # what scheduler events cover of the window
-    by_thread = beside.group_by("by", "kind").agg(pl.col("dur_ns").sum())
-    most = by_thread.sort("dur_ns", "by", descending=[True, False])
+    most = _by_thread(beside, "by")
     thread, kind, _ = most.row(0)
-    spun = spent(results.spinning.filter(pl.col("thread") == thread))
-    kinds = most["kind"].unique(maintain_order=True)
     return rule.finding(
         results,
         beside,
         claim=f"For {seen_share(results, part)} of the time a GPU was held up by a thread that was ready and "
-        f"had no CPU, while another CPU that it could use only polled. {thread_name(results, thread)} "
-        f"polled most ({_polling(kind)}): it took {spun / seen:.2f} CPUs.",
-        evidence=_pollers(results, beside, "another CPU"),
-        advice=[POLLING[name]["advice"] for name in kinds if name in POLLING][:3],
-    )
-
-
-# -------------------- one full thread
-def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
-    """Report threads that worked over 85 % of the window, and the GPU time lost while they ran.
-
-    Polling is not work: a worker that spins for its GPU is on a CPU all the time and waits.
-    """
-    window = results.window.duration_ns
-    full = results.thread_load.filter(pl.col("working_ns") >= SATURATED * window)
-    once = pl.col("sub_cause").is_in(ONCE).fill_null(value=False)
-    blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST) & ~once
-    lost = results.lost.filter(blamed & pl.col("thread").is_in(full["thread"].implode()))
-    part = exposed_share(results, lost)
-    if part < rule.threshold:
-        return None
-    by_thread = lost.group_by("thread").agg(pl.col("dur_ns").sum())
-    threads = by_thread.join(full, on="thread").sort("dur_ns", "thread", descending=[True, False])
-    worked = [
-        (thread_name(results, thread), share(ns / window))
-        for thread, ns in threads.select("thread", "working_ns").head(5).iter_rows()
-    ]
-    name, most = worked[0]
-    others = "it" if threads.height == 1 else f"it and {threads.height - 1} more like it"
-    return rule.finding(
-        results,
-        lost,
-        claim=f"Thread {name} worked {most} of the time, as much as one thread can; for {share(part)} of "
-        f"the time GPUs waited for {others}. More CPUs do not help a thread that already has one.",
-        evidence=[
-            over_the_window(results, thread, "on a CPU and at work", working) for thread, working in worked
-        ],
+        f"had no CPU, while another CPU that it could use only polled. {thread_name(results, thread)} polled "
+        f"most at these moments ({_polling(kind)}); in the whole window its polling of this kind took "
+        f"{_spun(results, thread, kind) / seen:.2f} CPUs.",
+        evidence=_pollers(results, beside, most, "another CPU"),
+        **_stops(most["kind"].unique(maintain_order=True)),
     )

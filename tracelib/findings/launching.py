@@ -144,7 +144,8 @@ def launch_bound(rule: Rule, results: Results) -> Finding | None:
     wake = wakes(results)
     drained = spent(wake) / spent(lost)
     emptied = (
-        f" {share(drained)} of it came right behind what had emptied the launch queue ({events_named(wake)})."
+        f" {share(drained)} of it followed directly after {events_named(wake)}, which let the launch queue "
+        "run empty."
         if drained >= DRAINED
         else ""
     )
@@ -153,8 +154,7 @@ def launch_bound(rule: Rule, results: Results) -> Finding | None:
         results,
         lost,
         claim=f"The GPUs waited for the next launch {share(part)} of the time ({split}); "
-        f"{share(mean(_calls(results)['late']))} of the launch calls came after the GPU had run dry"
-        f"{by_graphs}."
+        f"{_late(results)} came after the GPU had run dry{by_graphs}."
         f"{emptied}{shortage_note(lost)}",
         gain_ns=own if own >= SYMPTOM * spent(lost) else None,
     )
@@ -191,6 +191,13 @@ def host_synchronisation(rule: Rule, results: Results) -> Finding | None:
         f"{shortage_note(lost)}{victim}",
         gain_ns=own,
     )
+
+
+def _late(results: Results) -> str:
+    """Say which part of the launch calls came late, and of the operations: a graph's launches many."""
+    operations = results.launches.drop_nulls("call_ts_ns")
+    calls, started = (share(mean(rows["late"])) for rows in (_calls(results), operations))
+    return f"{calls} of the launch calls (which start {started} of the operations)"
 
 
 def _calls(results: Results) -> pl.DataFrame:

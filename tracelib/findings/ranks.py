@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.collectives import clock_error_ns
+from tracelib.analyses.collectives import clock_error_ns, waiting_caused
 from tracelib.analyses.results import Results
 from tracelib.findings.finding import (
     NOT_HOST,
@@ -39,30 +39,24 @@ def straggler_rank(rule: Rule, results: Results) -> Finding | None:
     part = share_of(results, waited)
     if told.is_empty() or part < rule.threshold:
         return None
-    caused = (
-        told.group_by("straggler")
-        .agg(pl.col("wait_ns").sum(), pl.col("event").n_unique())
-        .sort("wait_ns", "straggler")
-    )
-    worst = caused.row(-1, named=True)
-    caused_share = worst["wait_ns"] / max(1, int(caused["wait_ns"].sum()))
-    if caused_share < UNFAIR / results.gpu_time["gpu"].n_unique():
+    worst = waiting_caused(told).row(0, named=True)
+    if worst["part"] < UNFAIR / results.gpu_time["gpu"].n_unique():
         return None
     labels = rank_labels(results)
     return rule.finding(
         results,
         waited,
-        claim=f"Rank {labels[worst['straggler']]} came last in {worst['event']:,} of "
-        f"{_told(results, told)} and caused {share(caused_share)} of the waiting in them. Waiting in "
+        claim=f"Rank {labels[worst['straggler']]} came last in {worst['events']:,} of "
+        f"{_told(results, told)} and caused {share(worst['part'])} of the waiting in them. Waiting in "
         f"collectives took the ranks {share(part)} of the time; GPU monitors count it as busy.",
         evidence=_waits(results, told.filter(pl.col("straggler") == worst["straggler"]), labels),
     )
 
 
 def _told(results: Results, told: pl.DataFrame) -> str:
-    """Say in how many collectives the ranks came so far apart that their clocks can tell which was last."""
+    """Say in how many collectives the clocks can tell which rank came last."""
     events, error = told["event"].n_unique(), clock_error_ns(results.trace)
-    apart = f" whose ranks came further apart than their clocks may be off each other ({duration(error)})"
+    apart = f" with an arrival skew above the clock error ({duration(error)})"
     return f"{counted(events, 'collective')}{apart if error else ''}"
 
 
@@ -91,12 +85,17 @@ def launch_skew_amplified(rule: Rule, results: Results) -> Finding | None:
     told = results.collectives.filter("order_known")
     skews = told.unique("event")["skew_ns"]
     late, waited = int(skews.sum()), int(told["wait_ns"].sum())
+    # Of two ranks one waits as long as the other is late.
+    cost = (
+        f", which cost {duration(waited)} of GPU time ({waited / late if late else 0:.1f} times as much)"
+        if results.gpu_time["gpu"].n_unique() > 2
+        else ""
+    )
     p95 = quantile(results.collectives.filter("matched").unique("event")["skew_ns"], 0.95) or 0
     return rule.finding(
         results,
         lost,
-        claim=f"In {_told(results, told)} ranks came late by {duration(late)} in all, which cost "
-        f"{duration(waited)} of GPU time ({waited / late if late else 0:.1f} times as much); {share(part)} "
+        claim=f"In {_told(results, told)} ranks came late by {duration(late)} in all{cost}; {share(part)} "
         f"of the time GPUs waited there for a rank whose host was late.{shortage_note(lost)}",
         verify=[text.format(skew=duration(p95)) for text in rule.verify],
     )

@@ -8,7 +8,7 @@ from tracelib.analyses.requests import NO_STEPS, PARTS, WITHIN_QUEUE
 from tracelib.analyses.results import NEEDS, Results
 from tracelib.findings import request_parts as doc
 from tracelib.findings.finding import quantile, quantiles
-from tracelib.words import counted, duration, queue_reason_name, request_part_name, share
+from tracelib.words import counted, duration, queue_reason_name, request_part_name, share, slow_end
 
 #: A part of the time to first token that is smaller is not in the sentence.
 WORTH_A_WORD = 0.02
@@ -136,14 +136,15 @@ def _slowest(results: Results) -> list[doc.SlowRequest]:
 
 def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
     """Return where the time to first token went, the parts in their order."""
-    half, most = (duration(quantile(rows["ttft_ns"], q)) for q in (0.5, 0.95))
+    half, p95, longest = (quantile(rows["ttft_ns"], q) for q in (0.5, 0.95, 1))
     told = [
         f"{share(value)} {request_part_name(part.removesuffix('_ns'))}"
         for part, value in shares.items()
         if value >= WORTH_A_WORD
     ]
     return (
-        f"Time to first token: p50 {half}, p95 {most} ({counted(rows.height, 'request')}). "
+        f"Time to first token of {counted(rows.height, 'request')}: p50 {duration(half)}, "
+        f"{slow_end(rows.height, p95, longest)}. "
         f"On average: {', '.join(told)}.{_in_api_server(rows)}{_in_queue(rows)}{_unknown(rows, shares)}"
     )
 
@@ -183,15 +184,16 @@ def _in_api_server(rows: pl.DataFrame) -> str:
     if api is None or not api.total_ns:
         return ""
     where = (
-        "" if api.requests == rows.height else f"In the {counted(api.requests, 'request')} that show it, the"
+        "F" if api.requests == rows.height else f"In the {counted(api.requests, 'request')} that show it, f"
     )
-    tokenizing = (
-        f"; a prompt was being tokenized for {share(api.tokenizing_ns / api.total_ns)}"
-        if api.tokenizing_ns
-        else ""
+    tokenizing = ""
+    if api.tokenizing_ns:
+        part = share(api.tokenizing_ns / api.total_ns)
+        tokenizing = f"; for {part} some prompt was being tokenized (the two may overlap)"
+    return (
+        f" {where}or {share(api.no_cpu_ns / api.total_ns)} of the API server's part some thread of it was "
+        f"ready without a CPU{tokenizing}."
     )
-    short = share(api.no_cpu_ns / api.total_ns)
-    return f" {where or 'The'} API server lacked a CPU for {short} of its part{tokenizing}."
 
 
 def _lost_by_cause(results: Results) -> list[doc.RequestLoss]:

@@ -42,9 +42,25 @@ from tracelib.findings.finding import (
     wake_note,
 )
 from tracelib.findings.recording import WORTH_SAYING, unseen
-from tracelib.words import share
+from tracelib.words import SERVER, share
 
 TOPICS: dict[str, ModuleType] = {"cpus": cpus, "launching": launching, "server": server, "ranks": ranks}
+
+#: From this share of a process's samples that name a library or a function on, what they miss is not there.
+NAMED = 0.9
+
+
+class OfRole(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a finding says instead where threads of a role held GPUs up for longer than those of any other."""
+
+    awaited: str  # what the GPUs waited for, as the claim says it
+    disproof: str
+    advice: list[str]
+    verify: list[str]
+
+    def words(self) -> dict[str, Any]:
+        """Return the fields of the finding."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "awaited"}
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +85,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     advice: list[str]  # best first
     graph_advice: tuple[str, ...] = ()  # goes after it where few kernels come from graphs
     verify: list[str]  # how to see that it helped
+    of_role: dict[str, OfRole] = {}  # by the role of the threads that held GPUs up for longest
     statement: str = ""  # of one on the whole run, for which nothing is to be changed: what it is good for
 
     def judge(self, results: Results) -> Finding | Abstained | None:
@@ -129,7 +146,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that a trace can prove to be on (`already.toml` explains the fields)."""
+    """Something that a trace can prove to be so already (`already.toml` explains the fields)."""
 
     advice: str
     slices: str = ""
@@ -137,6 +154,8 @@ class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     without: str = ""
     graphs: bool = False
     waits_apart: bool = False
+    frames: str = ""
+    threads: int = 0
 
     def proven(self, results: Results) -> bool:
         """Return whether the run proves it."""
@@ -147,6 +166,7 @@ class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             or (operations and not (self.without and _named(trace.gpu_ops, self.without)))
             or (self.graphs and (graph_coverage(results.launches) or 0.0) >= COVERED)
             or (self.waits_apart and _waits_apart(results))
+            or (bool(self.frames) and _small_pool(self.frames, self.threads, results))
         )
 
 
@@ -177,6 +197,32 @@ def _waits_apart(results: Results) -> bool:
     )
     apart = pl.col("thread").is_in(workers.implode()) & ~pl.col("thread").is_in(launching.implode())
     return spent(waits.filter(apart)) >= WORTH_SAYING * results.window.duration_ns
+
+
+def _small_pool(frames: str, most: int, results: Results) -> bool:
+    """Return whether no process of the server has more than `most` threads in `frames`, its main one aside.
+
+    Only samples that name what they hit prove that, of every process that ran for 1 % of the window.
+    """
+    server = results.trace.threads.filter(pl.col("role").is_in(SERVER))
+    threads = server.select("thread", "host", "pid", "tid")
+    texts = [pl.col(name).cast(pl.String) for name in ("library", "symbol")]
+    stacks = results.trace.stacks.group_by("stack").agg(
+        named=(texts[0].is_not_null() | (texts[1] != "[unknown]")).any(),
+        inside=pl.any_horizontal(text.str.contains(frames).fill_null(value=False) for text in texts).any(),
+    )
+    samples = results.trace.samples.join(stacks, on="stack", how="left").join(threads, on="thread")
+    pooled = pl.col("thread").filter(pl.col("inside") & (pl.col("tid") != pl.col("pid"))).n_unique()
+    sampled = samples.group_by("host", "pid").agg(
+        named=pl.col("named").fill_null(value=False).mean(), pooled=pooled
+    )
+    load = results.thread_load.join(threads, on="thread").group_by("host", "pid")
+    ran = load.agg(pl.col("running_ns").sum()).filter(
+        pl.col("running_ns") >= WORTH_SAYING * results.window.duration_ns
+    )
+    processes = ran.join(sampled, on=["host", "pid"], how="left", nulls_equal=True)
+    small = (pl.col("named") >= NAMED) & (pl.col("pooled") <= most)
+    return processes.height > 0 and processes.select(small.fill_null(value=False).all()).item()
 
 
 def lost_time(rule: Rule, results: Results) -> Finding | None:

@@ -25,6 +25,7 @@ from tracelib.findings.finding import (
     rank_labels,
     shortage_note,
     spent,
+    thread_name,
 )
 from tracelib.findings.verdict import shares
 from tracelib.intervals import overlay
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 FEWEST_STEPS = 3
 #: Frames that a claim names.
 PLACES = 3
+#: Part of the window that a saturated thread is on a CPU, polling not counted.
+SATURATED = 0.85
+#: Work that a warm server does not do has rules of its own.
+ONCE = ("jit_compile", "module_load", "alloc")
 CPUS_FIRST = [
     (
         "Fix the lack of CPUs first: most of this time the sender or reader was ready and had none, and no "
@@ -62,11 +67,13 @@ def engine_scheduling(rule: Rule, results: Results) -> Finding | None:
         f"{role_name(role)} {share(exposed_share(results, pl.DataFrame({'dur_ns': [ns]})))}"
         for role, ns in largest.iter_rows()
     )
+    mostly = rule.of_role.get(largest["role"][0] or "")
+    awaited = mostly.awaited if mostly else "the next step to be scheduled and its input prepared"
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited {share(part)} of the time for the next step to be scheduled and its input "
-        f"prepared ({by}).{shortage_note(lost)}",
+        claim=f"The GPUs waited {share(part)} of the time for {awaited} ({by}).{shortage_note(lost)}",
+        **(mostly.words() if mostly else {}),
     )
 
 
@@ -160,6 +167,39 @@ def _mostly(lost: pl.DataFrame) -> str:
     by_name = lost.group_by(pl.col("what").cast(pl.String)).agg(pl.col("dur_ns").sum()).sort("dur_ns")
     name, ns = by_name.row(-1)
     return f", most of it in {plain(name, 80)}" if name and ns > spent(lost) / 2 else ""
+
+
+# -------------------- one full thread
+def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
+    """Report threads that worked over 85 % of the window, and the GPU time lost while they ran.
+
+    Polling is not work: a worker that spins for its GPU is on a CPU all the time and waits.
+    """
+    window = results.window.duration_ns
+    full = results.thread_load.filter(pl.col("working_ns") >= SATURATED * window)
+    once = pl.col("sub_cause").is_in(ONCE).fill_null(value=False)
+    blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST) & ~once
+    lost = results.lost.filter(blamed & pl.col("thread").is_in(full["thread"].implode()))
+    part = exposed_share(results, lost)
+    if part < rule.threshold:
+        return None
+    by_thread = lost.group_by("thread").agg(pl.col("dur_ns").sum())
+    threads = by_thread.join(full, on="thread").sort("dur_ns", "thread", descending=[True, False])
+    worked = [
+        (thread_name(results, thread), share(ns / window))
+        for thread, ns in threads.select("thread", "working_ns").head(5).iter_rows()
+    ]
+    name, most = worked[0]
+    others = "it" if threads.height == 1 else f"it and {threads.height - 1} more like it"
+    return rule.finding(
+        results,
+        lost,
+        claim=f"Thread {name} worked {most} of the time, as much as one thread can; for {share(part)} of "
+        f"the time GPUs waited for {others}. More CPUs do not help a thread that already has one.",
+        evidence=[
+            over_the_window(results, thread, "on a CPU and at work", working) for thread, working in worked
+        ],
+    )
 
 
 # -------------------- the whole run

@@ -3,7 +3,7 @@
 from tracelib.findings import Document, Finding, Verdict, figures
 from tracelib.findings.finding import at_least
 from tracelib.report.sections.render import Section, render
-from tracelib.words import NOT_KNOWN, cause_name, duration, share, verdict_name
+from tracelib.words import NOT_KNOWN, cause_name, counted, duration, share, slow_end, verdict_name
 
 #: Head, value, what it means.
 Figure = tuple[str, str, str]
@@ -85,10 +85,11 @@ def _third(findings: Document) -> Figure:
             shown = "none seen"
             meaning = f"in the {share(known)} of the lost GPU time for which CPU states are known"
         if first_token is not None:
-            meaning += f"; time to first token p50 {duration(first_token)}"
+            number = counted(requests.count, "request") if requests else ""
+            meaning += f"; time to first token of {number}: p50 {duration(first_token)}"
         return "CPU shortage", shown, meaning
     if requests and ttft and first_token is not None:
-        meaning = f"p95 {duration(ttft.p95)}, {requests.count} requests"
+        meaning = f"of {counted(requests.count, 'request')}; {slow_end(requests.count, ttft.p95, ttft.max)}"
         return "Time to first token, p50", duration(first_token), meaning
     if not findings.devices:
         return "CPU shortage", NOT_KNOWN, f"{NO_GPU} that it could have held up"

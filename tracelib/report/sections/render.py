@@ -28,6 +28,7 @@ _WORDS = (
     words.sentence,
     words.queue_reason_name,
     words.request_part_name,
+    words.slow_end_name,
     words.sub_cause_name,
     words.verdict_name,
 )

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+#: The largest time or offset that is taken, 146 years: so the sum of two still fits into 64 bits.
+LONGEST_NS = 1 << 62
+
 
 @dataclass(frozen=True)
 class Clock:

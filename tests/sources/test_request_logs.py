@@ -238,8 +238,20 @@ def test_what_cannot_be_used_is_counted_and_named(tmp_path):
         (json.dumps({"id": "a", "first_token": 3}), "no column 'arrived'"),
         (json.dumps({"arrived": 1, "first_token": 3}), "no column 'id'"),
         (json.dumps({"id": "a", "arrived": 1}), "1 request, none with a first token"),
-        ("id,arrived,first_token\na,yesterday,3\n", "yesterday"),
+        ("id,arrived,first_token\na,yesterday,3\n", "arrived is not a time"),
         (b"PAR1, and no more", "Parquet"),
+        ("[" * 50_000, "not a JSON object"),
+        ('id,arrived,first_token\na,1,"' + "x" * 140_000, "field limit"),
+        (gzip.compress(b"0123456789" * 99)[:10] + b"\xff" * 40, "invalid"),
+        (json.dumps({"start_times": 5, "ttfts": 6}), "of another kind"),
+        (json.dumps({"resourceSpans": [5]}), "of another kind"),
+        (json.dumps({"experiments": [{"requests": [{}]}]}), "no column 'timestamp'"),
+        *(
+            (json.dumps({**LINE, name: 10**30}), f"{name} is a number beyond")
+            for name in ("arrived", "finished")
+        ),
+        (json.dumps({**LINE, "prompt_tokens": 1e30}), "prompt_tokens is a number beyond"),
+        (json.dumps({"id": "a", "arrived": 1, "ttft_s": 1e30}), "a time is beyond"),
         (b"\x1f\x8bgz", "Not a gzipped file|Compressed file|stream"),
     ],
 )
@@ -251,3 +263,53 @@ def test_a_log_of_which_nothing_can_be_used_says_why(tmp_path, content, why):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(BadTrace, match="No such file"):
         read_request_log(tmp_path / "none")
+
+
+SAID = "the divorce letter"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(
+            json.dumps({**LINE, name: value})
+            for name in ("arrived", "prompt_tokens")
+            for value in (SAID, [SAID])
+        ),
+        json.dumps({"id": "a", "arrived": EPOCH, "ttft_ms": SAID}),
+        json.dumps({"why not": SAID}),
+        json.dumps({"experiments": [{"requests": [{"timestamp": SAID, "response_timestamps": [3]}]}]}),
+        json.dumps({"start_times": [SAID], "ttfts": [SAID]}),
+        f"id,arrived,first_token\n{SAID},{SAID},{SAID}\n",
+        SAID,
+    ],
+)
+def test_no_value_of_a_record_stands_in_what_is_said_of_it(tmp_path, content):
+    with pytest.raises(BadTrace) as refused:
+        read(tmp_path, content)
+    assert SAID not in str(refused.value)
+
+
+def test_a_field_that_is_too_long_ends_no_other_line(tmp_path):
+    text = f"id,arrived,first_token\na,1,{'x' * 140_000}\nb,4,5\n"
+    log = read(tmp_path, text)
+    assert times(log) == [("b", 4, 5)]
+    assert "first at line 2: field larger" in log.remarks[0]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bytes])
+def test_a_log_is_read_up_to_a_bound(tmp_path, monkeypatch, pack):
+    line = json.dumps(LINE).encode()
+    monkeypatch.setattr("tracelib.sources.request_logs.MOST_BYTES", len(line))
+    assert times(read(tmp_path, pack(line))) == RIGHT
+    with pytest.raises(BadTrace, match=r"more than 0 MiB of text\. Cut it"):
+        read(tmp_path, pack(line + b"\n"))
+
+
+def test_of_parquet_only_the_columns_of_a_log_are_read_and_so_many_rows(tmp_path, monkeypatch):
+    frame = pl.DataFrame([{**LINE, "prompt": SAID}] * 2)
+    frame.write_parquet(tmp_path / "requests")
+    assert times(read_request_log(tmp_path / "requests")) == RIGHT * 2
+    monkeypatch.setattr("tracelib.sources.request_logs.MOST_ROWS", 1)
+    with pytest.raises(BadTrace, match="more than 1 rows"):
+        read_request_log(tmp_path / "requests")

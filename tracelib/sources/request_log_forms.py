@@ -15,20 +15,24 @@ Sources of the forms:
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+
+class Unusable(ValueError):
+    """Why a record cannot be used. The words name its columns and no value: a value may be private."""
+
 
 Record = dict[str, Any]
-#: Where a record stands, and the record.
-Placed = tuple[str, Record]
+#: Where a record stands, and the record, or why there is none.
+Placed = tuple[str, Record | Unusable]
 
-#: Stands in a record that cannot be used, and says why.
-WHY_NOT = "why not"
 #: What reading a record of an unexpected shape may raise.
-MISSHAPEN = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+MISSHAPEN = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 MONOTONIC, REALTIME = "monotonic", "realtime"
 
 
@@ -59,8 +63,7 @@ def records(text: str) -> tuple[Iterable[Placed], str, str] | None:
     if start[:1] not in ("{", "["):
         if "," not in start.split("\n", 1)[0]:
             return None
-        rows = enumerate(csv.DictReader(io.StringIO(start)), 2)
-        return ((f"line {n}", dict(row)) for n, row in rows), "CSV", REALTIME
+        return _of_csv(start), "CSV", REALTIME
     documents = list(_documents(text))
     for form in FORMS:
         if any(_holds(document, form.keys) for _, document in documents):
@@ -69,8 +72,21 @@ def records(text: str) -> tuple[Iterable[Placed], str, str] | None:
 
 
 def reason(error: Exception) -> str:
-    """Return why a record could not be used."""
-    return f"no column {error}" if isinstance(error, KeyError) else str(error)
+    """Return why a record could not be used; what Python says of a value would quote it."""
+    if isinstance(error, KeyError):
+        return f"no column {error}"
+    return str(error) if isinstance(error, Unusable) else "a value is of another kind than this form has"
+
+
+def _of_csv(text: str) -> Iterator[Placed]:
+    rows = csv.DictReader(io.StringIO(text))
+    for number in itertools.count(2):
+        try:
+            yield f"line {number}", dict(next(rows))
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield f"line {number}", Unusable(str(error))
 
 
 def _of_lines(form: Lines, text: str) -> Iterator[Placed]:
@@ -84,12 +100,12 @@ def _of_lines(form: Lines, text: str) -> Iterator[Placed]:
 def _of_documents(form: Form, documents: Iterable[tuple[str, object]]) -> Iterator[Placed]:
     for where, document in documents:
         if not isinstance(document, dict):
-            yield where, {WHY_NOT: "not a JSON object"}
+            yield where, Unusable("not a JSON object")
         elif _holds(document, form.keys):
             try:
                 items = list(form.items(document))
             except MISSHAPEN as error:
-                yield where, {WHY_NOT: reason(error)}
+                yield where, Unusable(reason(error))
                 continue
             for number, item in enumerate(items, 1):
                 record = _tried(form.record, item)
@@ -105,23 +121,23 @@ def _holds(document: object, keys: Iterable[str]) -> bool:
     return True
 
 
-def _tried(take: Callable[[Any], Record | None], item: Any) -> Record | None:
+def _tried(take: Callable[[Any], Record | None], item: Any) -> Record | Unusable | None:
     try:
         return take(item)
     except MISSHAPEN as error:
-        return {WHY_NOT: reason(error)}
+        return Unusable(reason(error))
 
 
 def _documents(text: str) -> Iterator[tuple[str, object]]:
     """Return the whole text as one JSON document, or each of its lines; a line that is none as text."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         yield "the log", json.loads(text)
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 yield f"line {number}", line
 
 
@@ -178,9 +194,9 @@ def _bench(item: Record) -> Record:
     return {**item, "start": None, "ttft": None, "arrived": round(began * 1e9), "first_token": first}
 
 
-def _bench_without_begin(document: Mapping[str, Any]) -> Record:
+def _bench_without_begin(document: Mapping[str, Any]) -> NoReturn:
     del document
-    return {WHY_NOT: "no start_times: when the requests came is not told (SGLang's server log tells it)"}
+    raise Unusable("no start_times: when the requests came is not told (SGLang's server log tells it)")
 
 
 def _exported(document: Mapping[str, Any]) -> list[tuple[int, Any]]:
@@ -220,7 +236,7 @@ def _sglang(meta: Mapping[str, Any]) -> Record:
     """
     began, latency = meta.get("request_received_ts"), meta.get("first_token_latency")
     if began is None:
-        return {WHY_NOT: "no request_received_ts: SGLang tells times only with --enable-metrics"}
+        raise Unusable("no request_received_ts: SGLang tells times only with --enable-metrics")
     taken, sent = meta.get("forward_entry_time"), meta.get("api_server_dispatch_finish_ts")
     return {
         "id": meta.get("id"),
@@ -273,9 +289,9 @@ def _access_line(found: re.Match[str]) -> Record:
     took = _in_ns(told, "request_time", "rt", "duration")
     first = _in_ns(told, "ttft", "time_to_first_token")
     if first is None:
-        return {WHY_NOT: "no ttft=: how long the answer took does not tell when its first token came"}
+        raise Unusable("no ttft=: how long the answer took does not tell when its first token came")
     if took is None or (ended is None and precise is None):
-        return {WHY_NOT: "no time finer than a second (msec=), or no duration (request_time=)"}
+        raise Unusable("no time finer than a second (msec=), or no duration (request_time=)")
     return {
         "id": told.get("request_id") or told.get("id") or f"at {told.get('msec', '')}",
         "finished": precise[0] if ended is None and precise else ended,

@@ -1,21 +1,26 @@
 """What lies beside the traces: cpu.stat, cpu.max, the request log, and what of it reaches the findings."""
 
 import json
+import os
 import shutil
 import statistics
 from math import ceil, floor, log2
+from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tracelib.align.ties import user_offset
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.results import analyse
 from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.companions import companions
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.findings import diagnose, validate
+from tracelib.loading import read_pid_map
 from tracelib.report import asked
 from tracelib.report.sections import per_role_table
+from tracelib.slice_rules import load_rules
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +235,42 @@ def test_a_line_of_the_log_that_cannot_be_used_is_told_by_number(throttled, tmp_
 def test_a_log_that_is_not_there_is_told(throttled, tmp_path):
     with pytest.raises(BadTrace, match="No such file"):
         companions([], throttled[1], requests=tmp_path / "absent.jsonl")
+
+
+@pytest.mark.parametrize("name", ["requests", "cpu_stat", "rules", "pid_map"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
+def test_a_file_without_an_end_is_refused_before_it_is_read(throttled, tmp_path, name, kind):
+    path = tmp_path / "file" if kind != "device" else Path("/dev/zero")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "large":
+        path.touch()
+        os.truncate(path, (256 << 20) + 1)  # a hole: it takes no disk
+    run = throttled[1]
+    readers = {
+        "rules": load_rules,
+        "pid_map": read_pid_map,
+        "requests": lambda file: companions([], run, requests=file),
+        "cpu_stat": lambda file: companions([], run, cpu_stat=[file]),
+    }
+    with pytest.raises(BadParameter, match="at most" if kind == "large" else "a regular file"):
+        readers[name](path)
+
+
+def test_a_large_file_next_to_the_traces_is_not_read_unasked(throttled, tmp_path):
+    path = tmp_path / "requests.bin"
+    path.touch()
+    os.truncate(path, (64 << 20) + 1)
+    near = companions([tmp_path], throttled[1])
+    assert near.requests is None
+    assert near.remarks == ("requests.bin is too large to be read unasked; --requests FILE reads it",)
+
+
+def test_an_offset_beyond_64_bits_is_refused(throttled, tmp_path):
+    with pytest.raises(BadParameter, match="requests_offset"):
+        companions([], throttled[1], requests_offset=10**23)
+    with pytest.raises(BadParameter, match="offsets"):
+        user_offset("worker", {"work*": -(10**23)})
 
 
 def test_the_sum_of_a_request_s_parts_and_the_figures_over_them(throttled):

@@ -23,6 +23,8 @@ def test_a_map_is_read_as_people_and_the_kernel_write_it(tmp_path):
         ("a b", "not an entry"),
         ("1 2 3 4", "not an entry"),
         ("NSpid: x", "not an entry"),
+        ("\N{SUPERSCRIPT TWO} 1", "not an entry"),
+        ("1 99999999999999999999", "not an entry"),
         ("1 5", "according to another line"),
     ],
 )

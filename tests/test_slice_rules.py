@@ -19,6 +19,8 @@ from tracelib.slice_rules import CAUSES, load_rules
         ("[[stack]]\ncause = 'ipc'", BadParameter, "symbol or library"),
         ("[[slices]]\nname = 'x'", BadParameter, "Did you mean 'slice'"),
         ("[[slice", BadTrace, "not valid TOML"),
+        ("slice = 5", BadParameter, "[[slice]] before each rule"),
+        ("slice = " + "[" * 5000, BadTrace, "nested too deep"),
     ],
 )
 def test_mistakes_in_a_users_rules(tmp_path, text: str, error: type[Exception], says: str) -> None:

@@ -9,13 +9,17 @@ import polars as pl
 
 from tracelib.analyses.throttling import Supply, cpu_max
 from tracelib.analyses.throttling import cpu_stat as growth
+from tracelib.clocks import LONGEST_NS
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.manifest import AFTER, BEFORE, CPU_MAX, Manifest, manifest_of
-from tracelib.sources.request_logs import REALTIME, TIMES, RequestLog, read_request_log
+from tracelib.options import regular
+from tracelib.sources.request_logs import MOST_BYTES, REALTIME, TIMES, RequestLog, read_request_log
 from tracelib.trace import Trace
 
 #: Clocks that are closer than this are one for a request, which takes milliseconds.
 SAME_CLOCK_NS = 1_000_000
+#: A file next to the traces that nobody named is read up to this size.
+MOST_BESIDE = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,15 @@ def companions(
     log: pl.DataFrame | None = None
     remarks: tuple[str, ...] = ()
     path, taken = Path(requests) if requests else manifest.requests, ""
+    if abs(requests_offset) > LONGEST_NS:
+        raise BadParameter("requests_offset", requests_offset, [f"ns from {-LONGEST_NS} to {LONGEST_NS}"])
     if path is None:
         path, taken, remarks = _log_beside(folders)
     if path is not None:
         typed = bool(requests_offset or requests_clock)
         clock = requests_clock if typed else manifest.requests_clock
         offset = requests_offset if typed else manifest.requests_offset_ns
+        regular(path, "requests", MOST_BYTES)
         held = read_request_log(path, epoch=not offset and clock in ("", REALTIME))
         if not (clock or offset):
             held, clock = _clocked(path, held, manifest, run)
@@ -81,6 +88,9 @@ def _log_beside(folders: Sequence[Path]) -> tuple[Path | None, str, tuple[str, .
     logs, refused = [], []
     for file in (file for file in files if re.match(r"[^.].*request|request", file.name, re.IGNORECASE)):
         try:
+            if file.stat().st_size > MOST_BESIDE:
+                refused.append(f"{file.name} is too large to be read unasked; --requests FILE reads it")
+                continue
             read_request_log(file)
             logs.append(file)
         except BadTrace as error:
@@ -138,7 +148,7 @@ def _supply(
     tokens: float,
 ) -> Supply:
     files = [Path(path) for path in cpu_stat] or list(manifest.cpu_stat or _together(folders, BEFORE, AFTER))
-    text = manifest.cpu_max or next((path.read_text() for path in _together(folders, CPU_MAX)), "")
+    text = manifest.cpu_max or next(map(_cpu_max_text, _together(folders, CPU_MAX)), "")
     quota, period = _cpu_max(text) if text else (None, None)
     mean, origin = _tokens(manifest, log, tokens)
     return Supply(
@@ -161,6 +171,10 @@ def _together(folders: Sequence[Path], *names: str) -> list[Path]:
         if all(path.is_file() for path in paths):
             return paths
     return []
+
+
+def _cpu_max_text(path: Path) -> str:
+    return regular(path, CPU_MAX).read_text(encoding="utf-8", errors="replace")
 
 
 def _cpu_max(text: str) -> tuple[int | None, int]:
@@ -190,7 +204,7 @@ def _growth(files: Sequence[Path]) -> dict[str, int]:
 
 def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = regular(path, "cpu_stat").read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise BadParameter("cpu_stat", path.name, [f"a file that can be read ({error.strerror})"]) from error
     if "nr_periods" not in growth("", text):

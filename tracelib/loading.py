@@ -13,6 +13,7 @@ import polars as pl
 from tracelib.align import align
 from tracelib.errors import BadTrace
 from tracelib.manifest import FILE_NAME, manifest_of
+from tracelib.options import regular, whole_number
 from tracelib.schema import FRAMES
 from tracelib.sources.cache import cache as user_cache
 from tracelib.sources.discovery import Discovery, discover, not_opened, not_read, read_files
@@ -120,8 +121,8 @@ def read_pid_map(path: Path) -> PidMap:
     these, a line with one id is skipped. So are empty lines and what follows a `#`. Source:
     proc_pid_status(5), "NSpid".
 
-    Raises BadTrace if the file cannot be read, a line has another form, or one id inside stands for two
-    outside; the message says which line.
+    Raises BadParameter if it is not a regular file; BadTrace if it cannot be read, a line has another form,
+    or one id inside stands for two outside; the message says which line.
     """
     pid_map: PidMap = {}
     for number, line in enumerate(_lines(path), 1):
@@ -139,7 +140,7 @@ def read_pid_map(path: Path) -> PidMap:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return regular(path, "pid_map").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise BadTrace(path, "pid map", "", error.strerror or str(error), advice=ADVICE) from error
 
@@ -151,11 +152,11 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, int, int] | None:
     if not nspid and len(words) == 3:
         glob, *words = words
     fewest, most = (1, len(words)) if nspid else (2, 2)
-    if (words or nspid) and not (fewest <= len(words) <= most and all(word.isdigit() for word in words)):
+    numbers = [found for word in words if (found := whole_number(word)) is not None]
+    if (words or nspid) and not fewest <= len(numbers) == len(words) <= most:
         raise BadTrace(path, "pid map", f"line {number}", "it is not an entry of a map", line, ADVICE)
-    if len(words) < 2:
+    if len(numbers) < 2:
         return None
-    numbers = [int(word) for word in words]
     return (glob, numbers[-1], numbers[0]) if nspid else (glob, numbers[0], numbers[1])
 
 

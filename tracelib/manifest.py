@@ -3,15 +3,14 @@
 The keys are described in docs/run-toml.md. A flag or an argument goes before the manifest.
 """
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracelib.clocks import READABLE
+from tracelib.clocks import LONGEST_NS, READABLE
 from tracelib.errors import BadParameter, BadTrace
-from tracelib.options import KINDS, OPTIONS
+from tracelib.options import KINDS, OPTIONS, regular, toml, whole_number
 
 FILE_NAME, SCHEMA = "run.toml", "tracelib.run/1"
 #: Files in the same folder that need no key: the cgroup's counters before and after the run, and its quota.
@@ -26,6 +25,9 @@ _OWN_KEYS: dict[str, dict[str, type]] = {
     "host": {"name": str, "cpus": int, "allowed_cpus": int, "allowed_cpus_before": int},
     "quota": {"cpu_max": str, "cpu_max_before": str, "seconds": float},
 }
+
+#: What the numbers of a table may be; those of the others are ns, and may be negative.
+_RANGES = {"clocks": (0, LONGEST_NS), "host": (1, 1 << 20), "pids": (0, LONGEST_NS), "quota": (0, LONGEST_NS)}
 
 
 def _tables() -> dict[str, dict[str, type]]:
@@ -98,9 +100,10 @@ def manifest(path: Path) -> Manifest:
     at the one meant.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = regular(path, FILE_NAME).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise _bad(path, "", str(error)) from error
+    data = toml(text, path, "run manifest")
     _check(data, path)
     clocks, host, quota, log = (data.get(name, {}) for name in ("clocks", "host", "quota", "requests"))
     return Manifest(
@@ -148,7 +151,11 @@ def _check(data: Mapping[str, Any], path: Path) -> None:
 
 def _check_type(value: object, kind: type, key: str, path: Path) -> None:
     if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-        raise _bad(path, f"key {key}", f"it must be {KINDS[kind]}", repr(value))
+        raise _bad(path, f"key {key}", f"it must be {KINDS[kind]}", value if isinstance(value, str) else "")
+    if isinstance(value, (int, float)):
+        least, most = _RANGES.get(key.partition(".")[0], (-LONGEST_NS, LONGEST_NS))
+        if not least <= value <= most:  # NaN is not either
+            raise _bad(path, f"key {key}", f"it must be from {least} to {most}")
 
 
 def _pids(table: Mapping[str, Any], path: Path) -> dict[str, dict[int, int]]:
@@ -156,9 +163,10 @@ def _pids(table: Mapping[str, Any], path: Path) -> dict[str, dict[int, int]]:
     maps: dict[str, dict[int, int]] = {}
     for glob, key, inside, outside in _pid_entries(table):
         _check_type(outside, int, f"pids.{key}", path)
-        if not inside.isdigit():
+        number = whole_number(inside)
+        if number is None:
             raise _bad(path, f"key pids.{key}", "the key must be a process or thread id", inside)
-        maps.setdefault(glob, {})[int(inside)] = outside
+        maps.setdefault(glob, {})[number] = outside
     return maps
 
 
@@ -183,7 +191,7 @@ def _cpu_stat(quota: Mapping[str, str], path: Path) -> tuple[Path, Path] | None:
 def _neighbour(path: Path, name: str, key: str) -> Path:
     """Return a file that the manifest names: in its own folder, as it may not have others read."""
     folder = path.parent.resolve()
-    file = (folder / name).resolve()
+    file = (folder / name.replace("\0", "\N{REPLACEMENT CHARACTER}")).resolve()  # no file's name has a NUL
     if not file.is_relative_to(folder):
         raise _bad(path, f"key {key}", "it names a file outside of its folder", name, "Put the file there.")
     if not file.is_file():

@@ -11,18 +11,24 @@ import inspect
 import json
 import math
 import os
+import re
+import stat
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from tracelib.data import data
-from tracelib.errors import BadParameter
+from tracelib.errors import BadParameter, BadTrace
 from tracelib.words import readable
 
 #: How much of what is private is removed (docs/redaction.md).
 LEVELS = ("strict", "standard", "off")
 KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list of texts", dict: "a dict"}
+
+#: The most that a small file beside the traces may hold: the ids of a large host's threads take some MB.
+SMALL_FILE = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -226,6 +232,38 @@ def seconds(window: str) -> tuple[float, float] | None:
     if not 0 <= low < high < math.inf:
         raise BadParameter("window", window, ["FROM:TO with FROM before TO, from 0"])
     return low, high
+
+
+def regular(path: Path, name: str, most: int = SMALL_FILE) -> Path:
+    """Return `path`, the value of the parameter `name`. Whoever opens it says if there is no such file.
+
+    Raises BadParameter if it is a pipe or a device, which may have no end, a folder, or of more than `most`
+    bytes.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return path
+    if not stat.S_ISREG(status.st_mode):
+        raise BadParameter(name, path, ["a regular file (write what a pipe gives into one)"])
+    if status.st_size > most:
+        raise BadParameter(name, path, [f"a file of at most {most >> 20} MiB"])
+    return path
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number from 0 that surely fits into 64 bits; None for any other text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def toml(text: str, path: Path, what: str) -> dict[str, Any]:
+    """Return the tables of a TOML file's text; BadTrace if it is not TOML, or nested too deep."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise BadTrace(path, what, "", "it is nested too deep") from error
+    except ValueError as error:
+        raise BadTrace(path, what, "", f"not valid TOML: {error}") from error
 
 
 def name_of(traces: str | Sequence[str]) -> str:

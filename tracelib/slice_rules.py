@@ -5,7 +5,6 @@ is allowed.
 """
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -16,6 +15,7 @@ import polars as pl
 
 from tracelib import words
 from tracelib.errors import BadParameter, BadTrace
+from tracelib.options import regular, toml
 from tracelib.schema import SLICE_CATEGORY
 
 #: What a rule can name as the cause: all but the name that charts give to waits.
@@ -144,7 +144,7 @@ def load_rules(extra_path: Path | str | None = None) -> Rules:
         return own
     path = Path(extra_path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular(path, "rules").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadTrace(path, "rules", "", str(error)) from error
     extra = _parsed(text, path)
@@ -165,13 +165,12 @@ def _builtin_rules() -> Rules:
 
 
 def _parsed(text: str, path: Path) -> Rules:
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadTrace(path, "rules", "", f"not valid TOML: {error}") from error
-    for key in tables:
+    tables = toml(text, path, "rules")
+    for key, rows in tables.items():
         if key not in _TABLES:
             raise BadParameter(f"{path}: table", key, _TABLES)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise BadParameter(f"{path}: table", key, [f"[[{key}]] before each rule"])
     return Rules(
         _rules(SliceRule, "slice", tables, path),
         _rules(StackRule, "stack", tables, path),

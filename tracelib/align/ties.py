@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from tracelib.clocks import STEADY, TRACE_CLOCKS
+from tracelib.clocks import LONGEST_NS, STEADY, TRACE_CLOCKS
 from tracelib.errors import BadParameter
 from tracelib.sources import format_named
 from tracelib.trace import Trace
@@ -105,9 +105,11 @@ def declared_tie(row: Mapping[str, Any]) -> Tie | None:
 
 def user_offset(file: str, offsets: Mapping[str, int]) -> Tie | None:
     """Return the user's tie for `file`: the entry with its name, else the first whose glob matches."""
-    if file in offsets:
-        return Tie("user", int(offsets[file]))
-    return next((Tie("user", int(ns)) for pattern, ns in offsets.items() if fnmatch(file, pattern)), None)
+    own = offsets.get(file)
+    ns = own if own is not None else next((ns for name, ns in offsets.items() if fnmatch(file, name)), None)
+    if ns is not None and abs(ns) > LONGEST_NS:
+        raise BadParameter("offsets", ns, [f"ns from {-LONGEST_NS} to {LONGEST_NS}"])
+    return None if ns is None else Tie("user", int(ns))
 
 
 def unmatched_offsets(files: Sequence[str], offsets: Mapping[str, int]) -> list[str]:

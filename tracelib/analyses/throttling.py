@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.window import Window
 from tracelib.intervals import overlay
+from tracelib.options import whole_number
 from tracelib.schema import NS_PER_MS
 from tracelib.trace import Trace
 
@@ -207,7 +208,8 @@ def cpu_stat(before: str, after: str) -> Mapping[str, int]:
 
 def _counters(text: str) -> dict[str, int]:
     pairs = (line.split() for line in text.splitlines())
-    counters = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+    numbers = ((pair[0], whole_number(pair[1])) for pair in pairs if len(pair) == 2)
+    counters = {name: number for name, number in numbers if number is not None}
     if "throttled_time" in counters:
         counters["throttled_usec"] = counters.pop("throttled_time") // 1000
     return counters
@@ -228,6 +230,7 @@ def cpu_max(text: str) -> tuple[int | None, int]:
 
     """
     quota, period = text.split()
-    if int(period) <= 0 or (quota != "max" and int(quota) <= 0):
+    numbers = [whole_number(text) for text in (quota, period) if text != "max"]
+    if period == "max" or not all(numbers):
         raise ValueError("quota and period must be positive")
     return None if quota == "max" else int(quota), int(period)

@@ -117,7 +117,7 @@ def _read(path: Path, label: str) -> pl.DataFrame:
     try:
         rows = [{"run": label, **row} for row in json.loads(path.read_bytes())["figures"]]
         return pl.DataFrame(rows, schema=COMPARISON)
-    except (ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         raise BadTrace(path, "baseline", "", str(error).split("\n")[0], advice=_SAVE_AGAIN) from None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tracelib import __version__
 from tracelib.cli.flags import PART_FAILED, listed, options_of, whole
 from tracelib.errors import BadParameter, BadTrace
-from tracelib.options import Options
+from tracelib.options import Options, regular
 from tracelib.words import SERVER, counted, plain
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _log(options: Options, folder: Path) -> dict[str, str]:
     if inside or not (path.is_absolute() or path.exists()):
         return {"file": str(path.absolute().relative_to(folder.absolute()) if inside else path), **clock}
     try:
-        with path.open("rb") as file:
+        with regular(path, "--requests", sys.maxsize).open("rb") as file:
             empty = not file.read(1)
     except OSError as error:
         lies = "the name of one that will lie in --out"

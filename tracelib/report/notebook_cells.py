@@ -2,7 +2,6 @@
 
 import base64
 import importlib.util
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from tracelib.errors import BadParameter, BadTrace, TraceError
 from tracelib.findings import Document, validate
 from tracelib.loading import load
 from tracelib.manifest import manifest_of
-from tracelib.options import Options, injected, name_of, seconds
+from tracelib.options import Options, injected, name_of, regular, seconds, toml
 from tracelib.report import redact as redaction
 from tracelib.report.notebooks import located
 from tracelib.report.sections.render import Section, render
@@ -194,11 +193,13 @@ def instances(path: str | Path = "") -> pl.DataFrame:
     """
     file = Path(path) if path else _OURS
     try:
-        rows = tomllib.loads(file.read_text(encoding="utf-8")).get("instance", [])
+        rows = toml(regular(file, "instances").read_text(encoding="utf-8"), file, "instance table").get(
+            "instance", []
+        )
         return pl.DataFrame([{name: row[name] for name in INSTANCES} for row in rows], schema=INSTANCES)
     except KeyError as error:
         raise BadTrace(file, "instance table", "", f"an instance has no {error}", advice=_ADVICE) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, pl.exceptions.PolarsError) as error:
+    except (UnicodeDecodeError, TypeError, pl.exceptions.PolarsError) as error:
         raise BadTrace(file, "instance table", "", str(error).split("\n")[0], advice=_ADVICE) from error
 
 

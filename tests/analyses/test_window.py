@@ -28,6 +28,8 @@ def test_the_window_can_be_given_without_any_gpu_operation():
     sheet.doing(sheet.engine, 20, 50, "step 3")
     given = analyse(sheet.trace(), window_seconds=(0.01, 0.03)).window
     assert (given.start_ns, given.end_ns) == (10 * MS, 30 * MS)
+    to_the_end = analyse(sheet.trace(), window_seconds=(0.01, 1e300)).window
+    assert (to_the_end.start_ns, to_the_end.end_ns) == (10 * MS, 100 * MS)
     named = analyse(sheet.trace(), window_of="step *").window
     assert (named.start_ns, named.end_ns) == (20 * MS, 50 * MS)
     with pytest.raises(BadParameter):

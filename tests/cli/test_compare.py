@@ -196,6 +196,13 @@ def test_what_is_wrong_with_a_baseline_is_one_line(two, kept, tmp_path, capsys):
     assert "has none to draw" in capsys.readouterr().err
 
 
+def test_a_baseline_that_is_nested_too_deep_is_one_line(tmp_path, capsys):
+    deep = tmp_path / "deep.json"
+    deep.write_text('{"schema": "tracelib.baseline/1", "figures": ' + "[" * 100_000)
+    assert main(["compare", str(deep), str(deep)]) == 2
+    assert "not readable as baseline" in capsys.readouterr().err
+
+
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 
 

@@ -261,8 +261,8 @@ def _without_gpu(trace: Trace) -> Window:
 
 
 def _part(whole: Window, spec: tuple[float, float]) -> Window:
-    longest = whole.duration_ns / 1e9 + 1  # beyond it a second is like any other: round() takes no 1e300 s
-    low, high = (whole.start_ns + round(min(seconds, longest) * 1e9) for seconds in spec)
+    longest = whole.duration_ns / 1e9 + 1  # what lies outside is cut, and 1e300 s in ns is infinite
+    low, high = (whole.start_ns + round(max(0.0, min(seconds, longest)) * 1e9) for seconds in spec)
     start, stop = max(low, whole.start_ns), min(high, whole.end_ns)
     if start >= stop:
         raise BadParameter("window", f"{spec[0]}:{spec[1]}", [f"0:{whole.duration_ns / 1e9:.3f}"])

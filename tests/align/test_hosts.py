@@ -5,6 +5,7 @@ import pytest
 
 from tests.align.clocks import only, read
 from tracelib.align import align
+from tracelib.align.merge import _Thread, _threads_frame
 
 
 def _unnamed(trace, file, shift_ns=0):
@@ -86,3 +87,10 @@ def test_a_second_recorder_of_the_same_machine_is_joined(session):
     run = align([_unnamed(session, "a.sqlite"), _unnamed(only(session, "b", "nsys", "slices"), "b.sqlite")])
     assert _processes(run, 0) == _processes(run, 1)
     assert {host for host, _ in _processes(run, 0)} == {None}
+
+
+def test_a_process_is_named_as_its_main_thread_s_recorders_name_it_wherever_that_stands():
+    others = [_Thread(0, 1, tid, {0: (f"t{tid}", "other")}) for tid in (2, 3)]
+    main = _Thread(0, 1, 1, {0: ("first", "other"), 1: ("second", None)})
+    frame = _threads_frame([*others, main], ["torch_profiler"] * 2, [None])
+    assert frame["process"].unique().to_list() == ["first"]

@@ -1,5 +1,7 @@
 """Launch metrics by hand, and each tool's launch delay on the same operations."""
 
+from resource import RUSAGE_SELF, getrusage
+
 import polars as pl
 
 from tests.analyses.server_by_hand import call, op, run
@@ -16,6 +18,24 @@ def test_launch_metrics_keep_negative_returns():
         -5,
         True,
     )
+
+
+def test_of_several_calls_with_one_id_the_outermost_counts():
+    """The second call begins inside the first, the third at the same time and is shorter."""
+    results = run([op(50, 60, 1), op(70, 80, 1)], [call(12, 18, 1), call(10, 20, 1), call(10, 15, 1)])
+    assert results.launches.select("ts_ns", "call_ts_ns", "call_dur_ns").rows() == [
+        (50, 10, 10),
+        (70, 10, 10),
+    ]
+
+
+def test_many_calls_and_operations_of_one_id_are_no_square():
+    """Joined with every call, 6000 operations would be 36 million rows, of more than a gigabyte."""
+    many = range(6_000)
+    ops, calls = [[make(10 * n, 10 * n + 1, 1) for n in many] for make in (op, call)]
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    assert run(ops, calls).launches["call_ts_ns"].to_list() == [0] * 6_000
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
 
 
 COLUMNS = {

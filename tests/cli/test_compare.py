@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from tests.conftest import ROOT
 from tracelib.analyses.comparison import COMPARISON, changes
 from tracelib.charts.comparison import waterfall_chart, what_changed
 from tracelib.cli import main
+from tracelib.cli.compare import _shown
 
 MS = 1e6
 
@@ -161,9 +163,29 @@ def test_one_run_is_nothing_to_compare(two, capsys):
     assert "two runs or more" in capsys.readouterr().err
 
 
+def test_a_page_s_parameters_do_not_tell_whose_runs_they_are():
+    paths = [f"/home/{user}/traces" for user in ("giulia", "tamara")]
+    given = {
+        "runs": {"giulia-1": paths[0], "tamara-1": paths[1]},
+        "requests": {"giulia-1": "/home/giulia/log"},
+    }
+    assert _shown(given, lambda path: path.replace("/home", "..")) == {
+        "runs": {"1: [user]-1": "../giulia/traces", "2: [user]-1": "../tamara/traces"},
+        "requests": {"1: [user]-1": "../giulia/log"},
+    }
+
+
 @pytest.mark.slow
 def test_a_page_of_both(two, tmp_path, capsys):
-    assert main(["compare", *two, "--label", "eager", "-o", str(tmp_path / "page")]) == 0
+    """Of a run below somebody's home, which the page does not tell."""
+    run = tmp_path / "home" / "giulia" / "launch_eager"
+    shutil.copytree(two[0], run)
+    more = ["--label", "eager of giulia", "-o", str(tmp_path / "page")]
+    assert main(["compare", str(run), two[1], *more]) == 0
+    for name in ("compare.html", "compare.ipynb"):
+        text = (tmp_path / "page" / name).read_text()
+        assert "eager of" in text
+        assert not [each for each in ("giulia", str(tmp_path)) if each in text]
     page = (tmp_path / "page" / "compare.html").read_text()
     assert "What changed" in page
     assert "launch_graph:" in page

@@ -21,11 +21,11 @@ import yaml
 from tests.conftest import ROOT
 from tests.record import busy
 from tracelib import cli
-from tracelib.cli.flags import PART_FAILED, USAGE_ERROR
+from tracelib.cli.flags import PART_FAILED, USAGE_ERROR, whole
 from tracelib.cli.record import _measure, _role_of
 from tracelib.errors import BadParameter
 from tracelib.record.check import STATES, Measured, Snapshot, Verdict, measured
-from tracelib.record.exporter import METRICS, OPEN_METRICS, TEXT, Page, _server, address, exposition
+from tracelib.record.exporter import METRICS, OPEN_METRICS, TEXT, Page, _server, address, allowed, exposition
 from tracelib.record.processes import Thread
 
 SECOND = 1_000_000_000
@@ -191,6 +191,23 @@ def test_addresses(text, at):
     assert address(text) == at
 
 
+def test_a_link_in_the_file_s_place_is_replaced_not_followed(tmp_path):
+    """In a folder others can write to, it would mean any file."""
+    other = tmp_path / "other"
+    other.write_text("mine")
+    target = tmp_path / "tracelib.prom"
+    target.symlink_to(other)
+    with whole(target, follow=False) as made:
+        made.write_text("a 1\n")
+    assert not target.is_symlink()
+    assert (target.read_text(), other.read_text()) == ("a 1\n", "mine")
+    target.unlink()
+    target.symlink_to(tmp_path)  # a folder
+    with whole(target, follow=False) as made:
+        made.write_text("a 1\n")
+    assert target.read_text() == "a 1\n"
+
+
 @pytest.mark.parametrize("text", ["", "x", "host:", "-1", "::1:80"])
 def test_what_is_no_address(text):
     with pytest.raises(BadParameter):
@@ -219,7 +236,33 @@ def test_what_the_port_answers():
             "a 1\n# EOF\n",
         )
         assert asked(f"{url}/x")[0] == 404
+        assert asked(url, Host="evil.example")[0] == 421
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("host", "listening", "answered"),
+    [
+        ("localhost:9", "127.0.0.1", True),
+        ("127.0.0.1", "node7", True),
+        ("[::1]:9", "::1", True),
+        ("10.1.2.3:9", "10.1.2.3", True),
+        ("Node7:9", "node7", True),
+        ("evil.example:9", "127.0.0.1", False),
+        ("10.1.2.3:9", "127.0.0.1", False),
+        ("127.0.0.1.evil.example", "127.0.0.1", False),
+        ("evil.example", "0.0.0.0", False),
+        ("10.1.2.3:9", "0.0.0.0", True),
+        ("[fd00::1]:9", "::", True),
+        ("gpu-host", "0.0.0.0", True),
+        ("gpu-host.corp.example:9", "::", True),
+        ("", "0.0.0.0", False),
+        (None, "127.0.0.1", False),
+    ],
+)
+def test_who_asks_under_another_s_name_gets_nothing(host, listening, answered, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-host.corp.example")
+    assert allowed(host, listening) == answered
 
 
 @pytest.mark.slow

@@ -15,7 +15,18 @@ from tests.report.example import findings
 from tracelib.cli import main
 from tracelib.errors import BadParameter, TraceError
 from tracelib.options import Options
-from tracelib.report.batch import Entry, _write, batch, entry_of, expanded, names, worst_first
+from tracelib.report.batch import (
+    Entry,
+    _earlier,
+    _told,
+    _write,
+    batch,
+    entry_of,
+    expanded,
+    names,
+    worst_first,
+)
+from tracelib.report.redact import Redactor
 from tracelib.report.sections.render import render
 
 HOSTILE = '</script><img src=x onerror=alert(1)>\u202e&amp;"'
@@ -40,7 +51,7 @@ def test_an_index_of_somebody_else_is_not_replaced(tmp_path, name):
 
 
 def test_our_own_index_is_known(tmp_path):
-    _write(tmp_path, [Entry("x", error="bad")], {})
+    _write(tmp_path, [Entry("x", error="bad")], {}, Redactor())
     assert batch([], tmp_path, Options()) == []
 
 
@@ -56,7 +67,32 @@ def test_worst_first_then_what_does_not_tell_then_failures():
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
     runs = [tmp_path / "one" / "traces", tmp_path / "two" / "traces", tmp_path / "three.json"]
-    assert names(runs) == ["one-traces", "two-traces", "three.json"]
+    assert names(runs, Redactor()) == ["one-traces", "two-traces", "three.json"]
+
+
+def test_neither_folders_nor_the_index_tell_what_reports_would_not(tmp_path):
+    """Two homes, a token and an address in folders' names, a stranger's table in run.toml."""
+    token = "hf_" + "AbCdEfGhIjKlMnOpQrSt1234"
+    runs = [Path("/home/giulia/a"), Path("/home/tamara/a"), Path("/data/acme") / token, Path("/x@acme.com")]
+    redactor = Redactor()
+    named = names(runs, redactor)
+    assert named == ["[user]-a", "[user]-a-2", "[secret]", "[email]"]
+    errors = [f"{run}/x.json: table of run.toml='Tamara_Verdi_has_gout' is not allowed" for run in runs]
+    told = _told(Options.of({"roles": {"/home/giulia/serve": "engine"}}), redactor)
+    _write(
+        tmp_path,
+        [Entry(name, error=error) for name, error in zip(named, errors, strict=True)],
+        told,
+        redactor,
+    )
+    for name in ("index.html", "index.json"):
+        text = (tmp_path / name).read_text()
+        assert "is not allowed" in text
+        assert not re.search(f"giulia|tamara|Tamara|acme|gout|{token[3:]}|/data", text)
+    assert json.loads(text)["parameters"]["roles"] == {"~/serve": "engine"}
+    _write(tmp_path, [entry_of("a", findings())], told, redactor)
+    assert set(_earlier(tmp_path, told)) == {"a"}
+    assert _earlier(tmp_path, _told(Options(), redactor)) == {}  # other parameters
 
 
 def test_a_quoted_pattern_stands_for_what_it_matches(tmp_path, monkeypatch):

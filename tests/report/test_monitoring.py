@@ -417,6 +417,14 @@ def test_names_of_findings_that_count_exist():
     assert named <= {rule.id for rule in RULES} | set(VERDICTS)
 
 
+def test_a_runbook_s_address_of_two_lines_is_refused(tmp_path, capsys):
+    out = tmp_path / "rules"
+    flags = ["--prometheus-rules", str(out), "--runbooks", "http://x\n  evil: yes"]
+    assert main(["monitor", *flags]) == 2
+    assert "a URL without control characters" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_report_that_is_none_is_one_line_and_status_2(tmp_path, capsys):
     (tmp_path / "findings.json").write_text('{"schema": "other"}')
     assert main(["monitor", str(tmp_path), "--grafana", str(tmp_path / "b.json")]) == 2

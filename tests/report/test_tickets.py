@@ -4,6 +4,7 @@ import json
 import threading
 from email.parser import BytesParser
 from email.policy import HTTP
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -34,7 +35,14 @@ def report(tmp_path):
     written = {"metadata": {"papermill": {"parameters": {"redact": "strict"}}}}
     (folder / "root_cause.ipynb").write_text(json.dumps(written))
     (folder / "overview.png").write_bytes(b"\x89PNG\r\n\x1a\npicture")
+    mark(folder)
     return folder
+
+
+def mark(folder):
+    """Note the files as tracelib's own, as they are now."""
+    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    (folder / ".tracelib-report.json").write_text(json.dumps(sums))
 
 
 def parts(headers, body):
@@ -220,9 +228,37 @@ def test_slack_gets_plain_text_and_the_files_in_its_thread(server, report):
 
 def test_a_folder_takes_everything(report, tmp_path):
     attach(report, f"file:{tmp_path / 'share'}")
-    assert {p.name: p.read_bytes() for p in (tmp_path / "share").iterdir()} == {
-        p.name: p.read_bytes() for p in report.iterdir()
-    }
+    sent = {p.name: p.read_bytes() for p in (tmp_path / "share").iterdir() if p.name[0] != "."}
+    assert sent == {name: (report / name).read_bytes() for name in (*FILES, "summary.md")}
+    attach(report, f"file:{tmp_path / 'share'}")  # an earlier parcel is replaced
+
+
+def test_a_folder_with_something_else_in_it_stays_as_it_is(report, tmp_path):
+    share, mine = tmp_path / "share", tmp_path / "mine"
+    share.mkdir()
+    mine.write_text("mine")
+    (share / "report.html").symlink_to(mine)
+    with pytest.raises(TraceError, match=r"holds 'report.html', which tracelib did not write"):
+        attach(report, f"file:{share}")
+    assert mine.read_text() == "mine"
+    assert [p.name for p in share.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("name", [*FILES, "summary.md"])
+def test_what_is_not_as_it_was_written_is_not_sent(name, report, tmp_path, capsys):
+    to = ["--to", f"file:{tmp_path / 'out'}"]
+    path = report / name
+    text = path.read_bytes()
+    path.write_bytes(text + b" ")
+    assert main(["attach", str(report), *to]) == 2
+    assert f"{name}: is not as tracelib wrote it" in capsys.readouterr().err
+    assert main(["attach", str(report), *to, "--level", "off", "--dry-run"]) == 0
+    (tmp_path / "elsewhere").write_bytes(text)
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    assert main(["attach", str(report), *to, "--level", "off"]) == 2
+    assert f"{name}: is a link" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("address", [*ADDRESSES.values(), "file:x"])
@@ -310,6 +346,7 @@ def test_a_report_that_was_redacted_less_is_not_sent(report, tmp_path, capsys):
     for level, needed in (("standard", "standard"), ("off", "off"), (None, "off")):
         parameters = {"redact": level}
         written.write_text(json.dumps({"metadata": {"papermill": {"parameters": parameters}}}))
+        mark(report)
         assert main(["attach", str(report), *to]) == 2
         assert f"--redact {needed}" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()

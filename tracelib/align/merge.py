@@ -6,7 +6,7 @@ that is unique on its host. Threads and GPUs of an untied source never join othe
 another source's by accident.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,12 +109,12 @@ def _threads_frame(
 ) -> pl.DataFrame:
     ranks = [format_named(name).thread_name_rank for name in formats]
     order = [sorted(thread.seen, key=lambda index: (ranks[index], index)) for thread in threads]
-    processes: defaultdict[tuple[int, int | None], list[str | None]] = defaultdict(list)
+    processes: defaultdict[tuple[int, int | None], deque[str | None]] = defaultdict(deque)
     for thread, sources in zip(threads, order, strict=True):
-        mains = [thread.seen[i][0] for i in sources] if thread.pid == thread.tid else []
-        processes[thread.host, thread.pid] = (
-            mains + processes[thread.host, thread.pid] + [thread.seen[i][1] for i in sources]
-        )
+        own_names = processes[thread.host, thread.pid]
+        if thread.pid == thread.tid:  # the main thread's names come first
+            own_names.extendleft(thread.seen[i][0] for i in reversed(sources))
+        own_names.extend(thread.seen[i][1] for i in sources)
     process = {key: best_name(own) for key, own in processes.items() if key[1] is not None}
     rows = []
     for number, (thread, sources) in enumerate(zip(threads, order, strict=True)):

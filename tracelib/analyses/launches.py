@@ -120,10 +120,7 @@ def launches(trace: Trace, window: Window) -> pl.DataFrame:
     """
     starts = pl.col("ts_ns").is_between(window.start_ns, window.end_ns, closed="left")
     ops = trace.gpu_ops.lazy().filter(starts).select(*KEY, *_OF_OPERATION).collect()
-    calls = _calls(trace)
-    joined = ops.join(calls, on=KEY, how="left", maintain_order="left")
-    if joined.height > ops.height:  # several calls have one id
-        joined = ops.join(_outermost(calls), on=KEY, how="left", maintain_order="left")
+    joined = ops.join(_outermost(_calls(trace)), on=KEY, how="left", maintain_order="left")
     begin, returned = pl.col("call_ts_ns"), pl.col("call_ts_ns") + pl.col("call_dur_ns")
     timed = joined.drop(KEY).with_columns(
         api_ns=pl.col("call_dur_ns"),
@@ -163,7 +160,12 @@ def launch_calls(trace: Trace) -> int:
 
 
 def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return of the calls of one id the first, of those the longest."""
+    """Return of the calls of one id the first, of those the longest.
+
+    Before any join: of n operations and n calls with one id, a join would make n² rows.
+    """
+    if calls.select(KEY).n_unique() == calls.height:  # most often: nothing to sort
+        return calls
     return calls.sort("call_ts_ns", "call_dur_ns", descending=[False, True]).unique(
         KEY, keep="first", maintain_order=True
     )

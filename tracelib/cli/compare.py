@@ -6,6 +6,8 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,8 +59,7 @@ def compare(flags: argparse.Namespace) -> int:
         print(f"tracelib: {line}", file=sys.stderr)
     if flags.save is not None:
         _save(figures, flags.save)
-    own = {name: given[name] for name in ("runs", "requests")}
-    failed = flags.output is not None and not page("compare", flags.output, own)
+    failed = flags.output is not None and not page("compare", flags.output, partial(_shown, given))
     return PART_FAILED if failed else int(bool(crossed))
 
 
@@ -79,6 +80,23 @@ def _parameters(flags: argparse.Namespace) -> dict[str, Any]:
         raise BadParameter("-o", flags.output, ["the traces of every run: a baseline has none to draw"])
     logs = dict(zip(runs, (str(Path(log).resolve()) for log in flags.requests), strict=False))
     return {"runs": runs, "requests": logs, "baselines": kept, "labels": labels}
+
+
+def _shown(given: dict[str, Any], named: Callable[[str], str]) -> dict[str, Any]:
+    """Return the parameters of compare.ipynb, labels redacted: a run's folder may be named after a person."""
+    from tracelib.report.redact import Redactor, current_user
+
+    redactor = Redactor(current_user())
+    for path in given["runs"].values():
+        redactor.text(path)  # which learns whose home it is
+    clean = [redactor.text(label) for label in given["runs"]]
+    if len(set(clean)) < len(clean):
+        clean = [f"{n}: {label}" for n, label in enumerate(clean, 1)]
+    labels = dict(zip(given["runs"], clean, strict=True))
+    return {
+        name: {labels[label]: named(path) for label, path in given[name].items()}
+        for name in ("runs", "requests")
+    }
 
 
 def _is_baseline(path: Path) -> bool:
@@ -188,22 +206,32 @@ def whatif(flags: argparse.Namespace) -> int:
         print(text_table(head, rows))
     if flags.output is None:
         return 0
-    given = {name: value for name, value in options.taken_by("whatif").items() if value}
     more = {"cores": flags.cores, "without": without, "closed_loop": flags.closed_loop}
-    return 0 if page("what_if", flags.output, given | more) else PART_FAILED
+    worked = page("what_if", flags.output, lambda named: options.with_files(named).taken_by("whatif") | more)
+    return 0 if worked else PART_FAILED
 
 
-def page(name: str, folder: Path, parameters: dict[str, Any]) -> bool:
-    """Run the notebook NAME and write its page NAME.html into `folder`; return whether it worked."""
+def page(name: str, folder: Path, parameters: Callable[[Callable[[str], str]], dict[str, Any]]) -> bool:
+    """Run the notebook NAME and write its page NAME.html into `folder`; return whether it worked.
+
+    `parameters` makes the notebook's parameters with a function that names a file as a report does: without
+    where on this machine it lies. What was typed is redacted as `redact` among them says.
+    """
     from tracelib.report.bundle import whole_folder
     from tracelib.report.exporter import TraceReport
     from tracelib.report.notebooks import notebook
-    from tracelib.report.run import run_notebook
+    from tracelib.report.pipeline import portable, tidy
+    from tracelib.report.redact import Redactor, current_user
+    from tracelib.report.run import run_notebook, write_notebook
 
     with whole_folder(folder) as made:
-        given = {key: value for key, value in parameters.items() if value}
-        ran = run_notebook(notebook(name), made / f"{name}.ipynb", given)
-        html, _ = TraceReport().from_notebook_node(ran.notebook)  # type: ignore[no-untyped-call]
+        moved = parameters(lambda path: portable(path, made))
+        given = {key: value for key, value in moved.items() if value}
+        ran = run_notebook(notebook(name), made / f"{name}.ipynb", given, working_directory=made)
+        redactor = Redactor(current_user(), level=given.get("redact", "strict"))
+        node = tidy(ran.notebook, folder, redactor, {})
+        write_notebook(node, made / f"{name}.ipynb")
+        html, _ = TraceReport().from_notebook_node(node)  # type: ignore[no-untyped-call]
         (made / f"{name}.html").write_text(html, encoding="utf-8")
     if ran.failure is not None:
         print(f"tracelib: a part failed: {plain(ran.failure.one_line())}", file=sys.stderr)

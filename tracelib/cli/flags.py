@@ -131,14 +131,20 @@ def listed(text: str, name: str, allowed: Collection[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def whole(target: Path) -> Iterator[Path]:
-    """Give a file that becomes `target` when it is whole; pipes and devices are written as they are."""
+def whole(target: Path, *, follow: bool = True) -> Iterator[Path]:
+    """Give a file that becomes `target` when it is whole; pipes and devices are written as they are.
+
+    Where `target` is a link, the file becomes what it points to: a person who names a link for a result means
+    that. `follow=False` replaces the link itself: for what a service writes again and again, perhaps as root
+    into a folder where others may put links.
+    """
     from tracelib.sources.programs import Scratch
 
-    if target.exists() and not target.is_file():
+    linked = target.is_symlink() and not follow
+    if not linked and target.exists() and not target.is_file():
         yield target
         return
-    place = target.resolve()  # of a link, what it points to
+    place = target.parent.resolve() / target.name if linked else target.resolve()
     with Scratch(place.parent) as folder:
         made = Path(folder) / place.name
         yield made

@@ -110,7 +110,7 @@ def check(flags: argparse.Namespace) -> int:
         return _serve(flags, measure)
     verdict = measure()
     if flags.prometheus is not None:
-        with whole(flags.prometheus) as made:
+        with whole(flags.prometheus, follow=False) as made:
             made.write_text(exposition(verdict), encoding="utf-8")
     if flags.json:
         print(json.dumps(verdict.as_json()))

@@ -6,7 +6,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def capacity(flags: argparse.Namespace) -> int:
         print(f"recommended: {number}, because {plain(advised.why)}")
         print("\n".join(_cores_tables(estimates, curve)))
         print("\n".join(["not known:", *(f"- {plain(text)}" for text in advised.unknown)]))
-    if flags.output is not None and not page("capacity", flags.output, _absolute(options)):
+    if flags.output is not None and not page("capacity", flags.output, partial(_capacity, options)):
         return PART_FAILED
     return PART_FAILED if advised.cores is None else 0
 
@@ -139,9 +140,8 @@ def _cores_tables(estimates: pl.DataFrame, curve: pl.DataFrame) -> Iterator[str]
         yield text_table(["cores", "time in which more were wanted", "demand above them"], shares)
 
 
-def _absolute(options: Options) -> dict[str, Any]:
-    """Return the options as capacity.ipynb takes them: it runs elsewhere."""
-    return options.with_files(lambda path: str(Path(path).resolve())).taken_by("capacity")
+def _capacity(options: Options, named: Callable[[str], str]) -> dict[str, Any]:
+    return options.with_files(named).taken_by("capacity")
 
 
 def notebooks(flags: argparse.Namespace) -> int:

@@ -79,6 +79,8 @@ def monitor(flags: argparse.Namespace) -> int:
     folder, panels = flags.prometheus_rules, flags.grafana
     if folder is None and panels is None:
         raise BadParameter("monitor", "", ["--prometheus-rules DIR", "--grafana FILE", "both"])
+    if not flags.runbooks.isprintable():
+        raise BadParameter("--runbooks", flags.runbooks, ["a URL without control characters"])
     report = flags.report and report_of(flags.report)
     files = {panels: board(report, flags.runbooks)} if panels else {}
     if folder is not None:

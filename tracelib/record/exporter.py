@@ -5,6 +5,8 @@ https://prometheus.io/docs/specs/om/open_metrics_spec/; of gauges, the second is
 """
 
 import contextlib
+import ipaddress
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -81,7 +83,9 @@ class Page:
 def serve(at: tuple[str, int], measure: Callable[[], Verdict], said: Callable[[str], object] = print) -> None:
     """Serve what `measure` returns at /metrics, window after window, until SIGINT or SIGTERM.
 
-    `said` is told where. Raises OSError if the port cannot be had, or what `measure` raises.
+    `said` is told where. Who asks under a name that is not this machine's is refused (:func:`allowed`).
+
+    Raises OSError if the port cannot be had, or what `measure` raises.
     """
     page = Page()
     with _server(at, page) as server:
@@ -97,13 +101,38 @@ def serve(at: tuple[str, int], measure: Callable[[], Verdict], said: Callable[[s
             server.shutdown()
 
 
+def allowed(asked: str | None, listening: str) -> bool:
+    """Say whether a request whose Host header is `asked` means this server, which listens on `listening`.
+
+    A page in somebody's browser whose name was made to lead here (DNS rebinding) asks under that name.
+    Whoever asks under an address or under this machine's name is no such page.
+    """
+    host = (asked or "").strip().lower()
+    name, _, port = host.rpartition(":")
+    host = (name if port.isdigit() else host).strip("[]").removesuffix(".")
+    given, own = _ip(host), _ip(listening)
+    if host in ("localhost", listening.lower()) or (given and (given.is_loopback or given == own)):
+        return True
+    here = socket.gethostname().lower()
+    return bool(own and own.is_unspecified and (given or host in (here, here.partition(".")[0])))
+
+
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
 def _server(at: tuple[str, int], page: Page) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10.0  # a client that says nothing holds no thread
         server_version, sys_version = "tracelib", ""
 
         def do_GET(self) -> None:
-            if self.path.partition("?")[0] != "/metrics":
+            if not allowed(self.headers["Host"], at[0]):
+                self.send_error(HTTPStatus.MISDIRECTED_REQUEST, explain="Ask by address.")
+            elif self.path.partition("?")[0] != "/metrics":
                 self.send_error(HTTPStatus.NOT_FOUND, explain="There is /metrics.")
             elif not page.text:
                 self.send_error(

@@ -1,10 +1,13 @@
 """`tracelib batch`: one report per run, and an index over all of them, worst first.
 
 A run that cannot be read does not stop the others: the index says which failed and why. What was done before
-is kept while the traces' checksums, the parameters and tracelib's version are the same.
+is kept while the traces' checksums, the parameters and tracelib's version are the same. The index and the
+folders' names are redacted as the reports are; what is printed while it works is not.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +22,8 @@ from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.findings import Document, figures, read
 from tracelib.options import Options
 from tracelib.report.pipeline import write_report
+from tracelib.report.private import paths
+from tracelib.report.redact import Redactor, current_user
 from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover, recognised
@@ -28,6 +33,9 @@ from tracelib.sources.programs import Scratch, end_with_parent
 SCHEMA = "tracelib.batch/1"
 #: How each index shows that it was written here.
 MARKS = {"index.json": f'"schema": "{SCHEMA}"', "index.html": '<meta name="generator" content="tracelib">'}
+
+#: What a message quotes from a file.
+_QUOTED = re.compile(r"(?<!\w)'[^'\n]+'(?!\w)|\"[^\"\n]+\"")
 
 
 @dataclass(frozen=True)
@@ -86,16 +94,27 @@ def _is_other(path: Path) -> bool:
     return False
 
 
-def names(runs: Sequence[Path]) -> list[str]:
-    """Return a folder's name for each run: its own, and those of its parents that tell it from the others."""
+def names(runs: Sequence[Path], redactor: Redactor) -> list[str]:
+    """Return a folder's name for each run: its own, and those of its parents that tell it from the others.
+
+    Runs whose names are the same once they are redacted are numbered.
+    """
     parts = [path.resolve().parts for path in runs]
+    for own in parts:
+        redactor.text("/".join(own))  # which learns whose home it is
     made: list[str] = []
     for own in parts:
         depth = 1
         while depth < len(own) and sum(other[-depth:] == own[-depth:] for other in parts) > 1:
             depth += 1
-        made.append("-".join(own[-depth:]).strip("/.").replace("/", "-") or "run")
+        name = redactor.text("-".join(own[-depth:]).strip("/.").replace("/", "-"))
+        made.append(_free(name.replace("/", "-").strip("/.") or "run", made))
     return made
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    numbered = (f"{name}-{n}" for n in range(2, len(taken) + 3))
+    return name if name not in taken else next(each for each in numbered if each not in taken)
 
 
 def batch(
@@ -122,21 +141,23 @@ def batch(
             f"{output}: cannot write there: {error.strerror}. Choose another folder with -o."
         ) from None
     _refuse_a_foreign_index(output)
-    parameters = options.taken_by("batch")
-    earlier = {} if afresh else _earlier(output, parameters)
+    redactor = Redactor(current_user(), level=options.redact)
+    named = names(runs, redactor)
+    told = _told(options, redactor)
+    earlier = {} if afresh else _earlier(output, told)
     entries: list[Entry] = []
     # Processes, not threads: running a notebook sets the environment and the filters of warnings.
     spawn = get_context("spawn")
     with ProcessPoolExecutor(max(1, jobs), mp_context=spawn, initializer=end_with_parent) as pool:
         waiting = {
             pool.submit(_one, run, name, output, options, timeout_s, resume=name in earlier): name
-            for run, name in zip(runs, names(runs), strict=True)
+            for run, name in zip(runs, named, strict=True)
         }
         try:
             for future in as_completed(waiting):
                 entry = _outcome(future, waiting[future])
                 entries.append(entry)
-                _write(output, entries, parameters)
+                _write(output, entries, told, redactor)
                 done(entry)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -220,16 +241,20 @@ def worst_first(entries: Iterable[Entry]) -> list[Entry]:
     )
 
 
-def _earlier(output: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _told(options: Options, redactor: Redactor) -> dict[str, Any]:
+    """Return the parameters as the index tells them, and by what they are known as the same again."""
+    given = options.taken_by("batch")
+    digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
+    return {"parameters": redactor.anything(given), "parameters_sha256": digest}
+
+
+def _earlier(output: Path, told: Mapping[str, Any]) -> dict[str, Any]:
     """Return the runs in the index in `output`, if the same tracelib made it with the same parameters."""
     try:
         index = json.loads((output / "index.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}  # none, or one that was cut short: everything is done again
-    same = isinstance(index, dict) and (index.get("tool"), index.get("parameters")) == (
-        _tool(),
-        dict(parameters),
-    )
+    same = isinstance(index, dict) and {"tool": _tool(), **told}.items() <= index.items()
     return {row["name"]: row for row in index["runs"] if not row["error"]} if same else {}
 
 
@@ -237,14 +262,28 @@ def _tool() -> dict[str, str]:
     return {"name": "tracelib", "version": __version__}
 
 
-def _write(output: Path, entries: Iterable[Entry], parameters: Mapping[str, Any]) -> None:
-    rows = worst_first(entries)
+def _clean(error: str, redactor: Redactor) -> str:
+    """Return an error redacted; of what it quotes from a file, free text goes too."""
+    if redactor.level == "off":
+        return error
+    text = redactor.text(_QUOTED.sub(lambda each: _quoted(each[0], redactor), error))
+    return paths(text) if redactor.level == "strict" else text
+
+
+def _quoted(text: str, redactor: Redactor) -> str:
+    spaced = text.replace("_", " ")  # a key of TOML may be a sentence
+    clean = redactor.text(spaced, recorded=True)
+    return text if clean == spaced else clean
+
+
+def _write(output: Path, entries: Iterable[Entry], told: Mapping[str, Any], redactor: Redactor) -> None:
+    rows = [replace(row, error=_clean(row.error, redactor)) for row in worst_first(entries)]
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     index = {
         "schema": SCHEMA,
         "tool": _tool(),
         "generated_utc": now,
-        "parameters": dict(parameters),
+        **told,
         "runs": [{name: value for name, value in asdict(row).items() if name != "resumed"} for row in rows],
     }
     with Scratch(output) as folder:

@@ -58,6 +58,11 @@ def _refuse_what_is_not_ours(target: Path) -> None:
             )
 
 
+def as_written(file: Path) -> bool:
+    """Say whether a file of a report's folder is what was written there, and no link."""
+    return _is_ours(file, _written(file.parent / MARKER))
+
+
 def _written(marker: Path) -> dict[str, str]:
     try:
         content = json.loads(marker.read_text(encoding="utf-8"))

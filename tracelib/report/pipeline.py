@@ -67,7 +67,7 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
         failure = _clean_failure(ran.failure, redactor)
         findings = convert(outcome["findings"], Document) if "findings" in outcome else None
         said = {options.title: findings.title, options.ticket: findings.ticket} if findings else {}
-        node = _tidy(ran.notebook, folder, redactor, {text: new or "" for text, new in said.items() if text})
+        node = tidy(ran.notebook, folder, redactor, {text: new or "" for text, new in said.items() if text})
         write_notebook(node, made / "root_cause.ipynb")
         page, _ = TraceReport().from_notebook_node(_without_outcome(node))  # type: ignore[no-untyped-call]
         (made / "report.html").write_text(page, encoding="utf-8")
@@ -114,7 +114,7 @@ def _outcome(node: NotebookNode) -> dict[str, Any]:
     return parts
 
 
-def _tidy(
+def tidy(
     node: NotebookNode, folder: Path, redactor: redact.Redactor, typed: Mapping[str, str]
 ) -> NotebookNode:
     """Return `node` without the temporary folder, with what was typed and what failed redacted.
@@ -124,7 +124,7 @@ def _tidy(
     papermill = node.metadata.get("papermill", {})
     papermill.pop("output_path", None)
     papermill.pop("input_path", None)
-    node.metadata["title"] = folder.name
+    node.metadata["title"] = redactor.text(folder.name)
     given = dict(papermill.get("parameters", {}))
     papermill["parameters"] = redactor.anything(
         {key: typed.get(text, text) if isinstance(text, str) else text for key, text in given.items()}

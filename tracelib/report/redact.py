@@ -287,7 +287,7 @@ def trace(run: Trace, level: str = "strict") -> tuple[Trace, Redactor]:
     hosts = {
         host for frame in (run.threads, run.gpus, run.sources) for host in frame["host"].drop_nulls().unique()
     }
-    redactor = Redactor(users=_current_user(), hosts=hosts, level=level)
+    redactor = Redactor(users=current_user(), hosts=hosts, level=level)
     if level == "off":
         return run, redactor
     _learn(run, redactor)
@@ -333,5 +333,6 @@ def _name(name: str, column: str, redactor: Redactor) -> str:
     return redactor.text(name, recorded=True)
 
 
-def _current_user() -> set[str]:
+def current_user() -> set[str]:
+    """Return the names of who runs this."""
     return {name for variable in ("USER", "LOGNAME", "USERNAME") if (name := os.environ.get(variable))}

@@ -17,7 +17,7 @@ from typing import Any
 
 from tracelib.errors import BadParameter, TraceError
 from tracelib.options import LEVELS, OPTIONS
-from tracelib.report.bundle import FILES
+from tracelib.report.bundle import FILES, as_written, whole_folder
 from tracelib.report.ticket import as_plain, as_wiki
 
 GITHUB_API = "https://api.github.com"
@@ -193,7 +193,10 @@ class SlackChannel(Ticket):
 
 
 class Folder(Ticket):
-    """A folder in the place of a ticket: what would be attached, and the comment beside it."""
+    """A folder in the place of a ticket: what would be attached, and the comment beside it.
+
+    An earlier parcel is replaced; a folder that holds anything else is refused.
+    """
 
     address = "file:DIRECTORY"
 
@@ -203,13 +206,11 @@ class Folder(Ticket):
 
     def send(self, parcel: Parcel) -> list[str]:
         done: list[str] = []
-        with _refusals(str(self.path), done):
-            self.path.mkdir(parents=True, exist_ok=True)
+        with _refusals(str(self.path), done), whole_folder(self.path) as made:
             for path in parcel.files:
-                shutil.copyfile(path, self.path / path.name)
-                done.append(str(self.path / path.name))
-            (self.path / "summary.md").write_text(parcel.comment, encoding="utf-8")
-        return [*done, str(self.path / "summary.md")]
+                shutil.copyfile(path, made / path.name)
+            (made / "summary.md").write_text(parcel.comment, encoding="utf-8")
+        return [str(self.path / name) for name in (*(path.name for path in parcel.files), "summary.md")]
 
 
 _TICKETS: dict[str, type[Ticket]] = {
@@ -251,7 +252,8 @@ def attach(report: Path, address: str, level: str = "strict") -> list[str]:
 
     Raises BadParameter if the address is none of :data:`SYSTEMS`; TraceError if the folder holds no report or
     one that was redacted less than `level` says, a credential or the client is missing, a file is too large,
-    or the server refuses; the message says what was sent before that.
+    a file of the report is a link or is not as it was written, or the server refuses; the message says what
+    was sent before that.
     """
     parcel, ticket = parcel_of(report, level), ticket_of(address)
     return [*ticket.send(parcel), *ticket.by_hand(parcel)]
@@ -265,6 +267,7 @@ def parcel_of(report: Path, level: str = "off") -> Parcel:
             f"{report}: holds no report (report.html, summary.md). "
             f"Write one: tracelib report TRACES -o {report}."
         )
+    _refuse_what_was_changed(report, level)
     written = _level_of(report)
     if LEVELS.index(written) > LEVELS.index(level):
         raise TraceError(
@@ -273,6 +276,19 @@ def parcel_of(report: Path, level: str = "off") -> Parcel:
         )
     files = tuple(report / name for name in FILES if name != "summary.md" and (report / name).is_file())
     return Parcel(summary.read_text(encoding="utf-8"), files)
+
+
+def _refuse_what_was_changed(report: Path, level: str) -> None:
+    """Raise TraceError for a link, and for a file that is not as it was written unless all may be sent."""
+    again = f"Write the report again: tracelib report TRACES -o {report}-2"
+    for path in (report / name for name in FILES):
+        if path.is_symlink():
+            raise TraceError(f"{path}: is a link, which may lead to anything. {again}. Nothing was sent.")
+        if level != "off" and path.exists() and not as_written(path):
+            raise TraceError(
+                f"{path}: is not as tracelib wrote it, so that nobody knows what it tells. {again}, "
+                "or send it as it is with --level off. Nothing was sent."
+            )
 
 
 def _level_of(report: Path) -> str:

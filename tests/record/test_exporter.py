@@ -367,7 +367,8 @@ def test_their_commands_are_ours(command, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr("tracelib.record.exporter.serve", lambda at, *_: seen.append(at))
     monkeypatch.setattr("tracelib.record.check.check", lambda **_: Verdict("idle", "", WATCHED))
-    monkeypatch.setattr("tracelib.cli.record.whole", lambda _: contextlib.nullcontext(tmp_path / "made"))
+    made = contextlib.nullcontext(tmp_path / "made")
+    monkeypatch.setattr("tracelib.cli.record.whole", lambda _, **__: made)
     assert cli.main(command) == 0
     assert all(port == 9787 for _, port in seen)
 

@@ -58,8 +58,8 @@ def test_timeline_names_and_order_of_lanes(results):
     [
         (
             [500, 900],
-            "busy 75 % of the 40 % recorded",
-            "scheduling and input preparation 25 % of the 40 % recorded",
+            "busy 75 % (40 % seen)",
+            "scheduling and input preparation 25 % (40 % seen)",
         ),
         ([0, 1000], "busy 30 %", "scheduling and input preparation 10 %"),
     ],

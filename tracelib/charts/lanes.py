@@ -131,7 +131,7 @@ def _recorded(results: Results, threads: pl.Series) -> int:
 def _part(results: Results, ns: int, told: int) -> str:
     """Return a share of the recorded time, which is named unless it is the window."""
     window = results.window.duration_ns
-    return share(ns / told) + ("" if told == window else f" of the {share(told / window)} recorded")
+    return share(ns / told) + ("" if told == window else f" ({share(told / window)} seen)")
 
 
 def _server_lanes(results: Results) -> Iterator[Lane]:

@@ -266,3 +266,25 @@ def test_the_command_says_what_it_removed(server, tmp_path, capsys):
     assert said.out.strip() == str(tmp_path / "clean.txt")
     assert "home directory path" in said.err
     assert main(["redact", str(source), "-o", str(tmp_path / "clean.txt")]) == 2
+
+
+@pytest.mark.parametrize("last", ['"x"', "null", "[1]", "7", "[]"])
+@pytest.mark.parametrize("tail", ["", ', "z": [], "distributedInfo": {"rank": 3}'])
+def test_what_is_no_event_at_the_list_s_end_costs_neither_events_nor_the_tail(last, tail, tmp_path):
+    events = ", ".join(
+        f'{{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":{i},"dur":1}}' for i in (0, 1)
+    )
+    text = f'{{"schemaVersion": 1, "traceEvents": [{events}, {last}]{tail}}}'
+    (tmp_path / "x.pt.trace.json").write_text(text)
+    redacted_copy(tmp_path / "x.pt.trace.json", tmp_path / "y.json")
+    assert json.loads((tmp_path / "y.json").read_text()) == json.loads(text)
+
+
+def test_what_is_no_event_at_the_end_of_a_damaged_list_costs_no_good_event(tmp_path):
+    event = '{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":1}'
+    text = f'{{"traceEvents": [{event % 0}, {{"ph":"X","na{event % 1}, {event % 2}, null]}}'
+    (tmp_path / "x.pt.trace.json").write_text(text)
+    redacted_copy(tmp_path / "x.pt.trace.json", tmp_path / "y.json")
+    times = [event["ts"] for event in json.loads((tmp_path / "y.json").read_text())["traceEvents"] if event]
+    assert times[0] == 0
+    assert times[-1] == 2

@@ -46,6 +46,14 @@ _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]")
 _COMMAND = re.compile(r"\S\s+--?[A-Za-z]")
 _FLAG = re.compile(r"(-[A-Za-z]|--[a-z][a-z0-9-]*)(?:=(.*))?")
 _CODE_FILE = re.compile(r"[\w./~\[\]-]+\.(?:py|sh|so[\d.]*)|\[\w+\]|-+")
+_FOLDER = r"[\w.@+~#%!$&{}\[\]=-]++"
+#: A folder's name may have blanks where another slash follows; `://host` begins an address, not a path.
+_PATH = re.compile(
+    r"(?:(?<![\w./\]~-])(?!(?<=:)//(?!/))(?P<path>~(?=/)|(?=/))|(?<![\w./])(?P<up>\.\.?(?=/)))"
+    rf"(?P<folders>(?:/++{_FOLDER}(?:(?:[ ]{_FOLDER}){{1,4}}+(?=/))?)+)/?"
+)
+_DRIVE = re.compile(r"(?<![\w\\])[A-Za-z]:(?P<folders>(?:\\{1,4}[^\\/:*?\"'<>|\r\n,;()\[\]]{1,200})+)")
+_FILE = re.compile(r"[\w./~\[\]-]+\.(?:py|sh|so[\d.]*)|\[\w+\]|-+")
 _PATH = re.compile(r"(?<![\w.:/\]~-])(?P<path>~(?=/)|(?=/))(?P<folders>(?:/[\w.@+~\[\]=-]+)+)/?")
 _FILE = re.compile(r"[\w.+-]+\.(?:py|pyx|so[\w.]*|c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|js|json|gz|txt|sqlite|ko)")
 
@@ -127,9 +135,20 @@ def is_harmless(value: str) -> bool:
     return bool(_HARMLESS.fullmatch(value))
 
 
+def is_count(name: str) -> bool:
+    """Say whether numbers under a name that is one of a secret are counts of tokens, or times of one."""
+    return name.lower().endswith(("token", "tokens")) and not _A_TOKEN.fullmatch(name)
+
+
+def is_short(value: str) -> bool:
+    """Say whether a value is a word of state, or a number too short for a code that opens something."""
+    return is_harmless(value) and not re.search(r"(?<![\d.])\d{4}", value)
+
+
 @functools.cache
 def kind_of_key(name: str) -> str:
-    """Return what a key names: prompt, secret, host, user, environment, or "" for anything."""
+    """Return what a key names: prompt, secret, number, host, user, environment, or "" for anything."""
+    name = unicodedata.normalize("NFKC", name)
     return next((kind for kind, pattern in _KEYS.items() if pattern.fullmatch(name)), "") if name else ""
 
 
@@ -237,20 +256,35 @@ def is_plain(word: str) -> bool:
 
 def short_path(path: re.Match[str]) -> str:
     """Return a path from the first folder on that belongs to a known package, or its last part if a file."""
-    parts = path["folders"].split("/")[1:]
-    if not path["path"] and parts[0] in _DATA["names"]["roots"]:
-        return path[0]
-    start = next((n for n, part in enumerate(parts[:-1]) if _PACKAGE.fullmatch(part)), None)
+    parts = [part for part in re.split(r"[/\\]+", path["folders"]) if part]
+    start_of = path.groupdict()
+    if path["folders"][0] == "/" and not (start_of["path"] or start_of["up"]):
+        if parts[0] in _DATA["names"]["roots"]:
+            return path[0]
+    start = next((n for n in range(len(parts) - 1) if _is_package(parts, n)), None)
     if start is None and parts[-2:-1] and parts[-2] in _DATA["names"]["folders"]:
         start = len(parts) - 2
     if start is None and not _FILE.fullmatch(parts[-1]):
-        return "~" if path["path"] and len(parts) == 1 and not parts[0] else "/..."
+        return "~" if start_of.get("path") and len(parts) == 1 and not parts[0] else "/..."
     return "/".join(["/...", *parts[len(parts) - 1 if start is None else start :]])
 
 
+def _is_package(parts: Sequence[str], at: int) -> bool:
+    """Say whether a folder is a known package's: installed, or with a folder or a file that one has in it.
+
+    A folder may be called as a package is, and hold anything.
+    """
+    if not _PACKAGE.fullmatch(parts[at]):
+        return False
+    inside = parts[at + 1]
+    known = at + 2 == len(parts) or _INSIDE.fullmatch(inside) or _PACKAGE.fullmatch(inside)
+    return bool(known or parts[at].endswith("-packages") or parts[at].startswith("python"))
+
+
 def paths(text: str) -> str:
-    """Return `text` with each absolute path shortened (:func:`short_path`)."""
-    return _PATH.sub(short_path, text) if "/" in text else text
+    """Return `text` with each path that tells its folders shortened (:func:`short_path`)."""
+    text = _PATH.sub(short_path, text) if "/" in text else text
+    return _DRIVE.sub(short_path, text) if ":\\" in text else text
 
 
 _DATA = data(__file__, "private.toml")
@@ -262,8 +296,12 @@ COMMON = frozenset(_DATA["names"]["users"])
 _KEYS = {
     "prompt": re.compile(_DATA["names"]["prompt_keys"]),
     "secret": re.compile(f".*?{_DATA['parts']['NAME']}"),
+    "number": re.compile(_DATA["names"]["number_keys"]),
     "host": re.compile(_DATA["names"]["host_keys"]),
     "user": re.compile(_DATA["names"]["user_keys"]),
     "environment": re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+"),
 }
-_RANDOM_NAMES, _PACKAGE = (re.compile(_DATA["names"][name]) for name in ("random", "packages"))
+_A_TOKEN = re.compile(_DATA["names"]["a_token"])
+_RANDOM_NAMES, _PACKAGE, _INSIDE = (
+    re.compile(_DATA["names"][name]) for name in ("random", "packages", "inside")
+)

@@ -98,11 +98,15 @@ class Redactor:
         kind = private.kind_of_key(name)
         if not kind or private.STAND_IN.fullmatch(text) or (kind == "environment" and not recorded):
             return self.text(text, recorded=recorded)
-        if kind in ("prompt", "secret", "environment") and private.is_harmless(text):
+        if kind in ("prompt", "environment") and private.is_harmless(text):
+            return text
+        if kind == "number" and not re.search(r"(?:\d[ -]?){4}", text):
+            return self.text(text, recorded=recorded)
+        if kind == "secret" and (private.is_harmless if private.is_count(name) else private.is_short)(text):
             return text
         if kind == "prompt":
             return self._gone("prompt-like text", text)
-        if kind in ("secret", "environment"):
+        if kind in ("secret", "number", "environment"):
             return self._assigned(name, text, given=kind == "secret")
         if kind == "host":
             return self.host(text)
@@ -111,7 +115,15 @@ class Redactor:
 
     def names_secret(self, name: str) -> bool:
         """Say whether values under `name` are secrets, were they numbers: counts of tokens are not."""
-        return private.kind_of_key(name) == "secret" and not name.lower().endswith(("token", "tokens"))
+        return private.kind_of_key(name) in ("secret", "number") and not private.is_count(name)
+
+    def texts(self, name: str, texts: list[str]) -> list[str]:
+        """Return the texts of a list redacted: words that are free text together are so one by one."""
+        if private.foreign_words(" ".join(dict.fromkeys(texts))) >= private.WORDS[self.level]:
+            texts = [
+                self._gone("free text", text) if private.foreign_words(text) else text for text in texts
+            ]
+        return [self.value(name, text) if text else text for text in texts]
 
     def leave_out(self, piece: str) -> None:
         """Count a piece of a file that is not in its copy, because nothing could be read of it."""

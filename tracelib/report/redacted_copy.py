@@ -23,6 +23,7 @@ import polars as pl
 
 from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.options import LEVELS
+from tracelib.report import private
 from tracelib.report.private import words_of_command
 from tracelib.report.redact import SHORTEST, Redactor
 from tracelib.report.redacted_formats import SQLITE, redacted_database, redacted_line
@@ -36,7 +37,7 @@ from tracelib.sources.torch_profiler.repairs import repaired
 Rewritten = Callable[[Path, Redactor], Iterator[bytes]]
 
 #: Where a list of events may end; so many such places at the end of a file are looked at.
-_LIST_END = re.compile(rb"(?:^|[}\[,])\s*\]")
+_LIST_END = re.compile(rb'(?:^|[}\]\[,"\w])\s*\]')
 MOST_ENDS = 50
 _TAIL = re.compile(rb'\s*(?:,\s*"[^"]{1,80}"\s*:|\}\s*$|$)')
 #: So many pieces of a copy are looked at together.
@@ -45,6 +46,7 @@ LOOKED_AT = 1 << 14
 LARGEST_DOCUMENT = 1 << 30
 _HOSTNAME = re.compile(r"^# hostname : (\S+)\s*$", re.MULTILINE)
 _encoder = msgspec.json.Encoder()
+_DECODER = json.JSONDecoder(strict=False)
 
 
 def redacted_copy(path: Path, target: Path, level: str = "strict") -> Redactor:
@@ -240,21 +242,37 @@ def _clean(value: Any, redactor: Redactor, key: str = "") -> Any:
     if isinstance(value, str):
         return redactor.value(key, value) if value else value
     if isinstance(value, dict):
-        return {redactor.value("", name): _clean(item, redactor, name) for name, item in value.items()}
+        return {
+            redactor.value("", name): _clean(item, redactor, said)
+            for (name, item), said in zip(value.items(), _names(value, key), strict=True)
+        }
     if isinstance(value, list):
-        if not any(isinstance(item, str) for item in value):
-            return [_clean(item, redactor, key) for item in value]
-        if redactor.level == "strict" and key.lower() in ("cmdline", "argv", "command"):
-            value = words_of_command([str(item) for item in value])
-        flags = [
-            key,
-            *(item.lstrip("-") if isinstance(item, str) and item[:1] == "-" else key for item in value),
-        ]
-        return [_clean(item, redactor, flag) for item, flag in zip(value, flags, strict=False)]
+        return _clean_list(value, redactor, key)
     if redactor.names_secret(key) and not isinstance(value, bool):
         text = bytes(value).decode() if isinstance(value, msgspec.Raw) else str(value)
         return value if redactor.value(key, text) == text else redactor.value(key, text)
     return value
+
+
+def _names(value: Mapping[str, Any], key: str) -> list[str]:
+    """Return what names each item: its key, one above that names a secret, the item `name` beside `value`."""
+    beside = next((value[name] for name in ("name", "key") if isinstance(value.get(name), str)), "")
+    if private.kind_of_key(key) in ("secret", "number", "prompt"):
+        return [name if private.kind_of_key(name) else key for name in value]
+    return [beside if beside and name.lower() in ("value", "val", "v") else name for name in value]
+
+
+def _clean_list(value: list[Any], redactor: Redactor, key: str) -> Any:
+    if not any(isinstance(item, str) for item in value):
+        if private.kind_of_key(key) == "prompt" and any(type(item) is int for item in value):
+            return redactor.value(key, f"prompt {value}")
+        return [_clean(item, redactor, key) for item in value]
+    if redactor.level == "strict" and key.lower() in ("cmdline", "argv", "command"):
+        value = words_of_command([str(item) for item in value])
+    flags = [key, *(item.lstrip("-") if isinstance(item, str) and item[:1] == "-" else key for item in value)]
+    if all(isinstance(item, str) for item in value) and len(set(flags)) == 1:
+        return redactor.texts(key, value)
+    return [_clean(item, redactor, flag) for item, flag in zip(value, flags, strict=False)]
 
 
 def _events(text: bytes, redactor: Redactor, *, last: bool) -> tuple[Iterator[bytes], bytes | None]:
@@ -267,13 +285,29 @@ def _events(text: bytes, redactor: Redactor, *, last: bool) -> tuple[Iterator[by
 
 def _ended(text: bytes) -> tuple[bytes, bytes | None]:
     """Return the last piece up to the list's end, and what follows it; None if the list does not end."""
-    ends = [match.end() for match in _LIST_END.finditer(text)][-MOST_ENDS:]
-    ends = [end for end in ends if _TAIL.match(text, end)]
-    tails = [end for end in ends if _mended(b"{" + text[end:].strip().lstrip(b", ")) is not None]
+    exact = _exact_end(text)
+    if exact and (not text[exact:].strip() or _tail_value(text[exact:]) is not None):
+        return text[: exact - 1], text[exact:]
+    ends = [match.end() for match in _LIST_END.finditer(text) if _TAIL.match(text, match.end())][-MOST_ENDS:]
+    tails = [end for end in ends if _tail_value(text[end:]) is not None]
     tails = tails or [end for end in ends if not text[end:].strip()]
     whole = (end for end in tails if _parsed(b"[" + text[:end]) is not None)
-    end = next(whole, tails[0] if tails else None)
+    end = next(whole, tails[0] if tails else exact)
     return (text, None) if end is None else (text[: end - 1], text[end:])
+
+
+def _exact_end(text: bytes) -> int | None:
+    """Return where the list ends whose elements, whatever they are, begin `text`; None if one is damaged."""
+    whole = "[" + text.decode("utf-8", "surrogateescape")
+    try:
+        _, end = _DECODER.raw_decode(whole)
+    except (ValueError, RecursionError):
+        return None
+    return len(whole[1:end].encode("utf-8", "surrogateescape"))
+
+
+def _tail_value(text: bytes) -> Any:
+    return _mended(b"{" + text.strip().lstrip(b", "))
 
 
 def _mended(text: bytes) -> Any:
@@ -292,8 +326,13 @@ def _readable(text: bytes, redactor: Redactor) -> Iterator[Any]:
     for start, end in zip(starts, ends, strict=True):
         part = text[start:end].strip(b", \t\r\n")
         event = _mended(part)
+        several = (
+            _parsed(b"[" + part + b"]") if event is None else None
+        )  # an event, and what is none behind it
         if isinstance(event, dict) and "ph" in event:
             yield event
+        elif several:
+            yield from several
         elif part:
             redactor.leave_out(part.decode("utf-8", "replace"))
 

@@ -86,12 +86,44 @@ PLANTED = {
     "我的母亲得了重病请告诉我应该去哪家医院": "我的母亲",
     "Ответьте моему врачу на это письмо": "моему врачу",
 }
+#: A secret only by its place in a document, and the part of it that must not come out.
+PLACED = [
+    ({"password": {"v": "finn11"}}, "finn11"),
+    ({"auth": {"value": "finn12"}}, "finn12"),
+    ({"name": "api_key", "value": "finn13"}, "finn13"),
+    ({"key": "password", "value": "finn14"}, "finn14"),
+    ({"pass": 928374}, "928374"),
+    ({"card": 4111111111111111}, "4111111111111111"),
+    ({"phone": 393331234567}, "393331234567"),
+    ({"token": 918273645546372}, "918273645546372"),
+    ({"prompt": [39231, 374]}, "39231"),
+    ({"prompt_token_ids": [39232, 374]}, "39232"),
+    ({"input_ids": "39233,374"}, "39233"),
+    ({"token_ids": "[39234, 374]"}, "39234"),
+    ({"Concrete Inputs": ["", "Giulia", "Rossi", "has"]}, "Giulia"),
+    ({"passwort": "finn15"}, "finn15"),
+    ({"mot_de_passe": "finn16"}, "finn16"),
+    ({"contrase\u00f1a": "finn17"}, "finn17"),
+    ({"pin": "7391"}, "7391"),
+    ({"otp": 849302}, "849302"),
+    ({"iban": "DE89370400440532013000"}, "DE8937"),
+    ({"ssn": "078-05-1120"}, "1120"),
+]
 #: Free text that is a person's words, though too few to be told from a name but by what names are made of.
 STRICT = {
     "dismiss Giulia tomorrow": "Giulia",
     "«dismiss» [Ginevra] tomorrow…": "Ginevra",
     "/srv/wintermute/plan.bin": "wintermute",
     "/var/lib/neuromancer/x": "neuromancer",
+    "py::forward:/data/molly1/model.py": "molly1",
+    "file:///data/molly2/x.py": "molly2",
+    r"D:\customers\molly3\x.py": "molly3",
+    "../../molly4/x.py": "molly4",
+    "/vllm/customers/molly5/x.py": "molly5",
+    "/data/acme molly6/x.py": "molly6",
+    "/data/molly7#1/x": "molly7",
+    "passwort: molly8": "molly8",
+    "contrase\u00f1a=molly9": "molly9",
 }
 LEVELS = {"standard": PLANTED, "strict": {**PLANTED, **STRICT}}
 NS = 1_796_006_360_000_000_000
@@ -277,6 +309,71 @@ def test_no_copy_holds_what_was_planted(name, level, tmp_path):
     assert set(leaks(source.read_bytes(), planted)) == set(planted.values())
     redacted_copy(source, tmp_path / f"copy_{name}", level)
     assert leaks((tmp_path / f"copy_{name}").read_bytes(), planted) == []
+
+
+def test_no_copy_holds_what_its_place_tells(tmp_path):
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "dur": 1}
+    kept = {
+        "tokens": 123456789,
+        "first_token": 1796006360000000000,
+        "Input type": ["float", "Scalar", "Scalar", "c10::BFloat16"],
+        "External id": 51234,
+        "Input Dims": [[1, 51235], []],
+        "pin": True,
+    }
+    args = [kept, *(document for document, _ in PLACED)]
+    events = [{**event, "ts": i, "args": each} for i, each in enumerate(args)]
+    (tmp_path / "x.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    redacted_copy(tmp_path / "x.json", tmp_path / "y.json")
+    data = (tmp_path / "y.json").read_bytes()
+    assert [needle for _, needle in PLACED if needle.encode() in data] == []
+    assert json.loads(data)["traceEvents"][0]["args"] == kept
+
+
+def test_no_cell_is_trusted_for_its_table_s_name_or_its_type(tmp_path):
+    said = "dismiss Giulia on Tuesday"
+    with sqlite3.connect(tmp_path / "x.sqlite") as database:
+        database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({TABLES['CUPTI_ACTIVITY_KIND_KERNEL']})")
+        for table in ("ENUM_X", "DIAGNOSTIC_EVENT", "META_DATA_EXPORT", "TARGET_INFO_GPU_NOTES"):
+            database.execute(f"CREATE TABLE {table} (id INTEGER, text TEXT)")
+            database.execute(f"INSERT INTO {table} VALUES (51234, ?)", (said,))
+        database.execute("CREATE TABLE kv (key TEXT, value NUMERIC)")
+        database.execute("INSERT INTO kv VALUES ('password', 918273645), ('rank', 51235)")
+        database.execute("CREATE TABLE t (api_key INTEGER, password REAL, mac INTEGER, b BLOB)")
+        blob = said.encode("utf-32-le")
+        database.execute("INSERT INTO t VALUES (918273646, 918273647.5, 2485377892367, ?)", (blob,))
+        database.execute("CREATE TABLE tok_rosebud99_password (x INTEGER)")
+        database.execute("CREATE TABLE u (x INTEGER, card_4111111111111111 INTEGER)")
+    database.close()
+    redacted_copy(tmp_path / "x.sqlite", tmp_path / "y.sqlite")
+    with sqlite3.connect(tmp_path / "y.sqlite") as copy:
+        dump = "\n".join(copy.iterdump())
+        assert copy.execute("SELECT value FROM kv").fetchall() == [(None,), (51235,)]
+        assert copy.execute("SELECT * FROM t").fetchall() == [(None, None, None, bytes(len(blob)))]
+        assert copy.execute("SELECT id FROM ENUM_X").fetchall() == [(51234,)]
+    copy.close()
+    assert [word for word in ("Giulia", "rosebud99", "4111111111111111", "9182736") if word in dump] == []
+
+
+def test_parts_of_a_mark_and_perf_s_own_keys_are_judged_by_what_they_say(tmp_path):
+    head = "          python-10      [000] d..2. 45.00000"
+    marks = ["B|10|Giulia|Rossi|has|HIV", "B|10|password|rosebud61", "C|10|pass|928374", "B|10|aten::mm"]
+    lines = [f"{head}{i}: tracing_mark_write: {mark}" for i, mark in enumerate(marks)]
+    (tmp_path / "f.txt").write_text("# tracer: nop\n#\n" + "\n".join(lines) + "\n")
+    said = "captured on    : Tue Dec  1 13:56:42 2026"
+    rest = 'saddr=0a0b0c0d arg1="rosebud62"'
+    (tmp_path / "p.txt").write_text(
+        f"# {said}\n# _anything : dismiss Giulia soon\n# cpudesc : dismiss Giulia soon\n"
+        f"python 10/10 [000] 45.500000: probe:foo: {rest}\n"
+    )
+    for name in ("f.txt", "p.txt"):
+        redacted_copy(tmp_path / name, tmp_path / f"copy_{name}")
+    both = "".join((tmp_path / f"copy_{name}").read_text() for name in ("f.txt", "p.txt"))
+    needles = ("Giulia", "Rossi", "rosebud", "928374", "0a0b0c0d")
+    assert [needle for needle in needles if needle in both] == []
+    assert said in both
+    assert "B|10|aten::mm" in both
 
 
 @pytest.mark.parametrize("name", ["kineto.json", "perf.txt", "ftrace.txt", "perf.json", "nsys.sqlite"])

@@ -29,6 +29,7 @@ _HARMLESS = re.compile(
     r"\\*[\"']?(?:[-+]?\d{1,6}(?:\.\d{1,3})?|true|false|none|null|on|off|\*+|<.*>|\[.*)?\\*[\"']?",
     re.IGNORECASE,
 )
+_IDS = re.compile(r"\[\s*-?\d")
 _NUMBER = re.compile(r"[-+]?[\d.,:x]+[a-zA-Z%]{0,2}")
 STAND_IN = re.compile(r"\[(?:text(?: of \d+ characters)?|[a-z]{3,11})\]")
 _OPEN, _CLOSE = (
@@ -53,8 +54,6 @@ _PATH = re.compile(
     rf"(?P<folders>(?:/++{_FOLDER}(?:(?:[ ]{_FOLDER}){{1,4}}+(?=/))?)+)/?"
 )
 _DRIVE = re.compile(r"(?<![\w\\])[A-Za-z]:(?P<folders>(?:\\{1,4}[^\\/:*?\"'<>|\r\n,;()\[\]]{1,200})+)")
-_FILE = re.compile(r"[\w./~\[\]-]+\.(?:py|sh|so[\d.]*)|\[\w+\]|-+")
-_PATH = re.compile(r"(?<![\w.:/\]~-])(?P<path>~(?=/)|(?=/))(?P<folders>(?:/[\w.@+~\[\]=-]+)+)/?")
 _FILE = re.compile(r"[\w.+-]+\.(?:py|pyx|so[\w.]*|c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|js|json|gz|txt|sqlite|ko)")
 
 
@@ -140,9 +139,13 @@ def is_count(name: str) -> bool:
     return name.lower().endswith(("token", "tokens")) and not _A_TOKEN.fullmatch(name)
 
 
-def is_short(value: str) -> bool:
-    """Say whether a value is a word of state, or a number too short for a code that opens something."""
-    return is_harmless(value) and not re.search(r"(?<![\d.])\d{4}", value)
+def tells_nothing(kind: str, name: str, value: str) -> bool:
+    """Say whether a value under `name`, of this kind, is a word of state or a number that opens nothing."""
+    if kind == "number":
+        return not re.search(r"(?:\d[ -]?){4}", value)
+    if kind == "secret" and not is_count(name) and re.search(r"(?<![\d.])\d{4}", value):
+        return False
+    return kind in ("prompt", "secret", "environment") and is_harmless(value) and not _IDS.match(value)
 
 
 @functools.cache
@@ -218,10 +221,16 @@ def decoded(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFKC", plain) if unicodedata.category(c) != "Cf")
 
 
-def foreign_words(text: str) -> int:
+def is_own(text: str, level: str) -> bool:
+    """Say whether perf or nsys may have said this of itself: words that neither uses are a person's."""
+    return foreign_words(text, OWN) < WORDS[level]
+
+
+def foreign_words(text: str, known: frozenset[str] | None = None) -> int:
     """Return how many words of `text` no name of a program is made of, or letters that are not ASCII."""
+    known = VOCABULARY if known is None else known
     bare = STAND_IN.sub(" x_ ", text)
-    words = sum(not VOCABULARY.issuperset(word.lower().split("-")) for word in _WORD.findall(bare))
+    words = sum(not known.issuperset(word.lower().split("-")) for word in _WORD.findall(bare))
     return max(words, len(_FOREIGN.findall(bare)))
 
 
@@ -257,15 +266,15 @@ def is_plain(word: str) -> bool:
 def short_path(path: re.Match[str]) -> str:
     """Return a path from the first folder on that belongs to a known package, or its last part if a file."""
     parts = [part for part in re.split(r"[/\\]+", path["folders"]) if part]
-    start_of = path.groupdict()
-    if path["folders"][0] == "/" and not (start_of["path"] or start_of["up"]):
-        if parts[0] in _DATA["names"]["roots"]:
-            return path[0]
+    before = path.groupdict()
+    absolute = path["folders"][0] == "/" and not (before["path"] or before["up"])
+    if absolute and parts[0] in _DATA["names"]["roots"]:
+        return path[0]
     start = next((n for n in range(len(parts) - 1) if _is_package(parts, n)), None)
     if start is None and parts[-2:-1] and parts[-2] in _DATA["names"]["folders"]:
         start = len(parts) - 2
     if start is None and not _FILE.fullmatch(parts[-1]):
-        return "~" if start_of.get("path") and len(parts) == 1 and not parts[0] else "/..."
+        return "/..."
     return "/".join(["/...", *parts[len(parts) - 1 if start is None else start :]])
 
 
@@ -292,6 +301,7 @@ CHECKS = {check.__name__: check for check in (tells, is_address, is_environment,
 SHAPES = tuple(_shapes())
 CREDENTIALS = _credentials()
 VOCABULARY = _vocabulary()
+OWN = VOCABULARY | frozenset(_DATA["own"]["words"].split())
 COMMON = frozenset(_DATA["names"]["users"])
 _KEYS = {
     "prompt": re.compile(_DATA["names"]["prompt_keys"]),

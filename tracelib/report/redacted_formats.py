@@ -22,11 +22,14 @@ SQLITE = b"SQLite format 3\0"
 GONE = "[removed]"
 #: Tables whose prose nsys wrote itself: it is nobody's prompt.
 OURS = re.compile(r"ENUM_|DIAGNOSTIC_EVENT|META_DATA_EXPORT|TARGET_INFO_GPU")
+_MAC = re.compile(r"(?i)(?:.*_)?mac(?:_?addr(?:ess)?)?")
 #: Settings of the recording that tell how the program was started.
 STARTED = re.compile(r".*(?:ENV|ARGUMENT|COMMAND|WORKING_DIR|USER).*", re.IGNORECASE | re.DOTALL)
 _TYPE = re.compile(r"(?i:INTEGER|INT|BIGINT|TEXT|REAL|FLOAT|DOUBLE|BLOB|NUMERIC|BOOLEAN)")
 #: Text in a blob, in ASCII or as UTF-16.
-_TEXT_IN_BLOB = re.compile(rb"[\x20-\x7e]{6,}|(?:[\x20-\x7e]\0){6,}|(?:\0[\x20-\x7e]){6,}")
+_TEXT_IN_BLOB = re.compile(
+    rb"[\x20-\x7e]{6,}|(?:[\x20-\x7e]\0){6,}|(?:\0[\x20-\x7e]){6,}|(?:[\x20-\x7e]\0{3}){6,}"
+)
 
 _TASK = re.compile(r"(.*?)(-)(\d+(?:\s+\(\s*[\d-]+\))?)")
 #: Words in another script.
@@ -37,13 +40,12 @@ class _Table:
     """A table of the source; `columns` by name with their types, those left out whose names are private."""
 
     def __init__(self, database: sqlite3.Connection, schema: str, name: str, redactor: Redactor) -> None:
-        self.schema, self.name = schema, name
-        self.own = OURS.match(name) is not None
+        self.schema, self.name, self.redactor = schema, name, redactor
         rows = database.execute(f"PRAGMA {schema}.table_xinfo({_quoted(name)})").fetchall()
         self.columns = {
             column: kind if _TYPE.fullmatch(kind) else ""
             for _, column, kind, _, _, _, hidden in rows
-            if not hidden and redactor.text(column, recorded=True) == column
+            if not hidden and not _is_private_name(column, redactor)
         }
         self.key = [row[1] for row in rows if row[5] == 1 and row[2].upper() == "INTEGER"]
         self.key = self.key if sum(row[5] > 0 for row in rows) == 1 else []
@@ -57,14 +59,25 @@ class _Table:
         return f"CREATE TABLE main.{_quoted(self.name)} ({columns})"
 
     def cleaned(self, column: str) -> str:
-        """Return the expression of a cell redacted: of a value, the cell `name` beside it says what it is."""
-        cell = _quoted(column)
-        named = _quoted("name") if column == "value" and "name" in self.columns else _literal(column)
+        """Return the expression of a cell redacted: of a value, the cell beside it says what it is."""
+        cell, beside = _quoted(column), self._beside(column)
+        named = _quoted(beside) if beside else _literal(column)
         call = f"cleaned({_literal(self.name)}, {named}, typeof({cell}), CAST({cell} AS BLOB), {self._id()})"
+        number = f"CASE WHEN {call} IS NULL THEN NULL ELSE {cell} END"
+        number = number if beside or self.judges_numbers(column) else cell
         return (
-            f"CASE typeof({cell}) WHEN 'text' THEN CAST({call} AS TEXT) "
-            f"WHEN 'blob' THEN {call} ELSE {cell} END"
+            f"CASE typeof({cell}) WHEN 'text' THEN CAST({call} AS TEXT) WHEN 'blob' THEN {call} "
+            f"WHEN 'integer' THEN {number} WHEN 'real' THEN {number} ELSE {cell} END"
         )
+
+    def _beside(self, column: str) -> str:
+        """Return the column whose cells name those of this one, or ""."""
+        names = [other for other in self.columns if other.lower() in ("name", "key")]
+        return names[0] if names and column.lower() in ("value", "val", "v") else ""
+
+    def judges_numbers(self, column: str) -> bool:
+        """Say whether numbers in a column are more than numbers by its name."""
+        return bool(self.redactor.names_secret(column) or _MAC.fullmatch(column))
 
     def _id(self) -> str:
         return _quoted("id") if "id" in self.columns else "NULL"
@@ -79,7 +92,7 @@ class _Table:
         """Return the query that counts the column's cells that are not clean."""
         cell = _quoted(column)
         return (
-            f"SELECT count(*) FROM {self._place()} WHERE typeof({cell}) IN ('text', 'blob') "
+            f"SELECT count(*) FROM {self._place()} WHERE typeof({cell}) != 'null' "
             f"AND {self.cleaned(column)} IS NOT {cell}"
         )
 
@@ -122,6 +135,15 @@ def redacted_database(source: Path, target: Path, called: Path, level: str = "st
     return redactor
 
 
+def _is_private_name(name: str, redactor: Redactor) -> bool:
+    """Say whether a table's or column's name holds a secret, as a whole or between underscores."""
+    parts = [part for part in re.split(r"[\W_]+", name) if part]
+    spelled = any(private.kind_of_key(part) == "secret" for part in parts)
+    odd = any(re.search(r"\d{6}" + (r"|[A-Za-z]\w*\d" if spelled else ""), part) for part in parts)
+    spaced = " ".join(parts)
+    return odd or redactor.text(name, recorded=True) != name or redactor.text(spaced) != spaced
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -138,7 +160,7 @@ def _tables(database: sqlite3.Connection, schema: str, redactor: Redactor) -> It
     )
     for (name,) in rows.fetchall():
         table = _Table(database, schema, name, redactor)
-        if redactor.text(name, recorded=True) != name:
+        if _is_private_name(name, redactor):
             redactor.leave_out(name)
         elif table.columns:
             yield table
@@ -158,26 +180,29 @@ def _clean_with(database: sqlite3.Connection, schema: str, redactor: Redactor) -
     """Define the function `cleaned` of a cell: table, name, type, bytes and the row's id."""
     printed = _printed(database, schema)
 
-    def cleaned(table: str, name: Any, kind: str, value: bytes, row: Any) -> bytes:
+    def cleaned(table: str, name: Any, kind: str, value: bytes, row: Any) -> bytes | None:
         if kind == "blob":  # nothing is known of its layout: it keeps its length
             return bytes(len(value)) if _holds_text(value) else value
         text = value.decode("utf-8", "replace")
+        if kind != "text":  # nothing stands for a number
+            secret = redactor.names_secret(str(name)) and redactor.value(str(name), text) != text
+            return None if secret or _MAC.fullmatch(str(name)) else value
         if table == "StringIds" and row in printed:
             return GONE.encode()
         if table == "META_DATA_CAPTURE" and name != "name" and STARTED.fullmatch(str(name)):
             redactor.value("user_name" if "USER" in str(name).upper() else "", text)
             return GONE.encode()
-        if OURS.match(table):
-            new = redactor.value(str(name), text, recorded=False)
-        else:
-            new = redactor.value(str(name), text)
+        recorded = not (OURS.match(table) and private.is_own(text, redactor.level))
+        new = redactor.value(str(name), text, recorded=recorded)
         return new.encode("utf-8", "replace")
 
     database.create_function("cleaned", 5, cleaned)
 
 
 def _holds_text(blob: bytes) -> bool:
-    texts = (blob.decode(code, "ignore") for code in ("utf-8", "utf-16-le", "utf-16-be"))
+    texts = (
+        blob.decode(code, "ignore") for code in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+    )
     return _TEXT_IN_BLOB.search(blob) is not None or any(map(_LETTERS.search, texts))
 
 
@@ -207,7 +232,7 @@ _COMMENT = re.compile(r"(?P<start>#[\s#]*)(?P<key>[\w ./-]*?)(?P<colon>\s*:\s*)(
 _OWN_KEYS = re.compile(
     r"captured on|header version|.* offset|.* size|os release|perf version|arch|nrcpus .*|cpu\w*|total memory"
     r"|event|sibling .*|.*cache.*|clock.*|reference time|time of .*|sample duration|missing features|node\d.*"
-    r"|pmu.*|\w+ pmu .*|tracer|entries-in-buffer/entries-written|CPU \d+|TASK-PID.*|_.*|\|.*"
+    r"|pmu.*|\w+ pmu .*|tracer|entries-in-buffer/entries-written|CPU \d+|TASK-PID.*"
 )
 #: Comments of perf and ftrace that hold no text of anybody's.
 _OWN_COMMENT = re.compile(
@@ -218,6 +243,10 @@ _OWN_COMMENT = re.compile(
 _GRAPH = re.compile(r"(?P<start>.*\|\s+/\* )(?P<rest>.*) \*/")
 #: The start of a field of an event: `key=`, `key: `.
 _FIELD = re.compile(r"(?:(?<=[^;,:]\s)|(?<=,\s)|(?<=\()|^)([A-Za-z_]\w*)(=|: )")
+#: Fields of addresses of other machines; a probe's argument that is a string.
+_ADDRESS = re.compile(r"[sd]addr(?:_?v?[46])?|[sd](?:rc|st)_?(?:addr|ip)")
+_HEX_ADDRESS = re.compile(r"[0-9a-f]{8}|[0-9a-f]{32}")
+_STRING = re.compile(r'"[^"/\[]+"')
 #: Of perf's own command line: its tools, and the options whose values say what was recorded by which clock.
 _TOOLS = {"record", *TRACING}
 _SAYING = re.compile(r"-\w*[ek]|--(?:event|clockid|call-graph)")
@@ -259,15 +288,16 @@ def _event(line: str, match: re.Match[str], redactor: Redactor) -> str:
 def _comment(line: str, redactor: Redactor) -> str | None:
     line = redactor.text(line)
     match = _COMMENT.fullmatch(line)
-    if match is None:
+    if match is None or match["value"].startswith("\\"):  # no key, or the drive of a path
         return line if redactor.text(line, recorded=True) == line else None
     key, value = match["key"].strip(), match["value"]
-    if redactor.text(key, recorded=not _OWN_KEYS.fullmatch(key)) != key:
+    own = _OWN_KEYS.fullmatch(key) and private.is_own(key, redactor.level)
+    if redactor.text(key, recorded=not own) != key:
         return None
     if key == "cmdline":
         new = _command(value, redactor)
     else:
-        new = redactor.value(key, value, recorded=not _OWN_KEYS.fullmatch(key))
+        new = redactor.value(key, value, recorded=not (own and private.is_own(value, redactor.level)))
     return f"{match['start']}{match['key']}{match['colon']}{new}"
 
 
@@ -331,9 +361,7 @@ def _says(rest: str, redactor: Redactor) -> str:
 def _fields(rest: str, redactor: Redactor, name: str = "") -> str:
     """Return an event's fields redacted; what a program wrote into the trace is its words."""
     if (written := _WRITTEN.fullmatch(name + rest)) and written.end("start") >= len(name):
-        # "B|4711|name", "C|4711|counter|3": the bars make it an event, each part stands for itself
-        parts = [redactor.text(part, recorded=True) for part in written["text"].split("|")]
-        return written["start"][len(name) :] + "|".join(parts)
+        return written["start"][len(name) :] + _mark(written["text"], redactor)
     places = [(match.start(), match.end()) for match in _FIELD.finditer(rest)]
     starts = [0, *(end for _, end in places)]
     stops = [*(start for start, _ in places), len(rest)]
@@ -345,8 +373,24 @@ def _fields(rest: str, redactor: Redactor, name: str = "") -> str:
     )
 
 
+def _mark(text: str, redactor: Redactor) -> str:
+    """Return what a program wrote into the trace redacted: "B|4711|name", "C|4711|counter|3".
+
+    The bars make it an event. Each part stands for itself, or for the value of the part before it; parts
+    that are free text together are so one by one.
+    """
+    parts = text.split("|")
+    named = ["", *(part if private.kind_of_key(part) else "" for part in parts)]
+    clean = [redactor.value(name, part) for name, part in zip(named, redactor.texts("", parts), strict=False)]
+    return "|".join(clean)
+
+
 def _value(key: str, text: str, redactor: Redactor) -> str:
     bare = text.rstrip(" ,)")
+    if _ADDRESS.fullmatch(key) and _HEX_ADDRESS.fullmatch(bare):
+        return "[address]" + text[len(bare) :]
+    if redactor.level == "strict" and _STRING.fullmatch(bare) and not private.is_plain(bare[1:-1]):
+        return redactor.value("prompt", bare) + text[len(bare) :]
     arrow = " ==>" if bare.endswith(" ==>") else ""
     bare = bare.removesuffix(arrow)
     return redactor.value(key, bare) + text[len(bare) :]

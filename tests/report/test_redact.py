@@ -284,3 +284,10 @@ def test_very_many_names_of_hosts_and_users_take_no_longer_each():
         assert redactor.text(f"tcp://node{n}x:1 /home/u{n}x") == f"tcp://host-{n + 1}:1 ~"
     assert time.process_time() - started < 10
     assert redactor.text("u17x ran on node23x") == "[user] ran on host-24"
+
+
+def test_a_parameter_s_free_text_is_not_shown():
+    roles = {"Giulia Rossi has HIV*": "worker", "VLLM::Worker*": "worker"}
+    redacted = Redactor().document(findings(title="slow since Giulia left", parameters={"roles": roles}))
+    assert redacted.parameters == {"roles": {"[text]": "worker", "VLLM::Worker*": "worker"}}
+    assert redacted.title == "slow since Giulia left"

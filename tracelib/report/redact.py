@@ -147,7 +147,20 @@ class Redactor:
         """Return a findings document with every text in it redacted, but for the file's own fixed words."""
         parts = msgspec.to_builtins(findings)
         fixed = {name: parts[name] for name in ("schema", "tool", "generated_utc")}
-        return msgspec.convert({**self.anything(parts), **fixed}, Document)
+        typed = {
+            name: value if name in ("title", "ticket") else self._unprosed(value)
+            for name, value in parts["parameters"].items()
+        }
+        return msgspec.convert({**self.anything({**parts, "parameters": typed}), **fixed}, Document)
+
+    def _unprosed(self, value: Any) -> Any:
+        """Return a parameter without free text: a pattern of names may quote what a trace holds."""
+        if isinstance(value, str):
+            prose = self.level != "off" and private.foreign_words(value) >= private.WORDS[self.level]
+            return self._gone("free text", value) if prose else value
+        if isinstance(value, dict):
+            return {self._unprosed(name): self._unprosed(item) for name, item in value.items()}
+        return [self._unprosed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     @property
     def counts(self) -> Counter[str]:

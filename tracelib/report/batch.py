@@ -245,7 +245,7 @@ def _told(options: Options, redactor: Redactor) -> dict[str, Any]:
     """Return the parameters as the index tells them, and by what they are known as the same again."""
     given = options.taken_by("batch")
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
-    return {"parameters": redactor.anything(given), "parameters_sha256": digest}
+    return {"parameters": redactor.parameters(given), "parameters_sha256": digest}
 
 
 def _earlier(output: Path, told: Mapping[str, Any]) -> dict[str, Any]:

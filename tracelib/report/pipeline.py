@@ -126,10 +126,11 @@ def tidy(
     papermill.pop("input_path", None)
     node.metadata["title"] = redactor.text(folder.name)
     given = dict(papermill.get("parameters", {}))
-    papermill["parameters"] = redactor.anything(
+    papermill["parameters"] = redactor.parameters(
         {key: typed.get(text, text) if isinstance(text, str) else text for key, text in given.items()}
     )
-    quoted = {f'"{text}"': f'"{new}"' for text, new in typed.items()}
+    roles = {name: redactor.parameters({"role": name})["role"] for name in given.get("roles") or {}}
+    quoted = {f'"{text}"': f'"{new}"' for text, new in {**typed, **roles}.items()}
     for cell in node.cells:
         if {"injected-parameters", "papermill-error-cell-tag"} & set(cell.metadata.get("tags", ())):
             cell.source = redactor.text(_as_typed(cell.source, quoted))

@@ -9,7 +9,7 @@ docs/redaction.md says what each level removes.
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -147,11 +147,15 @@ class Redactor:
         """Return a findings document with every text in it redacted, but for the file's own fixed words."""
         parts = msgspec.to_builtins(findings)
         fixed = {name: parts[name] for name in ("schema", "tool", "generated_utc")}
-        typed = {
-            name: value if name in ("title", "ticket") else self._unprosed(value)
-            for name, value in parts["parameters"].items()
-        }
-        return msgspec.convert({**self.anything({**parts, "parameters": typed}), **fixed}, Document)
+        clean = {**self.anything(parts), "parameters": self.parameters(parts["parameters"])}
+        return msgspec.convert({**clean, **fixed}, Document)
+
+    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return parameters redacted; but for the title and the ticket, they hold no free text."""
+        own = ("title", "ticket")
+        return self.anything(  # type: ignore[no-any-return]
+            {name: value if name in own else self._unprosed(value) for name, value in given.items()}
+        )
 
     def _unprosed(self, value: Any) -> Any:
         """Return a parameter without free text: a pattern of names may quote what a trace holds."""

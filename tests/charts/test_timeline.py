@@ -56,11 +56,7 @@ def test_timeline_names_and_order_of_lanes(results):
 @pytest.mark.parametrize(
     ("moments", "tokenizers", "engine"),
     [
-        (
-            [500, 900],
-            "busy 75 % (40 % seen)",
-            "scheduling and input preparation 25 % (40 % seen)",
-        ),
+        ([500, 900], "busy 75 % (40 % seen)", "scheduling and input preparation 25 % (40 % seen)"),
         ([0, 1000], "busy 30 %", "scheduling and input preparation 10 %"),
     ],
 )

@@ -425,7 +425,7 @@ def _doing(  # noqa: C901  (as plain as can be)
             open_.append(begins[coming])
             coming += 1
         open_ = [row for row in open_ if row["end"] > a]
-        counted = [row for row in open_ if not row["weak"]] or open_
+        counted = _without_means([row for row in open_ if not row["weak"]]) or open_
         if not counted:
             continue
         top = max(counted, key=_innermost)
@@ -453,6 +453,12 @@ def _doing(  # noqa: C901  (as plain as can be)
                 if c < d:
                     out.append((c, d, Doing(top["cause"], top["sub_cause"], whom, top["n"])))
     return merged(out)
+
+
+def _without_means(open_: list[Row]) -> list[Row]:
+    """Leave out collectives over the CPU by which a receive around them gets what it waits for."""
+    others = [row for row in open_ if row["sub_cause"] != "cpu_collective"]
+    return others if others and max(others, key=_innermost)["waits_for"] else open_
 
 
 def _innermost(row: Row) -> tuple[int, int, int]:

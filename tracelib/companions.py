@@ -59,17 +59,18 @@ def companions(
     folders = [Path(path) for path in traces if Path(path).is_dir()]
     log: pl.DataFrame | None = None
     remarks: tuple[str, ...] = ()
-    path, taken = Path(requests) if requests else manifest.requests, ""
+    path, held, taken = Path(requests) if requests else manifest.requests, None, ""
     if abs(requests_offset) > LONGEST_NS:
         raise BadParameter("requests_offset", requests_offset, [f"ns from {-LONGEST_NS} to {LONGEST_NS}"])
+    typed = bool(requests_offset or requests_clock)
+    clock = requests_clock if typed else manifest.requests_clock
+    offset = requests_offset if typed else manifest.requests_offset_ns
+    epoch = not offset and clock in ("", REALTIME)
     if path is None:
-        path, taken, remarks = _log_beside(folders)
+        path, held, taken, remarks = _log_beside(folders, epoch=epoch)
     if path is not None:
-        typed = bool(requests_offset or requests_clock)
-        clock = requests_clock if typed else manifest.requests_clock
-        offset = requests_offset if typed else manifest.requests_offset_ns
-        regular(path, "requests", MOST_BYTES)
-        held = read_request_log(path, epoch=not offset and clock in ("", REALTIME))
+        if held is None:
+            held = read_request_log(regular(path, "requests", MOST_BYTES), epoch=epoch)
         if not (clock or offset):
             held, clock = _clocked(path, held, manifest, run)
             taken = taken or f"the request log is {path.name}"
@@ -79,26 +80,29 @@ def companions(
     return Companions(log, _supply(manifest, folders, cpu_stat, log, mean_input_tokens), remarks, taken)
 
 
-def _log_beside(folders: Sequence[Path]) -> tuple[Path | None, str, tuple[str, ...]]:
-    """Return the one request log next to the traces, that it was taken, and what was not taken.
+def _log_beside(
+    folders: Sequence[Path], *, epoch: bool
+) -> tuple[Path | None, RequestLog | None, str, tuple[str, ...]]:
+    """Return the one request log next to the traces, what it holds, that it was taken, what was not taken.
 
     It must be named for what it is: to read every file there would cost more than it gives.
     """
     files = (file for folder in folders for file in sorted(folder.iterdir()) if file.is_file())
-    logs, refused = [], []
+    logs: dict[Path, RequestLog] = {}
+    refused = []
     for file in (file for file in files if re.match(r"[^.].*request|request", file.name, re.IGNORECASE)):
         try:
             if file.stat().st_size > MOST_BESIDE:
                 refused.append(f"{file.name} is too large to be read unasked; --requests FILE reads it")
                 continue
-            read_request_log(file)
-            logs.append(file)
+            logs[file] = read_request_log(file, epoch=epoch)
         except BadTrace as error:
             refused.append(f"{file.name} was not read as a request log: {error.reason}")
     if len(logs) == 1:
-        return logs[0], f"the request log is {logs[0].name}, found next to the traces", ()
+        ((path, held),) = logs.items()
+        return path, held, f"the request log is {path.name}, found next to the traces", ()
     several = f"there are several request logs, and none was read: {', '.join(log.name for log in logs)}"
-    return None, "", (f"{several}; --requests FILE says which",) if logs else tuple(refused)
+    return None, None, "", (f"{several}; --requests FILE says which",) if logs else tuple(refused)
 
 
 def _clocked(path: Path, held: RequestLog, manifest: Manifest, run: Trace) -> tuple[RequestLog, str]:

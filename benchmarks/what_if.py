@@ -18,6 +18,7 @@ from typing import NamedTuple
 import polars as pl
 
 from tests.simulator import simulate
+from tests.simulator.test_what_if import CHANGES
 from tracelib.analyses.whatif import Change, Replay
 from tracelib.options import Options
 from tracelib.report.notebook_cells import opened
@@ -124,13 +125,6 @@ PAIRS = [
         other="two GPUs and one, another model, cached prompts",
     ),
 ]
-SIMULATED = {
-    "shortage": Change(shortage=False),
-    "starvation": Change(shortage=False),
-    "throttling": Change(shortage=False),
-    "tokenization": Change(tokenization=False),
-    "profiler": Change(recorder=False),
-}
 
 
 @cache
@@ -230,13 +224,13 @@ def simulated() -> str:
         "| server | defect taken away | true gain, ms | predicted, ms | off by |",
         "|---|---|--:|--:|--:|",
     ]
-    cases = [("tensor", defect) for defect in SIMULATED]
+    cases = [("tensor", defect) for defect in CHANGES]
     cases += [(shape, "tokenization") for shape in ("polling", "sglang", "pipeline")]
     for shape, defect in cases:
         run = simulate({defect: 0.2}, shape=shape)
         true = (_length(run) - _length(run.baseline)) / 1e6
         found = Replay(run.results(), closed_loop=True)
-        gained = found.row("", SIMULATED[defect])["gained_ns"] / 1e6
+        gained = found.row("", CHANGES[defect])["gained_ns"] / 1e6
         off = f"{abs(gained - true) / true:.1%}".replace("%", " %")
         rows.append(f"| {shape} | {defect} | {true:.2f} | {gained:.2f} | {off} |")
     return "\n".join(rows)

@@ -21,7 +21,7 @@ CAPACITY = pl.Schema(
 DEMAND_CURVE = pl.Schema({"cores": pl.Int64(), "exceeded": pl.Float64(), "unmet": pl.Float64()})
 
 RECOMMENDED = "recommended"
-#: Less GPU time lost for want of a CPU than this is no reason for more cores.
+#: Less GPU time lost for want of a CPU than this is not a reason for more cores.
 ENOUGH = 0.02
 PAPER = "arXiv 2603.22774 (a claim of its authors', measured on their servers)"
 ARTICLE = (

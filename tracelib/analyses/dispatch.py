@@ -13,6 +13,7 @@ branch again and again.
 import polars as pl
 
 from tracelib.analyses.long_slices import OUTLIER
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.intervals import overlay
 from tracelib.slice_rules import Rules, SpanRule
 
@@ -38,7 +39,7 @@ def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
         .drop_nulls()
         .with_row_index("_gap")
     )
-    kept_off = pl.col("state").cast(pl.String).is_in(["runnable", "throttled"])
+    kept_off = pl.col("state").cast(pl.String).is_in(WAITS_FOR_CPU)
     states = thread_states.filter(kept_off).select("thread", "ts_ns", "dur_ns", _off=pl.lit(value=True))
     off = overlay(apart, states, "thread").filter("_off").group_by("_gap").agg(_off_ns=pl.col("dur_ns").sum())
     own = apart.join(off, on="_gap", how="left", maintain_order="left").with_columns(

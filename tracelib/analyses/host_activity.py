@@ -49,6 +49,8 @@ HOST_ACTIVITY = pl.Schema(
 
 #: Sub-causes of `other` of which the interpreter's or the kernel's entry is all that a call chain names.
 NAMES_NOTHING = ("python", "kernel")
+#: Waiting for a message of another process.
+AWAITS_MESSAGE = (pl.col("cause") == "ipc") & (pl.col("sub_cause") == "wait")
 SLICE = pl.lit("slice").cast(pl.Categorical)
 #: Slices whose meaning counts; those whose meaning counts only where no enclosing slice has one; those that
 #: cover all inside.
@@ -365,10 +367,7 @@ def _in_waits(
     `lines` are innermost slices with the slices that they are of; those of the first hide the second.
     """
     words = ["cause", "sub_cause", "waits_for"]
-    cause, sub_cause = (pl.col(name).cast(pl.String) for name in words[:2])
-    vague = ((sub_cause == BETWEEN_LAUNCHES) | ((cause == "ipc") & (sub_cause == "wait"))).fill_null(
-        value=False
-    )
+    vague = ((pl.col("sub_cause") == BETWEEN_LAUNCHES) | AWAITS_MESSAGE).fill_null(value=False)
     rows = sampled.filter(vague)
     at = rows.select("thread", ts_ns=pl.col("ts_ns") + pl.col("dur_ns"), dur_ns=pl.lit(1, pl.Int64))
     meaning = pl.repeat(None, rows.height, dtype=pl.UInt32, eager=True)
@@ -388,7 +387,7 @@ def _unnamed() -> pl.Expr:
     """
     nothing = (pl.col("cause") == "other") & pl.col("sub_cause").is_in(NAMES_NOTHING)
     unknown = pl.col("cause").is_null() & pl.col("stack").is_not_null()
-    waits = (pl.col("cause") == "spin") | ((pl.col("cause") == "ipc") & (pl.col("sub_cause") == "wait"))
+    waits = (pl.col("cause") == "spin") | AWAITS_MESSAGE
     beside = pl.any_horizontal(waits.shift(n).over("thread", order_by="ts_ns") for n in (1, -1))
     server = pl.col("role").is_in(SERVER)
     return (server & (nothing | unknown) & ~beside.fill_null(value=False)).fill_null(value=False)

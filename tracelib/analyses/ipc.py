@@ -4,6 +4,7 @@ from functools import partial
 
 import polars as pl
 
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.analyses.window import Window
 from tracelib.classify import slice_causes, slices_named
 from tracelib.intervals import outermost, overlay, union
@@ -184,7 +185,7 @@ def busy(rows: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
     state = pl.col("state").cast(pl.String)
     waits = rows.filter(pl.col("waits_for").is_not_null()).select("thread", "ts_ns", "dur_ns", "waits_for")
     unseen = overlay(states.filter(state == "running"), waits, "thread").filter(pl.col("waits_for").is_null())
-    kept_off = states.filter(state.is_in(["runnable", "throttled"]))
+    kept_off = states.filter(state.is_in(WAITS_FOR_CPU))
     parts = [rows.filter(pl.col("waits_for").is_null()), unseen, kept_off]
     one = pl.lit(0, pl.Int32)
     spans = pl.concat([part.select("ts_ns", dur_ns=pl.col("dur_ns") + PAUSE_NS, _one=one) for part in parts])

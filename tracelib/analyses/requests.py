@@ -147,7 +147,13 @@ def requests(
     queued = _within_queue(cut, model_steps)
     cut = _with_untimed_tokenizer(cut).join(queued, on="row", how="left")
     parts = cut.join(_gpu_parts(cut, gpu_states), on="row", how="left")
-    split = parts.join(_within_api(cut, api_server), on="row", how="left").select(
+    split = parts.join(_within_api(cut, api_server), on="row", how="left")
+    return _told(split.with_columns(unknown_why=_why(worker_steps, model_steps)))
+
+
+def _told(split: pl.DataFrame) -> pl.DataFrame:
+    """Return the requests in the columns that are published, the log's own times counted from each other."""
+    return split.select(
         "id",
         arrived_ns="arrived",
         tokenized_ns="tokenize_end",
@@ -155,12 +161,8 @@ def requests(
         ttft_ns=pl.col("first_token") - pl.col("arrived"),
         before_tokenize_ns=pl.col("tokenize_start") - pl.col("arrived"),
         tokenize_ns=pl.col("tokenize_end") - pl.col("tokenize_start"),
-        **{part: pl.col(part) for part in PARTS[2:]},
-        unknown_why=_why(worker_steps, model_steps),
-        **{name: pl.col(name) for name in (*WITHIN_API, *WITHIN_QUEUE)},
-        prompt_tokens=pl.col("prompt_tokens"),
-    )
-    return split.match_to_schema(REQUESTS)
+        **{name: name for name in (*PARTS[2:], "unknown_why", *WITHIN_API, *WITHIN_QUEUE, "prompt_tokens")},
+    ).match_to_schema(REQUESTS)
 
 
 def api_server(trace: Trace, thread_states: pl.DataFrame, host_activity: pl.DataFrame) -> pl.DataFrame:

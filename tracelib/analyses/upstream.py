@@ -23,6 +23,7 @@ import polars as pl
 
 from tracelib.align.roles import parts_beside
 from tracelib.analyses.ipc import SENDERS, UPSTREAM, busy, senders, untaken
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.intervals import begin, end, fill, innermost, overlay, union
 from tracelib.trace import Trace
 
@@ -260,7 +261,7 @@ class Upstream:
 
         Of such a role the scheduler saw one thread sleep; for whom it waits, a range would have said.
         """
-        about = pl.col("state").cast(pl.String).is_in(["running", "runnable", "throttled"])
+        about = pl.col("state").cast(pl.String).is_in(["running", *WAITS_FOR_CPU])
         of_role = pl.col("thread").is_in(self._threads(role).implode())
         awake = [self.thread_states.filter(of_role & about)]
         if role != ENTRANCE:

@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.host_activity import AWAITS_MESSAGE
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import OFF_CPU, WAITS_FOR_CPU
 from tracelib.analyses.window import WHOLE, recorded_ns
@@ -151,8 +152,7 @@ def _server_lanes(results: Results) -> Iterator[Lane]:
 
 def _cause_or_wait() -> pl.Expr:
     """Return the cause, with waiting for messages apart from work on them: who waits holds nobody up."""
-    waits = (pl.col("cause") == "ipc") & (pl.col("sub_cause") == "wait")
-    return pl.when(waits).then(pl.lit("ipc_wait")).otherwise(_cause())
+    return pl.when(AWAITS_MESSAGE).then(pl.lit("ipc_wait")).otherwise(_cause())
 
 
 def _cause() -> pl.Expr:

@@ -288,7 +288,7 @@ def test_a_real_prometheus_scrapes_it(tmp_path):
         finally:
             exporter.send_signal(signal.SIGTERM)
             rest = exporter.communicate(timeout=20)[1]
-    assert (exporter.returncode, rest) == (0, "")  # a stop is no failure
+    assert (exporter.returncode, rest) == (0, "")  # a stop is not a failure
     by_name = {row["metric"]["__name__"]: row for row in told}
     assert by_name["tracelib_check_role_busiest_thread_ratio"]["metric"]["role"] == "api_server"
     wanted = sum(

@@ -169,7 +169,7 @@ def _threads_sentence(results: Results, names: dict[int, str]) -> str:
 
 
 def _of_its_time(thread: dict[str, int]) -> str:
-    """Say which part of a thread's time it lacked a CPU; what nobody recorded is no part of that time."""
+    """Say which part of a thread's time it lacked a CPU; what nobody recorded is not part of it."""
     known = thread["total"] - thread["unknown_ns"]
     lacked, recorded = share(thread["short"] / known), known / thread["total"]
     if 1 - recorded < WORTH_A_WORD:

@@ -1,4 +1,4 @@
-"""A run as JSON for two viewers that read it: Chrome's ("Trace Event Format") and https://www.speedscope.app."""
+"""A run as JSON for two viewers: Chrome's ("Trace Event Format") and https://www.speedscope.app."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -108,7 +108,7 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
 def _if_not_firm(answer: Verdict, part: Shares, results: Results, limits: Thresholds) -> Verdict:
     """Return the answer; less sure if it would be another one without the recorders' own work.
 
-    What they record of themselves is no host cause; but their samples in launching are counted in its time.
+    What they record of themselves is not a host cause; their samples in launching are counted in its time.
     """
     cost = share_of(results, recorder_cost(results).in_launching_ns)
     host = max(0.0, part.host - cost)

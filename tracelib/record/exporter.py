@@ -105,7 +105,7 @@ def allowed(asked: str | None, listening: str) -> bool:
     """Say whether a request whose Host header is `asked` means this server, which listens on `listening`.
 
     A page in somebody's browser whose name was made to lead here (DNS rebinding) asks under that name.
-    Whoever asks under an address or under this machine's name is no such page.
+    Whoever asks under an address or under this machine's name is not such a page.
     """
     host = (asked or "").strip().lower()
     name, _, port = host.rpartition(":")

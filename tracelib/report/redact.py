@@ -31,7 +31,7 @@ _PART = re.compile("[A-Za-z0-9]+")
 SHORTEST = 8
 #: So many are looked for: where a file has more, they are names of something.
 MOST_KNOWN = 500
-#: A text of more characters is no name: it goes as a whole. The longest names of kernels have some thousand.
+#: A text of more characters is not a name: it goes as a whole. The longest kernel names have some thousand.
 LONGEST = 1 << 15
 #: A stand-in for fewer characters than this has no room for their number: names of threads have 15 bytes.
 SHORT = 24

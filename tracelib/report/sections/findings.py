@@ -81,7 +81,7 @@ def _third(findings: Document) -> Figure:
             f"(none free {no_cpu}, stopped by a quota {quota})"
         )
         shown = f"{least}{share(short / gpu_time)}"
-        if least and not short:  # at least nothing is no figure
+        if least and not short:  # at least nothing is not a figure
             shown = "none seen"
             meaning = f"in the {share(known)} of the lost GPU time for which CPU states are known"
         if first_token is not None:

@@ -6,6 +6,7 @@ Texts that come from files are untrusted: :func:`plain` is the one way to put th
 import math
 import os
 import unicodedata
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracelib.data import data
@@ -29,7 +30,7 @@ def _words(table: str) -> dict[str, Word]:
 CAUSES, SUB_CAUSES = _words("causes"), _words("sub_causes")
 GPU_STATES, CPU_STATES = _words("gpu_states"), _words("cpu_states")
 ROLES, REQUEST_PARTS, VERDICTS = _words("roles"), _words("request_parts"), _words("verdicts")
-QUEUE_REASONS = _words("queue_reasons")
+QUEUE_REASONS, LIMITS = _words("queue_reasons"), _words("limits")
 #: The roles of the server's own processes, in the order in which a request meets them.
 SERVER = ("api_server", "engine", "worker")
 NOT_KNOWN = "not known"
@@ -77,6 +78,32 @@ def queue_reason_name(why: str) -> str:
 def verdict_name(state: str) -> str:
     """Return the name of the verdict `state`."""
     return _name(VERDICTS, state)
+
+
+def limit_name(limit: str) -> str:
+    """Return the name of what limits a run: of the host, of the GPUs, or a cause of lost time.
+
+    >>> limit_name("cores"), limit_name("imbalance")
+    ('too few CPU cores', 'imbalance between ranks')
+    """
+    return _name(LIMITS, limit) if limit in LIMITS else cause_name(limit)
+
+
+def badge(state: str, limits: Sequence[str], *, firm: bool = True) -> str:
+    """Return the verdict in a few words: what limits, not only that something does.
+
+    >>> badge("cpu_bound", ["cores", "host_work"]), badge("mixed", ["quota"])
+    ('Too few CPU cores, host work', 'In part: CPU quota')
+    >>> badge("not_cpu_bound", ["kernels"]), badge("cpu_bound", ["host_work"], firm=False)
+    ('Not CPU-bound: GPU kernels', 'Not firm: host work')
+    """
+    named = ", ".join(map(limit_name, limits))
+    if not firm:
+        return f"Not firm: {named or verdict_name(state)}"
+    if state == "cpu_bound":
+        return sentence(named or verdict_name(state))
+    lead = "In part" if state == "mixed" else sentence(verdict_name(state))
+    return f"{lead}: {named}" if named else lead
 
 
 def _name(words: dict[str, Word], key: str | None) -> str:

@@ -74,7 +74,7 @@ def test_ready_without_a_cpu_is_shortage():
     found = outcome("cpu_shortage", kept_off(sheet, sheet.thread(None, "batch", pid=901)).results())
     assert (found.exposed_ns, found.gain_ns, found.change) == (20 * MS, 20 * MS, "machine")
     assert "The server ran on 1 of the host's 8 CPUs" in found.claim
-    assert "; instead ran batch (not known as the server's) 100 %." in found.claim
+    assert ": batch (not known as the server's) 100 %." in found.claim
     assert found.evidence[0].value == "20.0 ms without a CPU"
 
 
@@ -91,7 +91,7 @@ def test_a_process_beside_the_server_that_has_the_wanted_cpu_is_named_by_its_pro
     sheet.runs(first, 36, 38, cpu=0)
     sheet.runs(second, 38, 40, cpu=0)
     found = outcome("cpu_shortage", sheet.results())
-    assert "; instead ran api_server 80 %, zstd (not known as the server's) 20 %." in found.claim
+    assert ": api_server 80 %, zstd (not known as the server's) 20 %." in found.claim
 
 
 def test_without_scheduler_events_shortage_is_abstained_from():
@@ -119,17 +119,17 @@ def switched_until(ms):
 def test_shortage_in_a_part_of_the_window_is_the_least_that_more_cpus_give_back():
     """The window is 102 ms: 20 ms are 20 % of it, and 40 % of the 51 ms in which switches were recorded."""
     found = msgspec.structs.replace(switched_until(51), gain_share=20 / 102)
-    assert found.claim.startswith("For at least 20 % of the time a GPU was held up")
+    assert found.claim.startswith("For at least 20 % of GPU time the thread that a GPU waited for")
     assert found.known_share == pytest.approx(0.5)
     assert gain_words(found) == (
-        "gain at least 20 % of the window (39 % of the 50 % of it that the scheduler recorded)"
+        "gain at least 20 % of GPU time (39 % of the 50 % of it that the scheduler recorded)"
     )
 
 
 def test_shortage_in_a_window_that_was_recorded_whole_is_the_most_that_more_cpus_give_back():
     found = msgspec.structs.replace(switched_until(102), gain_share=20 / 102)
-    assert found.claim.startswith("For 20 % of the time a GPU was held up")
-    assert (found.known_share, gain_words(found)) == (None, "gain up to 20 % of the window")
+    assert found.claim.startswith("For 20 % of GPU time the thread that a GPU waited for")
+    assert (found.known_share, gain_words(found)) == (None, "gain up to 20 % of GPU time")
 
 
 def lost_in(**ms):
@@ -144,15 +144,15 @@ def lost_in(**ms):
         (
             lost_in(runnable=20, running=20, unknown=160),
             (
-                " Where CPU states are known (20 % of it), the thread in question was ready and had no CPU "
-                "for 50 % of that time."
+                " For 50 % of the 20 % of this loss whose CPU states are known the thread was ready and had "
+                "no CPU."
             ),
         ),
         (
             lost_in(runnable=10, throttled=60, blocked=30),
             (
-                " The thread in question was ready and had no CPU for 10 % of that time, a CPU quota had "
-                "stopped the thread in question for 60 % of that time."
+                " For 10 % of this loss the thread was ready and had no CPU and for 60 % of this loss a CPU "
+                "quota had stopped the thread."
             ),
         ),
         (lost_in(runnable=4, running=96), ""),
@@ -286,7 +286,7 @@ def test_a_poller_on_another_cpu_than_the_wanted_one_is_named_with_what_it_takes
         "output/10004 polled most at these moments (the driver polling for the GPU inside synchronous calls)"
     )
     assert who in found.claim
-    assert "its polling of this kind took 0.13 CPUs" in found.claim
+    assert "over the scheduler's record this took 0.13 CPUs" in found.claim
     assert found.evidence[0].what == "ready to run; output/10004 polled on another CPU (device_wait)"
     assert found.advice[0].startswith("Let the host sleep while the GPU works")
 
@@ -299,7 +299,7 @@ def test_of_a_poller_elsewhere_figure_and_order_are_of_one_kind_of_polling():
         sheet.doing(thread, start, end, "shm_broadcast.dequeue")
         sheet.runs(thread, start, end, cpu=1 if thread == 4 else 2)
     found = outcome("polling_elsewhere", sheet.results())
-    assert "polling of this kind took 0.13 CPUs" in found.claim
+    assert "over the scheduler's record this took 0.13 CPUs" in found.claim
     assert [(row.who, row.value) for row in found.evidence[1:]] == [("output/10004", "13.0 ms of CPU time")]
 
 
@@ -339,7 +339,7 @@ def test_stops_that_end_on_one_grid_are_a_quota_and_its_size_is_told():
     found = outcome("quota_throttling", results)
     assert (found.exposed_ns, found.change) == (6 * 39 * MS, "machine")  # what the last ms was, nothing says
     assert "6 times a thread was ready" in found.claim
-    assert found.claim.startswith("A CPU quota of about 0.6 CPUs stopped threads")
+    assert "of GPU time a CPU quota of about 0.6 CPUs had stopped the thread" in found.claim
     assert "about 0.6 CPUs' worth of the period (0.6 to 0.6" in found.why
     assert results.quota_use["ran_ns"].to_list() == [60 * MS] * 6
     assert results.quota_use["cpus"].to_list() == [0.6] * 6

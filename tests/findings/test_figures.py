@@ -13,7 +13,7 @@ def test_only_causes_on_the_host_count():
     assert figures.exposed_host_shares(findings()) == [0.3, 0.4]
     head, value, meaning = three_figures(findings())[0]
     assert (head, value) == ("GPU time lost to the host", "35 %")
-    assert meaning.endswith("window, mean of both GPUs; lost for any reason: 40 %")
+    assert meaning == "of GPU time (1.00 ms of 2 GPUs); lost for any reason: 40 %"
 
 
 def test_cpu_shortage_is_runnable_and_throttled():

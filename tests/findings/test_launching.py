@@ -112,7 +112,7 @@ def test_ops_alike_are_no_reason_to_abstain():
 def test_a_synchronisation_that_outlasts_the_gpu_costs():
     found = outcome("host_synchronisation", synchronising(until=60).results())
     assert (found.exposed_ns, found.gain_ns) == (10 * MS, 10 * MS)
-    assert "59.0 ms in synchronisations altogether" in found.claim
+    assert "Synchronisations took 59.0 ms altogether" in found.claim
 
 
 def test_a_synchronisation_that_had_no_cpu_to_return_on_is_not_to_blame():
@@ -130,7 +130,7 @@ def test_single_launches_that_cannot_keep_up_call_for_graphs():
     sheet.doing(0, 20, 40, "aten::mm", "op")
     found = outcome("low_graph_coverage", sheet.results())
     assert found.gain_ns == round(20.01 * MS)
-    assert found.claim.startswith("None of 2 kernels came from graphs")
+    assert found.claim.startswith("None of 2 kernels came from CUDA graphs")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_launches_behind_a_value_that_is_read_back_are_its_consequence():
     launching = outcome("launch_bound", results)
     assert (launching.exposed_ns, launching.gain_ns) == (late, None)
     assert (
-        "100 % of it followed directly after aten::item, which let the launch queue run empty."
+        "55 % of GPU time was lost right behind aten::item, which let the launch queue run empty."
         in launching.claim
     )
     assert outcome("low_graph_coverage", results) is None
@@ -226,7 +226,7 @@ def test_of_late_calls_it_says_what_they_start():
     sheet = read_back()
     sheet.ops += [{**op, "stream": 9} for op in sheet.ops if op["correlation"] % 4 == 1]
     claim = outcome("launch_bound", sheet.results()).claim
-    assert "25 % of the launch calls (which start 40 % of the operations) came after the GPU had run" in claim
+    assert "25 % of the launch calls, which start 40 % of the operations, came after the GPU had run" in claim
 
 
 def test_host_work_that_emptied_the_queue_says_what_that_cost_besides():
@@ -238,7 +238,7 @@ def test_host_work_that_emptied_the_queue_says_what_that_cost_besides():
         sheet.doing(0, at + 3.5, at + 12, "write_metrics")
         sheet.doing(0, at + 12, at + 13, "aten::mm", "op")
     said = outcome("host_work", sheet.results())
-    assert said.claim.endswith("It emptied the launch queue: late launches behind it cost another 9.4 %.")
+    assert said.claim.endswith("late launches behind it cost another 9.4 % of GPU time.")
 
 
 @pytest.mark.parametrize("graph", [None, 1])
@@ -284,7 +284,7 @@ def test_the_recorders_part_of_launching_is_told_from_samples():
         sheet.sampled(0, 22 + 4 * n, 24 + 4 * n, ("at::x", "/x/libtorch_cpu.so"))
     found = outcome("profiler_overhead", sheet.results())
     assert found.exposed_ns == round(0.5 * 20.01 * MS)
-    assert "50 % is the profiler's own" in found.claim
+    assert "50 % of the CPU time on the workers' launch path is the profiler's own" in found.claim
 
 
 # -------------------- each rule's trigger, near miss, and what it cannot do without

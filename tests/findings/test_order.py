@@ -84,7 +84,7 @@ def test_gains_of_a_run_that_the_recorders_slowed_down_say_so():
             sheet.sampled(0, 22 + 4 * n, 24 + 4 * n, ("at::x", "/x/libtorch_cpu.so"))
         sheet.kernel(101, 102)
         said[library] = {f.id: f.place for f in diagnose(sheet.results(), thresholds=ANY).findings}
-    cost = "The recorders cost the GPUs about 9.8 % of the time: part of this gain may be theirs."
+    cost = "The recorders cost about 9.8 % of GPU time: part of this gain may be theirs."
     assert said["libcupti.so.13"]["launch_bound"].endswith(cost)
     assert cost not in said["libcupti.so.13"]["profiler_overhead"]  # it promises no gain
     assert "recorders" not in said["libtorch_cpu.so"]["launch_bound"]

@@ -41,7 +41,7 @@ def test_one_rank_always_last_is_a_straggler():
     found = outcome("straggler_rank", ranks(always).results())
     assert (found.exposed_ns, found.cause) == (10 * 5 * MS, None)
     assert found.claim.startswith("Rank 1 came last in 10 of 10 collectives and caused 100 % of the waiting")
-    assert "Waiting in collectives took the ranks 12 % of the time" in found.claim
+    assert "The GPUs waited in collectives for 12 % of GPU time" in found.claim
     assert found.evidence[0].who == "rank 0"
 
 
@@ -73,13 +73,13 @@ def test_a_late_host_is_amplified_by_collectives():
     results = ranks(in_turn).results()
     found = outcome("launch_skew_amplified", results)
     assert found.exposed_ns == 50 * MS
-    assert "ranks came late by 50.0 ms in all; " in found.claim  # of two ranks one waits as long
+    assert "ranks came late by 50.0 ms in all. " in found.claim  # of two ranks one waits as long
     assert outcome("rank_imbalance", results) is None
 
 
 def test_of_three_ranks_two_wait_for_the_late_one():
     found = outcome("launch_skew_amplified", ranks(in_turn, size=3).results())
-    assert "late by 50.0 ms in all, which cost 100 ms of GPU time (2.0 times as much); " in found.claim
+    assert "late by 50.0 ms in all, which cost 100 ms of GPU time (2.0 times as much). " in found.claim
 
 
 def test_a_late_gpu_is_imbalance_and_no_launch_skew():

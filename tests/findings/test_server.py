@@ -145,7 +145,7 @@ def bursts(busy, name="aten::mm", length=400):
 def test_bursts_and_starvation_in_turn_are_steps():
     found = outcome("staircase", bursts(50).results())
     assert (found.gain_ns, found.exposed_ns) == (None, 4 * 49 * MS + 4 * round(0.01 * MS))
-    assert "4 stretches per GPU (median 50.0 ms" in found.claim
+    assert "each GPU was starved 4 times, at the median for 50.0 ms" in found.claim
 
 
 def test_steady_half_use_is_not():
@@ -181,7 +181,7 @@ def test_a_thread_that_works_all_the_time_is_saturated():
     sheet.runs(0, 0, 102, cpu=0)
     found = outcome("single_thread_saturated", sheet.results())
     assert found.exposed_ns == round(99.01 * MS)  # the op and the launch call
-    assert found.claim.startswith("Thread worker_TP0/100 worked 100 % of the time")
+    assert found.claim.startswith("Thread worker_TP0/100 worked for 100 % of the window")
 
 
 def test_a_thread_that_polls_all_the_time_is_not():

@@ -11,6 +11,7 @@ from tracelib.findings import Thresholds, diagnose
 from tracelib.findings.figures import cause_rows
 from tracelib.findings.verdict import shares, verdict
 from tracelib.report import sections
+from tracelib.words import badge
 
 
 def test_the_verdict_counts_the_cpus():
@@ -89,7 +90,7 @@ def test_the_threads_had_cpus_only_where_their_states_are_known(unseen, said):
         sheet.runs(sheet.engine, begin, begin + 10, cpu=2)
     told = verdict(sheet.results())
     assert told.state == "cpu_bound"
-    assert ("the threads had CPUs when they needed them" in told.sentence) == said
+    assert ("The threads had CPUs when they needed them" in told.sentence) == said
 
 
 # -------------------- collectives that cannot be split, because ranks were not recorded
@@ -167,7 +168,7 @@ def test_recorders_that_cost_more_than_a_twentieth_make_it_less_sure():
     recorders(sheet)
     said = verdict(sheet.results())
     assert said.confidence == "medium"
-    assert "the recorders themselves cost the GPUs about 7.5 % of the time" in said.why
+    assert "the recorders themselves cost the GPUs about 7.5 % of GPU time" in said.why
 
 
 def dispatch_sampled_in(library):
@@ -186,10 +187,13 @@ def test_a_verdict_that_the_recorders_own_work_would_change_is_not_firm():
     """19.6 % of the window is host work, 9.8 % without the half that is the recorder's."""
     said = dispatch_sampled_in("libcupti.so.13")
     assert (said.state, said.confidence) == ("cpu_bound", "low")
-    assert "This is not firm: about 9.8 % of the time is the recorders' own work inside" in said.sentence
-    assert "hold the GPUs up for 9.8 % of the time: not CPU-bound" in said.why[0]
+    assert "This is not firm: about 9.8 % of GPU time is the recorders' own work inside" in said.sentence
+    assert said.why[0].endswith("for 9.8 % of GPU time, and the verdict would be: Not CPU-bound: GPU kernels")
     assert "without with_stack" in said.record_first[0]
+    assert not said.firm
+    assert badge(said.state, said.limits, firm=said.firm) == "Not firm: host work"
     firm = dispatch_sampled_in("libtorch_cpu.so")
+    assert firm.firm
     assert (firm.state, "not firm" in firm.sentence) == ("cpu_bound", False)
 
 
@@ -241,7 +245,7 @@ def test_where_cpu_states_would_change_the_order_they_are_recorded_first():
     document = diagnose(sheet.results())
     (record,) = document.verdict.record_first
     assert record.startswith(
-        "for 50 % of the time no scheduler event tells whether the thread in question had a CPU"
+        "for 50 % of GPU time no scheduler event tells whether the thread in question had a CPU"
     )
     assert "sched:sched_switch" in record
     assert all(row.confidence != "high" for row in document.findings)
@@ -300,3 +304,79 @@ def test_launches_of_a_thread_of_which_nothing_else_was_recorded_are_named(thres
     said = verdict(sheet.results(), thresholds)
     assert said.state == "insufficient"
     assert "launched, and nothing else of it was recorded" in said.sentence
+
+
+# -------------------- what limits, and what would settle the rest
+def at_work():
+    """104 ms: the GPU computes 95 of them in gemms, waits 4.5 for an operator and copies for 4.5."""
+    sheet = Sheet()
+    for at in range(0, 100, 10):
+        sheet.kernel(at, at + 9.5, name="gemm")
+        sheet.doing(0, at + 9.5, at + 10, "aten::mm", "op")
+    sheet.kernel(99.5, 104, name="Memcpy DtoH", kind="memcpy")
+    return sheet
+
+
+def starved():
+    """Of 102 ms the worker that the GPU waits for is ready for 80 and has no CPU."""
+    sheet = gap()
+    sheet.runs(0, 0, 10, cpu=0)
+    sheet.ready(0, 10, 90, cpu=0)
+    sheet.runs(sheet.thread(None, "batch", pid=901), 10, 90, cpu=0)
+    sheet.runs(0, 90, 102, cpu=0)
+    return sheet
+
+
+def without_a_cause():
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.kernel(101, 102)
+    return sheet
+
+
+@pytest.mark.parametrize(
+    ("sheet", "limits", "named"),
+    [
+        (lambda: stopped(GRID), ["quota", "host_work"], "CPU quota, host work"),
+        (starved, ["cores"], "Too few CPU cores"),
+        (launching, ["host_work"], "Host work"),
+        (at_work, ["kernels"], "Not CPU-bound: GPU kernels"),
+        (without_a_cause, [], "Cannot tell from these files"),
+    ],
+)
+def test_the_badge_says_what_limits(sheet, limits, named):
+    said = verdict(sheet().results(), ANY_SIZE)
+    assert said.limits == limits
+    assert badge(said.state, said.limits, firm=said.firm) == named
+
+
+def test_a_run_that_the_host_does_not_limit_says_what_the_gpus_did_and_hands_the_rest_on():
+    said = verdict(at_work().results(), ANY_SIZE)
+    assert said.sentence == (
+        "The host is not the limit: it held the GPUs up for 4.3 % of GPU time (kernel launch 4.3 %). "
+        "GPU time went to GPU kernels 91 %, GPU copies 4.3 %. "
+        "The longest kernels and copies: gemm 91 %, Memcpy DtoH 4.3 %."
+    )
+    assert said.settled_by.startswith("ncu --set roofline")
+
+
+def test_what_is_open_names_the_one_recording_that_would_settle_it():
+    """A run of which everything is known needs none; one without CPU states needs the scheduler's events."""
+    assert verdict(launching().results()).settled_by == ""
+    sheet = launching()
+    sheet.on_cpu.clear()
+    assert "sched:sched_switch" in verdict(sheet.results()).settled_by
+
+
+def test_of_many_gpus_the_page_tells_gpu_time_and_the_verdict_says_what_it_goes_by():
+    """Two of three GPUs work all the time, one waits 60 of 102 ms for its host: 20 % of all GPU time."""
+    sheet = Sheet(ranks=3)
+    for rank in range(2):
+        sheet.kernel(0, 102, rank=rank)
+    sheet.kernel(0, 41, rank=2)
+    sheet.doing(sheet.workers[2], 41, 101, "aten::mm", "op")
+    sheet.kernel(101, 102, rank=2)
+    said = verdict(sheet.results(), ANY_SIZE)
+    assert said.state == "not_cpu_bound"
+    assert "held the GPUs up for 20 % of GPU time" in said.sentence
+    assert said.why[0] == "the verdict goes by the median GPU, which the host held up for 0 % of the window"

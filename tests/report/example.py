@@ -69,6 +69,9 @@ _FINDINGS: dict[str, Any] = {
         "confidence": "high",
         "why": ["a launch was found for every operation"],
         "record_first": [],
+        "limits": ["quota", "host_work"],
+        "firm": True,
+        "settled_by": "",
     },
     "devices": [
         _device(
@@ -309,8 +312,8 @@ def findings(**replaced: Any) -> Document:
 def everywhere(text: str) -> Document:
     """Return findings in which every text that a trace or a person can choose is `text`."""
     document = plain(title=text, ticket=text, parameters={text: [text]})
-    for key in ("sentence", "why"):
-        document["verdict"][key] = text if key == "sentence" else [text]
+    for key in ("sentence", "why", "settled_by"):
+        document["verdict"][key] = [text] if key == "why" else text
     document["window"]["why"] = text
     for source in document["sources"]:
         source.update(file=text, recorder=text, format=text, clock=text, notes=[text])

@@ -94,6 +94,6 @@ def test_one_cause_has_one_name_in_every_section():
 
 def test_the_report_and_the_ticket_say_what_a_finding_gives():
     page = sections.findings_list(findings())._repr_html_()
-    assert "gain up to 25\N{NO-BREAK SPACE}% of the window" in page
+    assert "gain up to 25\N{NO-BREAK SPACE}% of GPU time" in page
     assert "First, because it takes a change of the server." in page
-    assert "gain up to 25 % of the window" in summary(findings())
+    assert "gain up to 25 % of GPU time" in summary(findings())

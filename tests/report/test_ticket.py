@@ -11,8 +11,10 @@ from tracelib.report.ticket import MAX_LINES, escaped, failed, summary
 def test_verdict_first_then_numbers_then_table():
     lines = summary(findings(), "f" * 64).splitlines()
     assert lines[0] == "### INC-42: decode is slow"
-    head = "**CPU-bound** (high confidence). Time to first token of 5 requests: p50 90.0 ms, max 300 ms."
-    assert lines[2].startswith(head)
+    assert lines[2].startswith(
+        "**CPU quota, host work** (high confidence). Time to first token of 5 requests: "
+    )
+    assert "p50 90.0 ms, max 300 ms." in lines[2]
     assert "The CPU side is the limit." in lines[2]
     assert [line[:4] for line in lines[4:7]] == ["- **"] * 3
     table = [line for line in lines if line.startswith("|")]

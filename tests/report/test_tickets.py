@@ -216,7 +216,7 @@ def test_slack_gets_plain_text_and_the_files_in_its_thread(server, report):
     )
     assert said["channel"] == "#incidents"
     assert said["mrkdwn"] in (False, "0", "false", "False")
-    assert said["text"].startswith("INC-42: decode is slow\n\nCPU-bound (high confidence).")
+    assert said["text"].startswith("INC-42: decode is slow\n\nCPU quota, host work (high confidence).")
     assert "**" not in said["text"]
     assert "\\" not in said["text"]
     sent = [body for _, path, _, body in server.seen if path.startswith("/upload")]

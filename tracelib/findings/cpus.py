@@ -22,6 +22,7 @@ from tracelib.findings.finding import (
     exposed_share,
     longest_first,
     over_the_window,
+    quota_words,
     seen_share,
     share_of,
     short_of_cpu,
@@ -29,7 +30,6 @@ from tracelib.findings.finding import (
     spent,
     thread_name,
 )
-from tracelib.findings.verdict import quota_words
 from tracelib.words import SERVER, counted, cpus, duration, plain, share, sub_cause_name
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def cpu_shortage(rule: Rule, results: Results) -> Finding | Abstained | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {seen_share(results, part)} of the time a GPU was held up by a thread that was ready "
-        f"to run and had no CPU{_who_ran_instead(results)}.{_supply(results)}",
+        claim=f"For {seen_share(results, part)} of GPU time the thread that a GPU waited for was ready to "
+        f"run and had no CPU.{_who_ran_instead(results)}{_supply(results)}",
         confidence="high" if known > 0.8 else "medium",
         why=f"read off scheduler events, which tell the state of the thread in question for {share(known)} "
-        "of the exposed host time",
+        "of the GPU time lost to the host",
         advice=[text.format(confined=_confined(results)) for text in rule.advice],
     )
 
@@ -76,8 +76,8 @@ def _supply(results: Results) -> str:
         return ""
     of = f" of the host's {host}" if host else ""
     return (
-        f" The server ran on {used}{of} CPUs; 95 % of the time at most {most} of its threads were running or "
-        "ready to run."
+        f" The server ran on {used}{of} CPUs; for 95 % of the scheduler's record at most {most} of its "
+        "threads ran or were ready to run."
     )
 
 
@@ -120,7 +120,7 @@ def _who_ran_instead(results: Results) -> str:
         f"{plain(name, 80) if name else 'unknown threads'}{f' ({does})' if does else ''} {share(part)}"
         for name, does, _, part in pl.concat([own, others]).iter_rows()
     ]
-    return f"; instead ran {', '.join(named)}" if named else ""
+    return f" Who ran instead, as shares of that time: {', '.join(named)}." if named else ""
 
 
 # -------------------- quota
@@ -144,9 +144,9 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
     return rule.finding(
         results,
         lost,
-        claim=f"A CPU quota{quota_words(results)} stopped threads that the GPUs waited for, for "
-        f"{seen_share(results, part)} of the time: {counted(gaps.height, 'time')} a thread was ready, "
-        "CPUs were idle, and it ran again only when the quota's next period began.",
+        claim=f"For {seen_share(results, part)} of GPU time a CPU quota{quota_words(results)} had stopped "
+        f"the thread that a GPU waited for: {counted(gaps.height, 'time')} a thread was ready while CPUs "
+        "were idle, and ran again only when the quota's next period began.",
         confidence="high" if gaps.height >= 10 else "medium",
         why=f"{counted(gaps.height, 'gap')} end on one period grid; only a quota does that{_size(results)}"
         f"{_counted(results)}",
@@ -223,8 +223,8 @@ def tokenization_starves(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {seen_share(results, part)} of the time a GPU waited for a thread that was ready to run "
-        f"while another tokenized on its CPU: {_by_whom(results, lost)}.",
+        claim=f"For {seen_share(results, part)} of GPU time the thread that a GPU waited for was ready to "
+        f"run while another tokenized on its CPU: {_by_whom(results, lost)}.",
         evidence=evidence_rows(
             worst.head(5),
             lambda row: thread_name(results, row["thread"]),
@@ -280,8 +280,8 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         total,
-        claim=f"Polling burnt {share(burnt)} of the server's CPU time ({named}); it held GPUs up for about "
-        f"{share(part)} of the time{_how(results, taken, stopped)}.{_lengths(kinds)}",
+        claim=f"Polling burnt {share(burnt)} of the server's CPU time ({named}) and held the GPUs up for "
+        f"about {share(part)} of GPU time{_how(results, taken, stopped)}.{_lengths(kinds)}",
         confidence="medium" if spent(stopped) else "high",
         why="an estimate: of the time stopped by the quota, as much as the share of CPU time that polling "
         "had used up"
@@ -374,10 +374,10 @@ def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         beside,
-        claim=f"For {seen_share(results, part)} of the time a GPU was held up by a thread that was ready and "
-        f"had no CPU, while another CPU that it could use only polled. {thread_name(results, thread)} polled "
-        f"most at these moments ({_polling(kind)}); in the whole window its polling of this kind took "
-        f"{_spun(results, thread, kind) / seen:.2f} CPUs.",
+        claim=f"For {seen_share(results, part)} of GPU time the thread that a GPU waited for was ready and "
+        f"had no CPU while a thread on another CPU that it could use only polled. "
+        f"{thread_name(results, thread)} polled most at these moments ({_polling(kind)}); over the "
+        f"scheduler's record this took {_spun(results, thread, kind) / seen:.2f} CPUs.",
         evidence=_pollers(results, beside, most, "another CPU"),
         **_stops(most["kind"].unique(maintain_order=True)),
     )

@@ -11,9 +11,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tracelib.findings.finding import Abstained, Confidence, Finding, Natural, Part, Quantiles, Share, shown
+from tracelib.findings.finding import (
+    NOT_HOST,
+    Abstained,
+    Confidence,
+    Finding,
+    Natural,
+    Part,
+    Quantiles,
+    Share,
+    shown,
+)
 from tracelib.findings.request_parts import Requests
-from tracelib.words import CAUSES, CPU_STATES, VERDICTS
+from tracelib.words import CAUSES, CPU_STATES, LIMITS, VERDICTS
 
 SCHEMA: Literal["tracelib.findings/1"] = "tracelib.findings/1"
 #: Between what the kernel's counters of a quota were read.
@@ -115,6 +125,19 @@ class Verdict(Part, frozen=True, kw_only=True):
             "change."
         ),
     ] = msgspec.field(default_factory=list)
+    limits: Annotated[
+        list[Annotated[str, Meta(extra_json_schema={"enum": [*LIMITS, *NOT_HOST]})]],
+        Meta(
+            description="What limits, what to change first in front: a quota, too few cores, the host's own "
+            "work; of not_cpu_bound what the GPUs did most of the time."
+        ),
+    ] = msgspec.field(default_factory=list)
+    firm: Annotated[
+        bool, Meta(description="false: without the recorders' own work the verdict would be another.")
+    ] = True
+    settled_by: Annotated[
+        str, Meta(description="The one recording that would settle what is open; empty: nothing is.")
+    ] = ""
 
     def _repr_html_(self) -> str:
         return shown(self, 0)

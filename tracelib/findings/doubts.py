@@ -1,15 +1,18 @@
 """What these files leave open: time that an abstained rule, or nothing, may explain, and what would tell.
 
-A finding that claims such time is less sure (docs/numbers.md, "Verdict"), and before anything is changed the
-verdict says what to record.
+A finding that claims such time is less sure (docs/numbers.md, "Verdict"), and so is the verdict. It says what
+its limits are, what to record before anything is changed, or which one recording would settle it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 from msgspec.structs import replace
 
+from tracelib.analyses.collectives import missing_ranks
 from tracelib.analyses.long_slices import lost_in_long_slices, lost_in_long_work
 from tracelib.analyses.lost import NO_LAUNCH, NOT_STARTED
 from tracelib.analyses.results import Results
@@ -18,8 +21,22 @@ from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.findings import recording
-from tracelib.findings.finding import NOT_HOST, Change, Finding, own_ns, share_of, spent, thread_name
-from tracelib.words import share
+from tracelib.findings.finding import (
+    KNOWN,
+    NOT_HOST,
+    Change,
+    Confidence,
+    Finding,
+    mean,
+    own_ns,
+    share_of,
+    spent,
+    thread_name,
+)
+from tracelib.words import counted, share
+
+if TYPE_CHECKING:
+    from tracelib.findings.verdict import Shares
 
 #: Wake-ups that end so many sleeps are not worth a word.
 WOKEN = 0.8
@@ -145,7 +162,7 @@ def doubtful(results: Results) -> list[str]:
     """
     total = spent(results.lost.filter(~pl.col("cause").is_in(NOT_HOST)))
     return [
-        f"for {share(spent(doubt.rows) / total)} of the exposed host time {doubt.words}"
+        f"for {share(spent(doubt.rows) / total)} of the GPU time lost to the host {doubt.words}"
         for doubt in doubts(results)
         if doubt.rule != "cpu_shortage" and total and spent(doubt.rows) >= DOUBTFUL * total
     ]
@@ -175,10 +192,16 @@ def recorder_cost(results: Results) -> Cost:
 
 def costly(results: Results) -> list[str]:
     """Return what to say of recorders that cost the GPUs much."""
-    part = share_of(results, recorder_cost(results).ns)
-    return (
-        [f"the recorders themselves cost the GPUs about {share(part)} of the time"] if part > COSTLY else []
-    )
+    return _cost(results) if share_of(results, recorder_cost(results).ns) > COSTLY else []
+
+
+def _cost(results: Results) -> list[str]:
+    """Return what to say of what the recorders cost, however little; nothing where they cost nothing."""
+    cost = recorder_cost(results).ns
+    if results.cpu_time.is_empty() and not cost:
+        return ["without CPU samples nothing tells what the recorders themselves cost"]
+    said = f"the recorders themselves cost the GPUs about {share(share_of(results, cost))} of GPU time"
+    return [said] if cost else []
 
 
 # -------------------- what no source explains
@@ -239,3 +262,82 @@ def _nothing_seen(results: Results) -> str:
     if own.is_empty() or calls.height < own.height or (results.trace.samples["thread"] == thread).any():
         return usual
     return f"thread {thread_name(results, thread)} launched, and nothing else of it was recorded"
+
+
+# -------------------- the confidence
+def damage(results: Results) -> list[str]:
+    """Return what to say of files that are damaged, cut short or cannot be opened."""
+    errors = results.trace.health.filter(pl.col("level") == "error").height
+    if not errors:
+        return []
+    lost = "parts of the recording are lost: files are damaged, cut short or cannot be opened"
+    return [f"{lost}; none of that time is in any figure ({counted(errors, 'error')} under Trace health)"]
+
+
+def _missing(results: Results) -> list[str]:
+    """Return what to say of ranks that take part in collectives and were not recorded."""
+    missing, ranks = missing_ranks(results.trace)
+    if not missing:
+        return []
+    numbers = ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")
+    rank, was, them = ("rank", "was", "it") if missing == 1 else ("ranks", "were", "them")
+    named = f"{rank} {numbers}" if ranks else f"{missing} more {rank} of its group"
+    unsure = f"so nothing shows whether the others waited for {them}"
+    return [f"{named} {was} not recorded, {unsure}; record every rank at once"]
+
+
+def confidence_in(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
+    """Return how sure the verdict is, and its limits: what makes it less sure first, then what is known."""
+    lost_files = [*damage(results), *_missing(results)]
+    unknown = part.unattributed / part.lost if part.lost else 0.0
+    launched = mean(results.launches["call_ts_ns"].is_not_null())
+    untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
+    weak = unknown > 0.2 or launched < 0.5
+    less = costly(results) or doubtful(results)
+    why = [*lost_files, *results.window.cut]
+    if unknown > 0.02:
+        why.append(f"{share(unknown)} of the lost time has no recorded cause")
+    why.append(f"a launch was found for {share(launched)} of the GPU operations")
+    why.append(
+        f"the CPU state is known for {share(part.cpu_known)} of the GPU time lost to the host"
+        if tells_shortage(results.thread_states)
+        else "no wake-up events, so nothing shows how much of it is CPU shortage"
+    )
+    why += [*shortfalls(results), *doubtful(results), *_cost(results), *_idle(results)]
+    if untied:
+        why.append(
+            f"{untied} of {counted(results.trace.sources.height, 'source')} could not be tied to the timeline"
+        )
+    sure = not (weak or lost_files or untied or less) and unknown < 0.1
+    sure = sure and part.cpu_known > HALF and half_covered(results)
+    return ("low" if weak else "high" if sure else "medium"), why
+
+
+def _idle(results: Results) -> list[str]:
+    """Return what to say of time without a request; where that is most of the lost time the sentence does."""
+    idle = spent(results.lost.filter(pl.col("cause") == "no_work"))
+    part = share_of(results, idle)
+    if part < recording.WORTH_SAYING or idle > HALF * spent(results.lost):
+        return []
+    return [f"for {share(part)} of GPU time no request was there to work on: this was not the full load"]
+
+
+def settled_by(results: Results, state: str, confidence: Confidence, part: Shares) -> str:
+    """Return the one recording that would settle the verdict; empty where it is sure already."""
+    if confidence == "high":
+        return ""
+    doubted = [doubt.record_with for doubt in doubts(results) if doubt.rule != "cpu_shortage"]
+    blind = [row.record_with for row in unexplained(results)]
+    accused = state in ("cpu_bound", "mixed")  # whether threads had CPUs matters where they are to blame
+    open_points = [
+        (damage(results), "the same run again: files of this one are damaged or cut short"),
+        (_missing(results), recording.RANKS),
+        (blind and part.unattributed > 0.1 * part.lost, blind[0] if blind else ""),
+        (
+            accused and (part.cpu_known <= KNOWN or not half_covered(results)),
+            f"{recording.SWITCHES}, for the whole window",
+        ),
+        (costly(results), recording.LIGHT),
+        (doubted and doubtful(results), doubted[0] if doubted else ""),
+    ]
+    return next((record for is_open, record in open_points if is_open), "")

@@ -1,9 +1,9 @@
 """The few figures that a report leads with, computed from its document by the definitions of the verdict.
 
-Exposed host share: GPU time lost to a cause on the host, as a share of the window, on the median device;
-causes that accuse nobody (`imbalance`, `no_work`, `profiler`, `unattributed`, `ipc` with "upstream not
-recorded") do not count. CPU shortage: the part of lost GPU time in which the thread to blame was `runnable`
-or `throttled`.
+Shares are of GPU time: the window, summed over the devices. Exposed host share: what was lost to a cause on
+the host; causes that accuse nobody (`imbalance`, `no_work`, `profiler`, `unattributed`, `ipc` with "upstream
+not recorded") do not count. CPU shortage: the part of lost GPU time in which the thread to blame was
+`runnable` or `throttled`.
 """
 
 import statistics
@@ -81,6 +81,12 @@ def known_cpu_state_ns(findings: Document) -> int:
 def known_cpu_state_share(findings: Document) -> float:
     """Return the same as a share of the lost GPU time."""
     return known_cpu_state_ns(findings) / max(sum(row.ns for row in _causes(findings)), 1)
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the known values, of shares of each device that of GPU time; None without any."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

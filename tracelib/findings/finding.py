@@ -7,14 +7,16 @@ from typing import Annotated, Any, Literal
 import polars as pl
 from msgspec import Meta, Struct
 
+from tracelib.analyses.capacity import quota_by_use
 from tracelib.analyses.drains import behind
 from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
+from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.intervals import merge_equal
-from tracelib.words import cause_name, duration, plain, sentence, share, sub_cause_name
+from tracelib.words import cause_name, cpus, duration, plain, sentence, share, sub_cause_name
 
 Confidence = Literal["high", "medium", "low"]
 #: What the advice changes: the machine (cores, quota), a setting of the server, its code, or nothing of its
@@ -40,6 +42,9 @@ KNOWN = 0.9
 ASIDE = 0.005
 #: Rows of evidence that a finding shows: the worst ones.
 EVIDENCE_ROWS = 5
+#: From this part of the largest gain on, a cheaper change goes first; from this part of the time lost to the
+#: host on, a lack of CPUs is what limits.
+WORTH_FIRST = 0.25
 #: What gives back less than this part of its time is a symptom of something else.
 SYMPTOM = 0.1
 #: Less than this is not worth a word in a row of evidence.
@@ -179,11 +184,20 @@ def gain_words(finding: Finding) -> str:
     """Return how much of the window the change of a finding can give back."""
     gain, known = finding.gain_share or 0.0, finding.known_share
     if known is None:
-        return f"gain up to {share(gain)} of the window"
-    least = f"gain at least {share(gain)} of the window"
+        return f"gain up to {share(gain)} of GPU time"
+    least = f"gain at least {share(gain)} of GPU time"
     if not 0 < known < WHOLE:
         return least
     return f"{least} ({share(gain / known)} of the {share(known)} of it that the scheduler recorded)"
+
+
+def quota_words(results: Results) -> str:
+    """Return the quota's size: as cpu.max says it, else from what was used before each stop (`quota_use`)."""
+    if results.supply.quota_cpus is not None:
+        return f" of {cpus(results.supply.quota_cpus)}"
+    if results.quota_use.height < FEWEST_PERIODS:
+        return ""
+    return f" of about {quota_by_use(results):.1f} CPUs"
 
 
 def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:
@@ -211,22 +225,20 @@ def gain_of(lost: pl.DataFrame) -> int | None:
 def shortage_note(lost: pl.DataFrame) -> str:
     """Return a sentence on how much of `lost` was lack of a CPU, by its kind; empty where it is little.
 
-    Shares are of the time whose CPU state is known: the rest says neither yes nor no.
+    Shares are of the part of this loss whose CPU state is known: the rest says neither yes nor no.
     """
     known = state_known(lost)
     told, (ready, stopped) = known * spent(lost), without_cpu(lost)
+    of = "of this loss" if known == 1 else f"of the {share(known)} of this loss whose CPU states are known"
     parts = [
-        f"{words} for {share(ns / told)} of that time"
+        f"for {share(ns / told)} {of} {words}"
         for ns, words in (
-            (ready, "the thread in question was ready and had no CPU"),
-            (stopped, "a CPU quota had stopped the thread in question"),
+            (ready, "the thread was ready and had no CPU"),
+            (stopped, "a CPU quota had stopped the thread"),
         )
         if told and ns >= 0.05 * told
     ]
-    if not parts:
-        return ""
-    where = f"where CPU states are known ({share(known)} of it), " if known < 1 else ""
-    return f" {sentence(where + ', '.join(parts))}."
+    return f" {sentence(' and '.join(parts))}." if parts else ""
 
 
 # -------------------- launches
@@ -261,7 +273,7 @@ def wake_note(results: Results, cause: str | None, sub_cause: str | None) -> str
         rows = rows.filter(pl.col("of_sub") == sub_cause)
     part = exposed_share(results, rows)
     return (
-        f" It emptied the launch queue: late launches behind it cost another {share(part)}."
+        f" It emptied the launch queue: late launches behind it cost another {share(part)} of GPU time."
         if part >= ASIDE
         else ""
     )

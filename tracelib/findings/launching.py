@@ -66,7 +66,7 @@ def run_time_compilation(rule: Rule, results: Results) -> Finding | Abstained | 
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited {share(part)} of the time for code that was compiled at run time, up to "
+        claim=f"For {share(part)} of GPU time the GPUs waited for code that was compiled at run time, up to "
         f"{duration(evidence[0].dur_ns)} at once.{shortage_note(lost)}",
         evidence=evidence,
     )
@@ -78,8 +78,9 @@ def _unexplained_ops(rule: Rule, results: Results) -> Abstained | None:
     if part < rule.threshold:
         return None
     return rule.abstained(
-        f"for {share(part)} of the time GPUs waited for framework ops that lasted over ten times their "
-        "siblings; without CPU samples nothing says whether they compiled, loaded code or had no CPU",
+        f"for {share(part)} of GPU time the GPUs waited for framework ops that took over ten times as long "
+        "as their siblings; without CPU samples nothing tells whether they compiled, loaded code or had no "
+        "CPU",
         recording.SAMPLES,
     )
 
@@ -107,9 +108,9 @@ def low_graph_coverage(rule: Rule, results: Results) -> Finding | Abstained | No
     return rule.finding(
         results,
         lost,
-        claim=f"{few} of {counted(kernels.height, 'kernel')} came from graphs; half of the others lasted "
-        f"under {duration(quantile(single['dur_ns'], 0.5))} and {share(mean(single['late']))} of them came "
-        f"after the GPU had run dry. Launching cost the GPUs {share(share_of(results, own))} of the "
+        claim=f"{few} of {counted(kernels.height, 'kernel')} came from CUDA graphs. Half of the others took "
+        f"at most {duration(quantile(single['dur_ns'], 0.5))}, and {share(mean(single['late']))} of them "
+        f"came after the GPU had run dry. Launching cost {share(share_of(results, own))} of GPU "
         f"time{beyond}.",
         evidence=[over_the_window(results, "all GPUs", "kernels launched by graphs", share(coverage))],
         gain_ns=own,
@@ -136,24 +137,23 @@ def launch_bound(rule: Rule, results: Results) -> Finding | None:
         return None
     parts = lost.group_by("sub_cause").agg(pl.col("dur_ns").sum())
     split = ", ".join(
-        f"{sub_cause_name(name)} {share(ns / spent(lost))}"
+        f"{sub_cause_name(name)} {share(share_of(results, ns))}"
         for name, ns in parts.sort("dur_ns", "sub_cause", descending=True).iter_rows()
     )
     coverage = graph_coverage(results.launches)
-    by_graphs = "" if coverage is None else f", {share(coverage)} of the kernels were launched by graphs"
+    by_graphs = "" if coverage is None else f"; {share(coverage)} of the kernels came from CUDA graphs"
     wake = wakes(results)
-    drained = spent(wake) / spent(lost)
     emptied = (
-        f" {share(drained)} of it followed directly after {events_named(wake)}, which let the launch queue "
-        "run empty."
-        if drained >= DRAINED
+        f" {share(exposed_share(results, wake))} of GPU time was lost right behind {events_named(wake)}, "
+        "which let the launch queue run empty."
+        if spent(wake) >= DRAINED * spent(lost)
         else ""
     )
     own = own_ns(lost) - own_ns(wake)
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited for the next launch {share(part)} of the time ({split}); "
+        claim=f"For {share(part)} of GPU time the GPUs waited for the next launch ({split}). "
         f"{_late(results)} came after the GPU had run dry{by_graphs}."
         f"{emptied}{shortage_note(lost)}",
         gain_ns=own if own >= SYMPTOM * spent(lost) else None,
@@ -178,17 +178,17 @@ def host_synchronisation(rule: Rule, results: Results) -> Finding | None:
         return None
     whole = int(results.host_time.filter(pl.col("cause") == "sync")["total_ns"].sum())
     victim = (
-        f" ({duration(whole)} in synchronisations altogether; while the GPU works they cost nothing.)"
+        f" (Synchronisations took {duration(whole)} altogether; while the GPU works they cost nothing.)"
         if whole
         else ""
     )
     return rule.finding(
         results,
         lost,
-        claim=f"For {share(exposed_share(results, lost))} of the time a GPU had run dry at a synchronisation "
-        f"or a blocking copy{_emptied(results)}: for {share(exposed_share(results, inside))} its host was "
-        f"still inside, for {share(exposed_share(results, wake))} it had yet to launch ahead again."
-        f"{shortage_note(lost)}{victim}",
+        claim=f"For {share(exposed_share(results, lost))} of GPU time the GPUs had run dry at a "
+        f"synchronisation or a blocking copy{_emptied(results)}: for {share(exposed_share(results, inside))} "
+        f"the host was still in it, for {share(exposed_share(results, wake))} it had yet to launch ahead "
+        f"again.{shortage_note(lost)}{victim}",
         gain_ns=own,
     )
 
@@ -197,7 +197,7 @@ def _late(results: Results) -> str:
     """Say which part of the launch calls came late, and of the operations: a graph's launches many."""
     operations = results.launches.drop_nulls("call_ts_ns")
     calls, started = (share(mean(rows["late"])) for rows in (_calls(results), operations))
-    return f"{calls} of the launch calls (which start {started} of the operations)"
+    return f"{calls} of the launch calls, which start {started} of the operations,"
 
 
 def _calls(results: Results) -> pl.DataFrame:
@@ -228,7 +228,7 @@ def gil_contention(rule: Rule, results: Results) -> Finding | Abstained | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {share(part)} of the time GPUs likely waited for a thread that wanted Python's "
+        claim=f"For {share(part)} of GPU time the GPUs likely waited for a thread that wanted Python's "
         "interpreter lock while another thread of its process held it.",
         confidence="medium" if sampled else "low",
         why="samples are in the lock's own wait"
@@ -250,8 +250,8 @@ def _asleep_in_the_framework(rule: Rule, results: Results) -> Abstained | None:
     if results.cpu_time.height or part < ASLEEP:
         return None
     return rule.abstained(
-        f"launching threads slept inside framework code for {share(part)} of the time; without samples "
-        "nothing says why",
+        f"for {share(part)} of GPU time launching threads slept inside framework code; without samples "
+        "nothing tells why",
         recording.LOCK,
     )
 
@@ -278,14 +278,14 @@ def profiler_overhead(rule: Rule, results: Results) -> Finding | None:
             *evidence,
         ]
         estimate = (
-            f" Of the CPU time of the workers' launch path {share(recorder / path)} is the profiler's own, "
-            "so kernel launch is shown too long by about that part."
+            f" {share(recorder / path)} of the CPU time on the workers' launch path is the profiler's own, "
+            "so kernel launch looks longer than it is by about that part."
         )
     return rule.finding(
         results,
         total,
-        claim=f"The recorders' own work cost the GPUs about {share(part)} of the time. What else they slow "
-        f"down cannot be told from these files.{estimate}",
+        claim=f"The recorders' own work cost about {share(part)} of GPU time. What else they slow down these "
+        f"files cannot tell.{estimate}",
         confidence="medium" if recorder else "high",
         why="estimated from the share of samples in the profiler's code"
         if recorder

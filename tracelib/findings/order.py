@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 from tracelib.analyses.results import Results
 from tracelib.findings.doubts import Doubt, Unexplained, unexplained
-from tracelib.findings.finding import Finding, share_of, spent, whole_ns
+from tracelib.findings.finding import WORTH_FIRST, Finding, share_of, spent, whole_ns
 from tracelib.findings.recording import CALLS, WORTH_SAYING
 from tracelib.findings.verdict import Thresholds, shares
 from tracelib.words import share
 
 #: Cheap before dear.
 CHANGES = ("machine", "setting", "code", "none")
-WORTH_FIRST = 0.25
 
 #: What is said of the first finding, and of the others.
 PLACES = {
@@ -116,7 +115,7 @@ def reservation(findings: Iterable[Finding]) -> str:
     cost = next((row.exposed_share for row in findings if row.id == "profiler_overhead"), None)
     if cost is None:
         return ""
-    return f" The recorders cost the GPUs about {share(cost)} of the time: part of this gain may be theirs."
+    return f" The recorders cost about {share(cost)} of GPU time: part of this gain may be theirs."
 
 
 # -------------------- what to record before
@@ -141,7 +140,7 @@ def record_first(results: Results, findings: Sequence[Finding], open_questions: 
         if doubt.rule not in told and first and _goes_before(doubt, first, gain)
     ]
     return [
-        f"for {share(share_of(results, row.ns))} of the time {row.words}: {row.record_with}"
+        f"for {share(share_of(results, row.ns))} of GPU time {row.words}: {row.record_with}"
         for row in sorted(rows, key=lambda row: -row.ns)
     ]
 

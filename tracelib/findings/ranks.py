@@ -47,8 +47,8 @@ def straggler_rank(rule: Rule, results: Results) -> Finding | None:
         results,
         waited,
         claim=f"Rank {labels[worst['straggler']]} came last in {worst['events']:,} of "
-        f"{_told(results, told)} and caused {share(worst['part'])} of the waiting in them. Waiting in "
-        f"collectives took the ranks {share(part)} of the time; GPU monitors count it as busy.",
+        f"{_told(results, told)} and caused {share(worst['part'])} of the waiting in them. The GPUs waited "
+        f"in collectives for {share(part)} of GPU time; monitoring counts that as busy.",
         evidence=_waits(results, told.filter(pl.col("straggler") == worst["straggler"]), labels),
     )
 
@@ -95,8 +95,9 @@ def launch_skew_amplified(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"In {_told(results, told)} ranks came late by {duration(late)} in all{cost}; {share(part)} "
-        f"of the time GPUs waited there for a rank whose host was late.{shortage_note(lost)}",
+        claim=f"In {_told(results, told)} ranks came late by {duration(late)} in all{cost}. For "
+        f"{share(part)} of GPU time the GPUs waited there for a rank whose host was "
+        f"late.{shortage_note(lost)}",
         verify=[text.format(skew=duration(p95)) for text in rule.verify],
     )
 
@@ -113,9 +114,9 @@ def rank_imbalance(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"For {share(part)} of the time GPUs waited in a collective for a rank that was still "
-        f"computing; rank {labels[most]} computed {share(most_ns / window)} of the time, rank "
-        f"{labels[least]} {share(least_ns / window)}.",
+        claim=f"For {share(part)} of GPU time the GPUs waited in a collective for a rank that was still "
+        f"computing. Rank {labels[most]} computed for {share(most_ns / window)} of the window, rank "
+        f"{labels[least]} for {share(least_ns / window)}.",
         evidence=evidence_rows(
             lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5),
             lambda row: f"rank {labels[row['gpu']]}",

@@ -30,6 +30,11 @@ SERVER = (
     "or perf record -a -g"
 )
 LIGHT = "the torch profiler without with_stack, record_shapes and profile_memory, samples at 99 Hz or fewer"
+#: How fast kernels could be is a question of the GPU, which no trace answers.
+ROOFLINE = (
+    "ncu --set roofline on the longest kernels, under the same load: it tells whether they can be faster; "
+    "these files do not"
+)
 RANKS = "the profiler on every rank at the same time, on tied clocks"
 GRAPH_NODES = "nsys profile --cuda-graph-trace=node, which records the kernels of graphs one by one"
 
@@ -81,8 +86,8 @@ def _nobody_upstream(results: Results) -> str:
     if blind < WORTH_SAYING:
         return ""
     return (
-        f"for {share(blind)} of the time the GPUs waited for a process of which no source recorded what it "
-        "did; an idle server looks the same"
+        f"for {share(blind)} of GPU time the GPUs waited for a process that no source recorded; "
+        "an idle server looks the same"
     )
 
 
@@ -104,8 +109,8 @@ def _others_not_sampled(results: Results) -> str:
     if results.trace.samples.height or part < WORTH_SAYING:
         return ""
     return (
-        f"for {share(part)} of the time a GPU waited for a thread whose CPU another one had; without CPU "
-        "samples nothing says what that one did"
+        f"for {share(part)} of GPU time another thread had the CPU of the one that a GPU waited for; "
+        "without CPU samples nothing tells what it did"
     )
 
 

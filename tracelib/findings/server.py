@@ -23,6 +23,7 @@ from tracelib.findings.finding import (
     own_ns,
     quantile,
     rank_labels,
+    share_of,
     shortage_note,
     spent,
     thread_name,
@@ -72,7 +73,7 @@ def engine_scheduling(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited {share(part)} of the time for {awaited} ({by}).{shortage_note(lost)}",
+        claim=f"For {share(part)} of GPU time the GPUs waited for {awaited} ({by}).{shortage_note(lost)}",
         **(mostly.words() if mostly else {}),
     )
 
@@ -91,17 +92,16 @@ def tokenization_exposed(rule: Rule, results: Results) -> Finding | None:
     hidden = max(0.0, 1 - waited / together) if together else 0.0
     taken = exposed_share(results, taken_by_tokenizers(results))
     in_the_way = (
-        f", but for {share(taken)} of the time it took the CPU from a thread that a GPU was waiting for"
+        f"; but for {share(taken)} of GPU time tokenizing took the CPU from a thread that a GPU waited for"
         if taken >= ASIDE
         else ""
     )
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited for tokenization {share(part)} of the time: the workers "
-        f"waited for {engine}a request, and the API server was tokenizing. ({duration(total)} of "
-        f"tokenization on all threads; no GPU waited for {share(hidden)} of "
-        f"it{in_the_way}.){shortage_note(lost)}",
+        claim=f"For {share(part)} of GPU time the GPUs waited for tokenization: the workers waited for "
+        f"{engine}a request, and the API server was tokenizing. All threads together tokenized for "
+        f"{duration(total)}; no GPU waited for {share(hidden)} of this{in_the_way}.{shortage_note(lost)}",
     )
 
 
@@ -127,7 +127,7 @@ def host_work(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited {share(part)} of the time for host work in {most}.{shortage_note(lost)}",
+        claim=f"For {share(part)} of GPU time the GPUs waited for host work in {most}.{shortage_note(lost)}",
     )
 
 
@@ -142,7 +142,7 @@ def ipc_stretched(rule: Rule, results: Results) -> Finding | Abstained | None:
         if blind < rule.threshold:
             return None
         return rule.abstained(
-            f"workers waited for their next step {share(blind)} of the time, but no source recorded what "
+            f"for {share(blind)} of GPU time workers waited for their next step, but no source recorded what "
             "the engine and the API server did meanwhile; an idle server looks the same",
             recording.SERVER,
         )
@@ -151,13 +151,13 @@ def ipc_stretched(rule: Rule, results: Results) -> Finding | Abstained | None:
     spread = (
         ""
         if middle is None
-        else f" A worker's dequeue took {duration(middle)} at the median, {duration(p95)} at p95."
+        else f" A worker's dequeue took {duration(middle)} at the median and {duration(p95)} at p95."
     )
     return rule.finding(
         results,
         lost,
-        claim=f"The GPUs waited for messages between the server's processes {share(part)} of the "
-        f"time{_mostly(lost)}.{spread}{shortage_note(lost)}",
+        claim=f"For {share(part)} of GPU time the GPUs waited for messages between the server's processes"
+        f"{_mostly(lost)}.{spread}{shortage_note(lost)}",
         advice=CPUS_FIRST if own_ns(lost) < spent(lost) / 2 else rule.advice,
     )
 
@@ -194,8 +194,8 @@ def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
     return rule.finding(
         results,
         lost,
-        claim=f"Thread {name} worked {most} of the time, as much as one thread can; for {share(part)} of "
-        f"the time GPUs waited for {others}. More CPUs do not help a thread that already has one.",
+        claim=f"Thread {name} worked for {most} of the window, as much as one thread can; for {share(part)} "
+        f"of GPU time the GPUs waited for {others}. More CPUs do not help a thread that already has one.",
         evidence=[
             over_the_window(results, thread, "on a CPU and at work", working) for thread, working in worked
         ],
@@ -207,14 +207,14 @@ def gpu_bound(rule: Rule, results: Results) -> Finding | None:
     """Report that the devices did useful work nearly all the time: the host is not what to look at."""
     if results.gpu_time.is_empty():
         return None
-    useful = shares(results).useful
-    if useful < rule.threshold:
+    if shares(results).useful < rule.threshold:
         return None
+    useful = shares(results, exposed_share).useful
     return rule.finding(
         results,
         0,
-        claim=f"The GPUs computed, copied or transferred {share(useful)} of the time: they are the limit, "
-        "not the host.",
+        claim=f"For {share(useful)} of GPU time the GPUs computed, copied or transferred: they are the "
+        "limit, not the host.",
         evidence=[over_the_window(results, "all GPUs", "useful work", round(useful, 3))],
     )
 
@@ -236,17 +236,18 @@ def staircase(rule: Rule, results: Results) -> Finding | None:
         return None
     by_cause = host.group_by("cause").agg(pl.col("dur_ns").sum())
     mostly = ", ".join(
-        f"{cause_name(cause)} {share(ns / spent(lost))}"
+        f"{cause_name(cause)} {share(share_of(results, ns))}"
         for cause, ns in by_cause.sort("dur_ns", "cause", descending=[True, False]).head(3).iter_rows()
     )
-    stretches = counted(starved.height // results.gpu_time["gpu"].n_unique(), "stretch", "stretches")
+    times = counted(starved.height // results.gpu_time["gpu"].n_unique(), "time")
     labels = rank_labels(results)
     return rule.finding(
         results,
         spent(host),
-        claim=f"GPU use goes in steps: {stretches} per GPU (median "
-        f"{duration(quantile(starved['dur_ns'], 0.5))}, together {share(exposed_share(results, starved))} "
-        f"of the time) of nearly no useful work between bursts; while starved the GPUs waited for {mostly}.",
+        claim=f"GPU use goes in steps: between bursts of work each GPU was starved {times}, at the median "
+        f"for {duration(quantile(starved['dur_ns'], 0.5))} and together for "
+        f"{share(exposed_share(results, starved))} of GPU time. Meanwhile the GPUs waited for {mostly} (of "
+        "GPU time).",
         evidence=evidence_rows(
             longest_first(starved).head(5),
             lambda row: f"rank {labels[row['gpu']]}",

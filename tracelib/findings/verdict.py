@@ -1,32 +1,43 @@
 """The answer in one word and one sentence, and how sure it is (docs/numbers.md, "Verdict")."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
 import polars as pl
 
-from tracelib.analyses.capacity import quota_by_use, server_cpus
+from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.collectives import missing_ranks
+from tracelib.analyses.comparison import kernels
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import tells_shortage
-from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.findings.document import Verdict
-from tracelib.findings.doubts import costly, doubtful, half_covered, recorder_cost, shortfalls, unexplained
+from tracelib.findings.doubts import confidence_in, damage, recorder_cost, settled_by, unexplained
 from tracelib.findings.finding import (
     NOT_HOST,
-    Confidence,
+    WORTH_FIRST,
     at_least,
     exposed_share,
-    mean,
+    quota_words,
     share_of,
     short_of_cpu,
     spent,
 )
-from tracelib.findings.recording import LIGHT, RANKS, calls_only
+from tracelib.findings.recording import LIGHT, RANKS, ROOFLINE, calls_only
 from tracelib.sources.health import no_gpu_work
-from tracelib.words import SERVER, cause_name, counted, cpus, duration, share, sub_cause_name, verdict_name
+from tracelib.words import (
+    SERVER,
+    badge,
+    cause_name,
+    counted,
+    duration,
+    limit_name,
+    plain,
+    share,
+    sub_cause_name,
+)
 
 #: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of
 #: it.
@@ -37,8 +48,10 @@ WANTED = 0.1
 LACKED = 0.1
 #: Parts of a cause that call for a change of their own, and so are named apart in the sentence.
 APART = ("jit_compile", "module_load", "alloc", "cpu_collective")
-#: Less is not worth a word in the sentence.
-WORTH_A_WORD = 0.005
+#: Less is not worth a word in the sentence; nor is less time stopped by a quota, or ready without a CPU.
+WORTH_A_WORD, THROTTLED, STARVED = 0.005, 0.01, 0.02
+#: So many of the longest kernels are named where these are the limit.
+KERNELS = 3
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the window on the median device."""
+    """Shares of the window: on the median device, or of GPU time (the window summed over the devices)."""
 
     host: float  # lost to exposed host causes
     lost: float
@@ -66,7 +79,7 @@ class Shares:
     useful: float
     collective: float  # neither useful nor lost: in collectives whose waiting cannot be told from transfer
     #: The part lost to the host in which the blamed thread wanted a CPU and all were taken, or in which a
-    #: quota kept it off an idle CPU: the mean over the devices, as in findings and figures.
+    #: quota kept it off an idle CPU: of GPU time always, as in findings and figures.
     starved: float
     throttled: float
     #: Share of `host` whose CPU state is known; 0 where waiting for a CPU cannot be told from sleep.
@@ -77,7 +90,7 @@ class Shares:
 
 
 def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
-    """Return the verdict on the median device.
+    """Return the verdict on the median device; its sentence tells shares of GPU time, as the whole page does.
 
     Two cases go beyond the definition's letter, both where it would answer a question that nobody asked: time
     that cannot be attributed, or that had no work, makes no verdict while all lost time together stays under
@@ -90,39 +103,63 @@ def verdict(results: Results, thresholds: Thresholds | None = None) -> Verdict:
             f"{no_gpu_work(results.trace.health['message'])}, so nothing says "
             f"when the GPUs were held up{_asleep(results)}.",
             confidence="high",
-            why=[*_damage(results), "no source shows the GPUs"],
+            why=[*damage(results), "no source shows the GPUs"],
         )
     limits = thresholds or Thresholds()
     part = shares(results)
     small = _too_small(results, part, limits)
     if small:
-        why = [*_damage(results), *results.window.cut, "a verdict on so little would be a guess"]
+        why = [*damage(results), *results.window.cut, "a verdict on so little would be a guess"]
         return Verdict(state="insufficient", sentence=small, confidence="high", why=why)
-    state = _state(part, limits)
-    confidence, why = _confidence(results, part)
-    sentence = _sentence(state, part, results, limits)
-    answer = Verdict(state=state, sentence=sentence, confidence=confidence, why=why)
-    return _if_not_firm(answer, part, results, limits)
+    state, told = _state(part, limits), shares(results, exposed_share)
+    confidence, why = confidence_in(results, part)
+    limiting = _limits(state, told, results)
+    answer = Verdict(
+        state=state,
+        sentence=_sentence(state, told, results, limits),
+        confidence=confidence,
+        why=[*_median_device(part, told), *why],
+        limits=limiting,
+        settled_by=settled_by(results, state, confidence, part)
+        or (ROOFLINE if "kernels" in limiting else ""),
+    )
+    return _if_not_firm(answer, part, told, results, limits)
 
 
-def _if_not_firm(answer: Verdict, part: Shares, results: Results, limits: Thresholds) -> Verdict:
+def _median_device(part: Shares, told: Shares) -> list[str]:
+    """Say what the verdict goes by, where that is another figure than the one in the sentence."""
+    median, summed = share(part.host), share(told.host)
+    if median == summed:
+        return []
+    return [f"the verdict goes by the median GPU, which the host held up for {median} of the window"]
+
+
+def _if_not_firm(
+    answer: Verdict, part: Shares, told: Shares, results: Results, limits: Thresholds
+) -> Verdict:
     """Return the answer; less sure if it would be another one without the recorders' own work.
 
     What they record of themselves is not a host cause; their samples in launching are counted in its time.
     """
     cost = share_of(results, recorder_cost(results).in_launching_ns)
-    host = max(0.0, part.host - cost)
-    otherwise = _state(replace(part, host=host), limits)
+    without = [max(0.0, each.host - cost) for each in (part, told)]
+    otherwise = _state(replace(part, host=without[0]), limits)
     if otherwise == answer.state:
         return answer
+    another = badge(otherwise, _limits(otherwise, replace(told, host=without[1]), results))
     known = (
-        f"about {share(cost)} of the time is the recorders' own work inside launching; without it host work "
-        f"would hold the GPUs up for {share(host)} of the time: {verdict_name(otherwise)}"
+        f"about {share(cost)} of GPU time is the recorders' own work inside launching; without it the host "
+        f"would hold the GPUs up for {share(without[1])} of GPU time, and the verdict would be: {another}"
     )
-    sentence = f"{answer.sentence.removesuffix('.')}. This is not firm: {known}."
+    sentence = f"{answer.sentence} This is not firm: {known}."
     lighter = f"the same load for a few seconds, at less cost to it: {LIGHT}"
     return msgspec.structs.replace(
-        answer, sentence=sentence, confidence="low", why=[known, *answer.why], record_first=[lighter]
+        answer,
+        sentence=sentence,
+        confidence="low",
+        why=[known, *answer.why],
+        record_first=[lighter],
+        firm=False,
     )
 
 
@@ -164,8 +201,16 @@ def _untold(part: Shares, limits: Thresholds) -> bool:
     return part.collective > limits.insufficient * part.busy
 
 
-def shares(results: Results) -> Shares:
-    """Return what the verdict stands on, on the median device."""
+def _median(results: Results, rows: pl.DataFrame) -> float:
+    """Return the rows' time as a share of the window, on the median device."""
+    devices = results.gpu_time.select("gpu").unique()
+    time = devices.join(rows.group_by("gpu").agg(pl.col("dur_ns").sum()), on="gpu", how="left")
+    middle = time["dur_ns"].fill_null(0).median()
+    return float(middle) / results.window.duration_ns  # type: ignore[arg-type]
+
+
+def shares(results: Results, of: Callable[[Results, pl.DataFrame], float] = _median) -> Shares:
+    """Return what the verdict stands on: on the median device, or as `of` makes shares of rows' time."""
     unknown = (pl.col("cause") == "unattributed") | (pl.col("sub_cause") == NOT_RECORDED).fill_null(
         value=False
     )
@@ -175,36 +220,59 @@ def shares(results: Results) -> Shares:
     can_tell = tells_shortage(results.thread_states) and spent(host)
     time = results.gpu_time.rename({"ns": "dur_ns"})
     return Shares(
-        host=_median(results, host),
-        lost=_median(results, pieces),
-        unattributed=_median(results, pieces.filter(pl.col("cause") == "unattributed")),
-        no_work=_median(results, pieces.filter(pl.col("cause") == "no_work")),
-        busy=_median(results, time.filter(pl.col("state") != "idle")),
-        useful=_median(results, time.filter(pl.col("state").is_in(USEFUL))),
-        collective=_median(results, time.filter(pl.col("state") == "collective")),
+        host=of(results, host),
+        lost=of(results, pieces),
+        unattributed=of(results, pieces.filter(pl.col("cause") == "unattributed")),
+        no_work=of(results, pieces.filter(pl.col("cause") == "no_work")),
+        busy=of(results, time.filter(pl.col("state") != "idle")),
+        useful=of(results, time.filter(pl.col("state").is_in(USEFUL))),
+        collective=of(results, time.filter(pl.col("state") == "collective")),
         starved=exposed_share(results, short_of_cpu(results, "runnable")),
         throttled=exposed_share(results, short_of_cpu(results, "throttled")),
         cpu_known=spent(known) / spent(host) if can_tell else 0.0,
-        causes={str(cause): _median(results, rows) for (cause,), rows in host.group_by("cause")},
-        named=_named(results, host),
+        causes={str(cause): of(results, rows) for (cause,), rows in host.group_by("cause")},
+        named=_named(host, lambda rows: of(results, rows)),
     )
 
 
-def _named(results: Results, host: pl.DataFrame) -> dict[str, float]:
+def _named(host: pl.DataFrame, of: Callable[[pl.DataFrame], float]) -> dict[str, float]:
     apart = pl.col("sub_cause").is_in(APART).fill_null(value=False)
     named = host.group_by("cause", sub_cause=pl.when(apart).then("sub_cause"))
     return {
-        sub_cause_name(str(sub_cause)) if sub_cause else cause_name(str(cause)): _median(results, rows)
+        sub_cause_name(str(sub_cause)) if sub_cause else cause_name(str(cause)): of(rows)
         for (cause, sub_cause), rows in named
     }
 
 
-def _median(results: Results, rows: pl.DataFrame) -> float:
-    """Return the rows' time as a share of the window, on the median device."""
-    devices = results.gpu_time.select("gpu").unique()
-    spent = devices.join(rows.group_by("gpu").agg(pl.col("dur_ns").sum()), on="gpu", how="left")
-    middle = spent["dur_ns"].fill_null(0).median()
-    return float(middle) / results.window.duration_ns  # type: ignore[arg-type]
+# -------------------- what limits
+def _limits(state: str, told: Shares, results: Results) -> list[str]:
+    """Return what limits, by its keys in words.toml: of the host what to change first, else what GPUs did."""
+    if state in ("no_load", "insufficient"):
+        return []
+    if state == "not_cpu_bound":
+        return [max(spent_elsewhere(results).items(), key=lambda item: item[1])[0]]
+    known = told.cpu_known * told.host
+    short = {"quota": told.throttled, "cores": told.starved}
+    least = {"quota": THROTTLED, "cores": STARVED}
+    found = [name for name, part in short.items() if part >= max(least[name], WORTH_FIRST * known)]
+    own = told.host - told.throttled - told.starved - (1 - told.cpu_known) * told.host * bool(found)
+    return [*found, "host_work"] if not found or own >= WORTH_FIRST * known else found
+
+
+def spent_elsewhere(results: Results) -> dict[str, float]:
+    """Return how long the GPUs did what is not the host's doing, as shares of GPU time, by limit."""
+    time = results.gpu_time.select(pl.col("state").cast(pl.String), dur_ns="ns")
+    by_state = {
+        "kernels": ["compute"],
+        "copies": ["copy"],
+        "collectives": ["collective_transfer", "collective"],
+    }
+    spent_in = {
+        limit: exposed_share(results, time.filter(pl.col("state").is_in(states)))
+        for limit, states in by_state.items()
+    }
+    lost = results.lost.filter(pl.col("cause").is_in(NOT_HOST)).group_by("cause")
+    return spent_in | {str(cause): exposed_share(results, rows) for (cause,), rows in lost}
 
 
 # -------------------- the sentence
@@ -234,28 +302,45 @@ def _asleep(results: Results) -> str:
     return "; the server's threads slept nearly all the time: if the GPUs were recorded, there was no load"
 
 
-def _sentence(state: str, part: Shares, results: Results, limits: Thresholds) -> str:
-    host, collectives = _held_up(part, results), _in_collectives(part)
-    useful = f"the GPUs did useful work {'at least ' if collectives else ''}{share(part.useful)} of the time"
-    if collectives:
-        useful += f", and for {collectives}"
-    if _untold(part, limits):
-        unknown = f"the GPUs were busy, but for {collectives}"
-    else:
-        unknown = (
-            f"{share(part.unattributed)} of the time the GPUs were idle for a reason that no source recorded"
-        )
-        if _blind(part, limits):
-            unknown += f" ({_why_unknown(results)})"
+def _sentence(state: str, told: Shares, results: Results, limits: Thresholds) -> str:
+    host, collectives = _held_up(told, results), _in_collectives(told)
+    at_least = "at least " if collectives else ""
+    useful = f"The GPUs did useful work for {at_least}{share(told.useful)} of GPU time"
+    useful += f"; {collectives}" if collectives else ""
     return {
-        "cpu_bound": f"The CPU side is the limit: {host}{_shortage(part, results)}.",
-        "mixed": f"The CPU side is part of it, not all: {host}{_shortage(part, results)}; {useful}.",
-        "not_cpu_bound": f"The CPU side is not the limit: {host}; {useful}.",
-        "no_load": f"There was no work for {share(part.no_work)} of the time: no request for that GPU waited "
-        "anywhere; "
-        f"{host}.",
-        "insufficient": f"These files cannot tell: {unknown}; {host}.",
+        "cpu_bound": f"The host {host}.{_shortage(told, results)}",
+        "mixed": f"The host is a part of the limit: it {host}.{_shortage(told, results)} {useful}.",
+        "not_cpu_bound": f"The host is not the limit: it {host}. {_elsewhere(results)}",
+        "no_load": f"There was no work for {share(told.no_work)} of GPU time: no request for that GPU waited "
+        f"anywhere. The host {host}.",
+        "insufficient": f"These files cannot tell: {_unknown(told, results, limits)}. The host {host}.",
     }[state]
+
+
+def _unknown(told: Shares, results: Results, limits: Thresholds) -> str:
+    """Say which time stands in the way of a verdict."""
+    if _untold(told, limits):
+        return f"the GPUs were busy, but {_in_collectives(told)}"
+    unknown = (
+        f"for {share(told.unattributed)} of GPU time the GPUs were idle for a reason that no source recorded"
+    )
+    return f"{unknown} ({_why_unknown(results)})" if _blind(told, limits) else unknown
+
+
+def _elsewhere(results: Results) -> str:
+    """Say what the GPUs did instead of waiting for the host: kernels by time, copies, collectives, waits."""
+    spent_in = spent_elsewhere(results)
+    parts = [
+        f"{limit_name(limit)} {share(part)}"
+        for limit, part in sorted(spent_in.items(), key=lambda item: -item[1])
+        if part >= WORTH_A_WORD
+    ]
+    longest = kernels({"": results}).filter(~pl.col("collective")).head(KERNELS)
+    named = ", ".join(
+        f"{plain(name, 40)} {share(part)}" for name, part in longest.select("name", "share").iter_rows()
+    )
+    longest_named = f" The longest kernels and copies: {named}." if named else ""
+    return f"GPU time went to {', '.join(parts)}.{longest_named}"
 
 
 def _why_unknown(results: Results) -> str:
@@ -265,11 +350,11 @@ def _why_unknown(results: Results) -> str:
 
 
 def _held_up(part: Shares, results: Results) -> str:
-    """Say how long host work held the GPUs up, and by what most."""
+    """Say how long the host held the GPUs up, and by what most."""
     largest = sorted(part.named.items(), key=lambda item: (-item[1], item[0]))[:3]
     named = ", ".join(f"{words} {share(of)}" for words, of in largest if of >= WORTH_A_WORD)
     least = "at least " if missing_ranks(results.trace)[0] else ""
-    host = f"host work held the GPUs up for {least}{share(part.host)} of the time"
+    host = f"held the GPUs up for {least}{share(part.host)} of GPU time"
     return f"{host} ({named})" if named else host
 
 
@@ -277,40 +362,28 @@ def _in_collectives(part: Shares) -> str:
     """Say how long the GPUs were in collectives that cannot be split; empty where that is little."""
     if part.collective < WORTH_A_WORD:
         return ""
-    return (
-        f"{share(part.collective)} of the time they ran collectives in which waiting cannot be told from "
-        "transfer"
-    )
+    return f"for {share(part.collective)} they ran collectives in which waiting cannot be told from transfer"
 
 
 def _shortage(part: Shares, results: Results) -> str:
     """Say what kind of shortage it was: a quota, too few CPUs, or none, which call for different changes."""
-    parts, least = [], at_least(part.cpu_known)
-    if part.throttled >= 0.01:
-        parts.append(
-            f"for {least}{share(part.throttled)} of the time a CPU quota{quota_words(results)} had stopped "
-            "the thread that a GPU waited for, while CPUs were idle"
+    said, least = [], at_least(part.cpu_known)
+    if part.throttled >= THROTTLED:
+        said.append(
+            f"For {least}{share(part.throttled)} of GPU time a CPU quota{quota_words(results)} had stopped "
+            "the thread that a GPU waited for, while CPUs were idle."
         )
-    if part.starved >= 0.02:
-        parts.append(
-            f"for {least}{share(part.starved)} of the time the thread that a GPU waited for wanted a CPU "
-            f"while {_cpus(results)}"
+    if part.starved >= STARVED:
+        said.append(
+            f"For {least}{share(part.starved)} of GPU time the thread that a GPU waited for wanted a CPU "
+            f"while {_cpus(results)}."
         )
-    if parts:
-        return "; " + ", and ".join(parts)
+    if said:
+        return " " + " ".join(said)
     lacked = part.starved + part.throttled + (1 - part.cpu_known) * part.host
     if part.host >= 0.05 and lacked <= LACKED * part.host:
-        return "; the threads had CPUs when they needed them, so the host's own work is what takes long"
+        return " The threads had CPUs when they needed them: it is the host's own work that takes long."
     return ""
-
-
-def quota_words(results: Results) -> str:
-    """Return the quota's size: as cpu.max says it, else from what was used before each stop (`quota_use`)."""
-    if results.supply.quota_cpus is not None:
-        return f" of {cpus(results.supply.quota_cpus)}"
-    if results.quota_use.height < FEWEST_PERIODS:
-        return ""
-    return f" of about {quota_by_use(results):.1f} CPUs"
 
 
 def _cpus(results: Results) -> str:
@@ -322,59 +395,3 @@ def _cpus(results: Results) -> str:
     return (
         f"the server's only CPU{of} was busy" if used == 1 else f"the server's {used} CPUs{of} were all busy"
     )
-
-
-# -------------------- the confidence
-def _damage(results: Results) -> list[str]:
-    """Return what to say of files that are damaged, cut short or cannot be opened."""
-    errors = results.trace.health.filter(pl.col("level") == "error").height
-    if not errors:
-        return []
-    lost = "parts of the recording are lost: files are damaged, cut short or cannot be opened"
-    return [f"{lost}; none of that time is in any figure ({counted(errors, 'error')} under Trace health)"]
-
-
-def _missing(results: Results) -> list[str]:
-    """Return what to say of ranks that take part in collectives and were not recorded."""
-    missing, ranks = missing_ranks(results.trace)
-    if not missing:
-        return []
-    numbers = ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")
-    rank, was, them = ("rank", "was", "it") if missing == 1 else ("ranks", "were", "them")
-    named = f"{rank} {numbers}" if ranks else f"{missing} more {rank} of its group"
-    unsure = f"so nothing shows whether the others waited for {them}"
-    return [f"{named} {was} not recorded, {unsure}; record every rank at once"]
-
-
-def _confidence(results: Results, part: Shares) -> tuple[Confidence, list[str]]:
-    """Return how sure the verdict is, and why, weakest point first."""
-    why = [*_damage(results), *_missing(results)]
-    damaged = bool(why)
-    why += results.window.cut
-    unknown = part.unattributed / part.lost if part.lost else 0.0
-    launched = mean(results.launches["call_ts_ns"].is_not_null())
-    untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
-    weak = unknown > 0.2 or launched < 0.5
-    if unknown > 0.02:
-        why.append(f"{share(unknown)} of the lost time has no recorded cause")
-    why.append(f"a launch was found for {share(launched)} of the GPU operations")
-    why.append(
-        f"the CPU state is known for {share(part.cpu_known)} of the exposed host time"
-        if tells_shortage(results.thread_states)
-        else "no wake-up events, so nothing shows how much of it is CPU shortage"
-    )
-    why += [*shortfalls(results), *(less := [*costly(results), *doubtful(results)])]
-    if untied:
-        why.append(
-            f"{untied} of {counted(results.trace.sources.height, 'source')} could not be tied to the timeline"
-        )
-    sure = (
-        not weak
-        and not damaged
-        and unknown < 0.1
-        and part.cpu_known > 0.5
-        and not untied
-        and not less
-        and half_covered(results)
-    )
-    return ("low" if weak else "high" if sure else "medium"), why

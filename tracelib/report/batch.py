@@ -42,7 +42,8 @@ _QUOTED = re.compile(r"(?<!\w)'[^'\n]+'(?!\w)|\"[^\"\n]+\"")
 class Entry:
     """One run in the index.
 
-    Shares are of the window on the median GPU; None = not known; `error` "" = all went well.
+    Shares are of GPU time (the window, summed over the GPUs); `limits` and `firm` are the verdict's; None =
+    not known; `error` "" = all went well.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Entry:
     useful_share: float | None = None
     top_cause: str | None = None
     window_ns: int | None = None
+    limits: tuple[str, ...] = ()
+    firm: bool = True
     error: str = ""
     resumed: bool = False
 
@@ -209,19 +212,21 @@ def entry_of(name: str, findings: Document, *, error: str = "", resumed: bool = 
     gpu_time = findings.window.duration_ns * len(figures.devices(findings))
     cpu_known = figures.known_cpu_state_ns(findings) and gpu_time
     causes = [row for row in figures.cause_rows(findings) if row.exposed_ns]
-    useful = figures.median_of([device.useful_share for device in findings.devices or ()])
+    useful = figures.mean_of([device.useful_share for device in findings.devices or ()])
     return Entry(
         name,
         report=f"{name}/report.html",
         state=findings.verdict.state,
         confidence=findings.verdict.confidence,
         sentence=findings.verdict.sentence,
-        host_share=figures.median_of(figures.exposed_host_shares(findings)),
+        host_share=figures.mean_of(figures.exposed_host_shares(findings)),
         shortage_share=figures.cpu_shortage_ns(findings) / gpu_time if cpu_known else None,
-        lost_share=figures.median_of(figures.lost_shares(findings)),
+        lost_share=figures.mean_of(figures.lost_shares(findings)),
         useful_share=useful,
         top_cause=causes[0].cause if causes else None,
         window_ns=findings.window.duration_ns,
+        limits=tuple(findings.verdict.limits),
+        firm=findings.verdict.firm,
         error=error,
         resumed=resumed,
     )

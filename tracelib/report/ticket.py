@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tracelib.findings import Document, Evidence, figures
 from tracelib.findings.finding import gain_words
 from tracelib.report.sections.findings import three_figures
-from tracelib.words import cause_name, counted, duration, plain, sentence, share, verdict_name
+from tracelib.words import badge, cause_name, counted, duration, plain, sentence, share
 
 if TYPE_CHECKING:
     from tracelib.report.run import Failure
@@ -88,9 +88,8 @@ _TEMPLATES = Environment(  # the text is Markdown, and every name in it goes thr
     autoescape=False,  # noqa: S701
 )
 _TEMPLATES.filters |= {
-    word.__name__: word
-    for word in (cause_name, counted, duration, escaped, gain_words, sentence, share, verdict_name)
-} | {"evidence": _evidence}
+    word.__name__: word for word in (badge, cause_name, counted, duration, escaped, gain_words, share)
+} | {"evidence": _evidence, "sentence": sentence}
 _TEMPLATE = _TEMPLATES.get_template("ticket.md.j2")
 
 

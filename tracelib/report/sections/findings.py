@@ -3,7 +3,7 @@
 from tracelib.findings import Document, Finding, Verdict, figures
 from tracelib.findings.finding import at_least
 from tracelib.report.sections.render import Section, render
-from tracelib.words import NOT_KNOWN, cause_name, counted, duration, share, slow_end, verdict_name
+from tracelib.words import NOT_KNOWN, badge, cause_name, counted, duration, share, slow_end
 
 #: Head, value, what it means.
 Figure = tuple[str, str, str]
@@ -16,7 +16,8 @@ NO_GPU = "no GPU operation was read"
 def verdict(findings: Document) -> Section:
     """Return the title, the verdict in a sentence, how sure it is, what to fix first, and the reasons."""
     answer = findings.verdict
-    text = f"{verdict_name(answer.state)} ({answer.confidence} confidence): {answer.sentence}"
+    named = badge(answer.state, answer.limits, firm=answer.firm)
+    text = f"{named} ({answer.confidence} confidence): {answer.sentence}"
     return Section(render("verdict", findings=findings), text)
 
 
@@ -38,21 +39,20 @@ def _host(findings: Document) -> Figure:
     shares = figures.exposed_host_shares(findings)
     if not shares:
         return head, NOT_KNOWN, NO_GPU
-    window = duration(findings.window.duration_ns)
-    lost = share(figures.median_of(figures.lost_shares(findings)))
-    who = "mean of both GPUs" if len(shares) == 2 else "median GPU"
-    meaning = f"of the {window} window, {who}; lost for any reason: {lost}"
-    return head, share(figures.median_of(shares)), meaning
+    lost = share(figures.mean_of(figures.lost_shares(findings)))
+    gpus = f"{duration(findings.window.duration_ns)} of {counted(len(shares), 'GPU')}"
+    meaning = f"of GPU time ({gpus}); lost for any reason: {lost}"
+    return head, share(figures.mean_of(shares)), meaning
 
 
 def _gpu(findings: Document) -> Figure:
     devices = findings.devices or ()
-    useful = figures.median_of([device.useful_share for device in devices])
-    busy = figures.median_of([device.busy_share for device in devices])
+    useful = figures.mean_of([device.useful_share for device in devices])
+    busy = figures.mean_of([device.busy_share for device in devices])
     if busy is None:
         return "GPU doing useful work", NOT_KNOWN, NO_GPU
     collective = [device.gpu_time_ns.collective for device in devices]
-    apart = figures.median_of([ns / findings.window.duration_ns for ns in collective])
+    apart = figures.mean_of([ns / findings.window.duration_ns for ns in collective])
     if apart is not None and apart >= LEAST_COLLECTIVE:
         doubt = f"{share(apart)} more in collectives, where waiting cannot be told from transfer"
         shown = f"{doubt}; monitoring would show {share(busy)} busy"
@@ -77,7 +77,7 @@ def _third(findings: Document) -> Figure:
         stopped = figures.cpu_shortage_ns(findings, {"throttled"})
         no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
         meaning = (
-            "of the window, all GPUs: lost because the thread that a GPU waited for could not get a CPU "
+            "of GPU time: lost because the thread that a GPU waited for could not get a CPU "
             f"(none free {no_cpu}, stopped by a quota {quota})"
         )
         shown = f"{least}{share(short / gpu_time)}"

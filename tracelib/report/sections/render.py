@@ -19,6 +19,7 @@ from tracelib.findings.finding import gain_words
 _FOLDER = Path(__file__).parents[1] / "templates"
 _FIGURES = (words.duration, words.moment, words.share)
 _WORDS = (
+    words.badge,
     words.cause_label,
     words.cause_name,
     words.count,
@@ -30,6 +31,7 @@ _WORDS = (
     words.request_part_name,
     words.slow_end_name,
     words.sub_cause_name,
+    words.limit_name,
     words.verdict_name,
 )
 

@@ -8,6 +8,7 @@ import re
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 
 from tests.report.browser import chromium, opened
 from tests.report.example import everywhere, findings
@@ -155,17 +156,68 @@ def test_preparation_is_at_the_end_and_code_is_behind_a_disclosure():
 def test_sections_have_links_and_the_page_a_language_a_title_and_one_first_heading():
     verdict = sections.verdict(findings()).html
     page = rendered(
-        cell(output({"text/html": verdict})),
-        nbformat.v4.new_markdown_cell("## Details: CPUs & roles\n\n### Under it"),
+        cell(output({"text/html": verdict})), nbformat.v4.new_markdown_cell("## CPUs & roles\n\n### Under it")
     )
     assert '<html lang="en">' in page
     assert "<title>decode is slow</title>" in page
     assert page.count("<h1") == 1
-    assert '<a href="#details-cpus-roles">CPUs &amp; roles</a>' in page
-    assert '<h2 id="details-cpus-roles">' in page
+    assert '<a href="#cpus-roles">CPUs &amp; roles</a>' in page
+    assert '<h2 id="cpus-roles">' in page
     assert '<h3 id="under-it">' in page
     assert 'class="skip" href="#main"' in page
     assert 'id="main"' in page
+
+
+def folded(name):
+    made = nbformat.v4.new_markdown_cell(f"## {name}\n\nIts text.")
+    made.metadata["tags"] = ["folded"]
+    return made
+
+
+def told(count, said):
+    return output(
+        {"text/html": "<p>inside</p>", "text/plain": "x"}, {"tracelib": {"count": count, "said": said}}
+    )
+
+
+def test_a_part_is_folded_behind_its_name_its_count_and_a_line_and_the_footer_is_in_no_part():
+    node = BeautifulSoup(
+        rendered(
+            cell(output({"text/html": "<p>first</p>"})),
+            nbformat.v4.new_markdown_cell("## Open"),
+            cell(told(0, "")),
+            folded("Folded <b>"),
+            cell(told(64, "Half <i> of it.")),
+            cell(output({"text/html": "<footer>end</footer>"}), tags=["footer"]),
+        ),
+        "html.parser",
+    ).main
+    section, part = node.find_all(["section", "details"], recursive=False)
+    assert (section.h2["id"], part.h2["id"], part.has_attr("open")) == ("open", "folded-b", False)
+    assert part.summary.get_text(" ", strip=True) == "Folded <b> 64 Half <i> of it."
+    assert [each.get_text() for each in part.find_all("p")] == ["Its text.", "inside"]
+    assert node.find("footer").find_parent(["section", "details"]) is None
+    assert [" ".join(link.get_text().split()) for link in node.find_previous("nav").find_all("a")] == [
+        "Open 0",
+        "Folded <b> 64",
+    ]
+
+
+def test_what_a_notebook_says_of_its_parts_itself_is_not_believed():
+    made = nbformat.v4.new_markdown_cell("text")
+    made.metadata |= {"closes": "<script>1</script>", "part": {"folded": True, "name": "x", "id": "x"}}
+    page = rendered(made)
+    assert "<script>1</script>" not in page
+    assert "<section" not in page
+
+
+def test_where_a_part_shows_how_it_is_computed_the_notebook_s_calls_are_not_shown():
+    shown = sections.computed("gpu_time")
+    page = rendered(cell(output(*shown._repr_mimebundle_()), source="show.gpu_time()"))
+    assert page.count("How this was computed") == 1
+    assert "show.gpu_time()" not in page
+    assert "def gpu_time(gpu_states: pl.DataFrame) -&gt; pl.DataFrame:" in page
+    assert "tracelib.analyses.gpu_time.gpu_time" in page
 
 
 def test_a_folder_of_traces_cannot_bring_templates(tmp_path, monkeypatch):
@@ -250,7 +302,7 @@ def test_charts_follow_light_and_dark(tmp_path, browser, scheme, ink):
 @pytest.mark.browser
 def test_every_link_in_the_page_leads_somewhere(tmp_path, browser):
     cells = [
-        nbformat.v4.new_markdown_cell("## Details: one"),
+        nbformat.v4.new_markdown_cell("## One"),
         cell(output({"text/html": sections.findings_list(findings()).html})),
     ]
     (tmp_path / "page.html").write_text(rendered(*cells), encoding="utf-8")

@@ -1,6 +1,8 @@
 """One real report, made by the command that people use, and looked at by a browser."""
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.conftest import ROOT
-from tests.report.browser import chromium
+from tests.report.browser import chromium, opened
 from tracelib.findings import read, schema, validate
 from tracelib.report.bundle import FILES, MARKER
 
@@ -49,9 +51,25 @@ def browser():
         yield browser
 
 
+#: Charts are drawn when the part that they are in is opened.
+OPEN_ALL = "for (const part of document.querySelectorAll('details')) part.open = true"
+
+
+@contextlib.contextmanager
+def report_page(browser, folder, *, unfolded=True, **context):
+    """Give the report in a browser, its parts unfolded and its charts drawn."""
+    with opened(browser, folder / "report.html", **context) as (page, wrong):
+        page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
+        if unfolded:
+            page.evaluate(OPEN_ALL)
+            page.wait_for_selector(".plot .main-svg", timeout=60_000)
+            page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
+        yield page, wrong
+
+
 def test_the_folder_holds_what_the_contract_says(folder):
     assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, MARKER))
-    assert (folder / "report.html").stat().st_size < 3_000_000
+    assert (folder / "report.html").stat().st_size < 1_200_000
     assert (folder / "overview.png").stat().st_size < 300_000
     assert (folder / "overview.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -92,57 +110,45 @@ def test_the_notebook_runs_again_by_its_own_parameters(folder):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_draws_its_charts_and_asks_nobody(folder, browser, scheme):
-    context = browser.new_context(color_scheme=scheme, offline=True)
-    page = context.new_page()
-    asked, complaints = [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on(
-        "console",
-        lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None,
-    )
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto((folder / "report.html").as_uri())
-    page.wait_for_selector(".plot .main-svg", timeout=20_000)
-    page.wait_for_timeout(1500)
-    charts = page.locator("figure.chart").count()
-    assert charts >= 8
-    assert page.locator("figure.chart .main-svg").count() >= charts
-    assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
-    assert complaints == []
-    policy = page.locator('meta[http-equiv="Content-Security-Policy"]').get_attribute("content")
-    assert "default-src 'none'" in policy
-    context.close()
+def test_the_page_draws_its_charts_asks_nobody_and_an_accessibility_checker_finds_nothing(
+    folder, browser, scheme
+):
+    with report_page(browser, folder, color_scheme=scheme) as (page, wrong):
+        charts = page.locator("figure.chart").count()
+        assert charts >= 8
+        assert page.locator("figure.chart .main-svg").count() >= charts
+        assert wrong == []
+        policy = page.locator('meta[http-equiv="Content-Security-Policy"]').get_attribute("content")
+        assert "default-src 'none'" in policy
+        found = Axe().run(page).response
+    assert len(found["passes"]) > 30  # it did look
+    assert [(v["id"], v["impact"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
+
+
+@pytest.mark.browser
+def test_the_page_is_short_until_a_part_is_opened(folder, browser):
+    screen = {"width": 1200, "height": 900}
+    with report_page(browser, folder, unfolded=False, viewport=screen) as (page, _):
+        assert page.evaluate("document.documentElement.scrollHeight") < 6 * 900
+        assert (
+            page.locator("#plotly-gz").count() == 1
+        )  # nothing that draws was unpacked: no chart is in sight
+        assert page.locator("details.finding[open]").count() == 3
 
 
 @pytest.mark.browser
 def test_without_javascript_the_numbers_and_the_picture_are_there(folder, browser):
-    context = browser.new_context(java_script_enabled=False, offline=True)
-    page = context.new_page()
-    page.goto((folder / "report.html").as_uri())
-    assert page.locator("h1").inner_text() == "starved"
-    assert page.locator("figure.picture svg").is_visible()
-    assert page.locator("#causes-table, table").first.is_visible()
-    assert "wanted a CPU" in page.locator("#verdict").inner_text()
-    context.close()
+    with opened(browser, folder / "report.html", java_script_enabled=False) as (page, _):
+        assert page.locator("h1").inner_text() == "starved"
+        assert page.locator("figure.picture svg").is_visible()
+        assert page.locator("#causes-table").is_visible()
+        assert "wanted a CPU" in page.locator("#verdict").inner_text()
+        page.locator("details.part summary").first.click()
+        assert page.locator("#ranks-table").is_visible()
 
 
 @pytest.mark.browser
-def test_a_narrow_screen_needs_no_sideways_scrolling(folder, browser):
-    context = browser.new_context(viewport={"width": 390, "height": 800}, offline=True)
-    page = context.new_page()
-    page.goto((folder / "report.html").as_uri())
-    page.wait_for_selector(".plot .main-svg", timeout=20_000)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    context.close()
-
-
-@pytest.mark.browser
-def test_on_a_narrow_screen_no_word_of_a_chart_is_cut_off(folder, browser):
-    context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True)
-    page = context.new_page()
-    page.goto((folder / "report.html").as_uri())
-    page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
+def test_a_narrow_screen_needs_no_sideways_scrolling_and_no_word_of_a_chart_is_cut_off(folder, browser):
     cut = """[...document.querySelectorAll(".plot")].flatMap(plot => {
       const room = plot.getBoundingClientRect();
       const texts = ".infolayer text, .xtick text, .ytick text, .bartext-outside";
@@ -151,29 +157,38 @@ def test_on_a_narrow_screen_no_word_of_a_chart_is_cut_off(folder, browser):
         return box.width && (box.left < room.left - 2 || box.right > room.right + 2);
       }).map(word => word.textContent);
     })"""
-    assert page.locator(".plot .xtick text").count() > 20
-    assert page.evaluate(cut) == []
-    context.close()
+    with report_page(browser, folder, viewport={"width": 360, "height": 800}) as (page, _):
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.locator(".plot .xtick text").count() > 20
+        assert page.evaluate(cut) == []
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_accessibility_checker_finds_nothing_serious(folder, browser, scheme):
-    context = browser.new_context(color_scheme=scheme, offline=True)
-    page = context.new_page()
-    page.goto((folder / "report.html").as_uri())
-    page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
-    found = Axe().run(page).response
-    assert len(found["passes"]) > 30  # it did look
-    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in serious] == []
-    context.close()
+def test_every_part_and_finding_can_be_opened_by_keyboard(folder, browser):
+    """Tab reaches each summary in the page's order; Enter opens it."""
+    with report_page(browser, folder, unfolded=False) as (page, _):
+        names = page.locator("details.part > summary h2").all_inner_texts()
+        reached = []
+        for _ in range(400):
+            page.keyboard.press("Tab")
+            at = page.evaluate("""(() => {
+                const part = document.activeElement.closest("details.part");
+                return part && document.activeElement === part.firstElementChild
+                    ? document.activeElement.querySelector("h2").innerText : null;
+            })()""")
+            if at is not None:
+                reached.append(at)
+                page.keyboard.press("Enter")
+                page.keyboard.press("Enter")  # and closes it again
+            if len(reached) == len(names):
+                break
+        assert reached == names
+        assert len(names) >= 6
 
 
 @pytest.mark.browser
 def test_prints_to_pdf(folder, browser):
-    page = browser.new_page()
-    page.goto((folder / "report.html").as_uri())
-    page.wait_for_selector(".plot .main-svg", timeout=20_000)
-    assert page.pdf()[:5] == b"%PDF-"
-    page.close()
+    with report_page(browser, folder, unfolded=False) as (page, _):
+        pdf = page.pdf()
+    assert pdf[:5] == b"%PDF-"
+    assert 1 < len(re.findall(rb"/Type\s*/Page[^s]", pdf)) < 10

@@ -4,6 +4,7 @@ import inspect
 import re
 
 import pytest
+from bs4 import BeautifulSoup
 
 from tests.report.example import everywhere, findings, plain, typed
 from tracelib.report import sections
@@ -50,7 +51,7 @@ def test_a_part_of_requests_that_no_file_tells_has_no_share():
     assert [row[:3] for row in cells] == [["not known"] * 3, ["0 %", "0 s", "0 s"]]
 
 
-NOT_OF_FINDINGS = {"frame_table", "picture", "sentences", "shown", "three_figures"}
+NOT_OF_FINDINGS = {"computed", "frame_table", "picture", "sentences", "shown", "three_figures"}
 PARTS = [name for name, part in vars(sections).items() if inspect.isfunction(part)]
 
 
@@ -97,3 +98,39 @@ def test_the_report_and_the_ticket_say_what_a_finding_gives():
     assert "gain up to 25\N{NO-BREAK SPACE}% of GPU time" in page
     assert "First, because it takes a change of the server." in page
     assert "gain up to 25 % of GPU time" in summary(findings())
+
+
+def remark(source, message, level="warning", fix="look"):
+    return {"level": level, "source": source, "message": message, "fix": fix}
+
+
+def test_remarks_that_differ_in_numbers_and_files_only_are_one_row():
+    document = plain()
+    document["sources"] = [document["sources"][0] | {"file": f"rank{n}.json"} for n in range(3)]
+    document["health"] = [
+        remark("rank0.json", "at least 12 switches missing: 12 of 90 times", fix="more buffer"),
+        remark("rank1.json", "at least 7 switches missing: 7 of 90 times", fix="more buffer"),
+        remark("rank2.json", "its clock agrees with that of rank0.json", "info", ""),
+        remark("rank1.json", "its clock agrees with that of rank2.json", "info", ""),
+        remark("rank1.json", "cut short"),
+    ]
+    section = sections.health(typed(document))
+    rows = BeautifulSoup(section.html, "html.parser").find_all("tr", class_=["warning", "info"])
+    shown = [[cell.get_text(" ", strip=True) for cell in row.find_all("td")] for row in rows]
+    assert [(row[0].split(" each of")[0], row[1], row[2]) for row in shown] == [
+        ("Warning at least … switches missing: … of 90 times", "2 files", "more buffer"),
+        ("Warning cut short", "rank1.json", "look"),
+        ("Note its clock agrees with that of …", "2 files", ""),
+    ]
+    assert "at least 7 switches missing: 7 of 90 times" in shown[0][0]  # each is there to be unfolded
+    assert (section.count, section.said) == (3, "3 files; 3 warnings, 2 notes")
+
+
+def test_the_first_three_findings_are_open_and_the_others_folded():
+    document = plain()
+    document["findings"] = [document["findings"][0] | {"id": f"rule_{n}"} for n in range(5)]
+    section = sections.findings_list(typed(document))
+    shown = BeautifulSoup(section.html, "html.parser").find_all("details", class_="finding")
+    assert [part.has_attr("open") for part in shown] == [True] * 3 + [False] * 2
+    assert [part["id"] for part in shown] == [f"finding-rule_{n}" for n in range(5)]
+    assert section.count == 5

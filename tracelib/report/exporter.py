@@ -27,8 +27,7 @@ from tracelib.charts.phrases import CAPTION
 from tracelib.charts.theme import CAUSES
 from tracelib.charts.theme import CSS as CHART_CSS
 from tracelib.report.run import markdown_cell
-from tracelib.report.sections.render import render
-from tracelib.words import sentence
+from tracelib.report.sections.render import ABOUT, render
 
 #: The mimetype under which JupyterLab draws plotly figures by itself.
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -36,6 +35,8 @@ BUNDLE = "<!--plotly-->"
 #: Cells that prepare: their code is shown at the end, so that the page opens with the verdict.
 PREPARATION = {"parameters", "injected-parameters", "setup"}
 LAST = "footer"
+#: A heading's cell with this tag: what follows, to the next heading, is folded behind it.
+FOLDED = "folded"
 PREPARED = "Parameters and preparation"
 _DISCLOSED = {
     "parameters": "The notebook's parameters",
@@ -77,11 +78,12 @@ class TraceReport(HTMLExporter):
     ) -> tuple[str, dict[str, Any]]:
         """Return the page and nbconvert's resources."""
         page = with_code_per_section(arranged(copy.deepcopy(nb)))
+        parts = with_parts(page)
         figures = with_figures(page)
         resources = dict(resources or {})
         resources["tracereport"] = {
             "title": title(page),
-            "sections": sections(page),
+            "parts": [part for part in parts if part["name"] != PREPARED],
             "chart_css": CHART_CSS + cause_colours(),
         }
         text, resources = super().from_notebook_node(page, resources, **kw)
@@ -97,14 +99,19 @@ def arranged(nb: NotebookNode) -> NotebookNode:
     for cell in nb.cells:
         tags = set(cell.metadata.get("tags", ()))
         (last if LAST in tags else preparing if tags & PREPARATION else first).append(cell)
-    heading = [markdown_cell(f"## {PREPARED}")] if preparing else []
+    heading = [markdown_cell(f"## {PREPARED}", FOLDED)] if preparing else []
     nb.cells = [*first, *heading, *preparing, *last]
     return nb
 
 
 def with_code_per_section(nb: NotebookNode) -> NotebookNode:
-    """Give each code cell what is disclosed under it: a section's code stands once, under its last cell."""
+    """Give each code cell what is disclosed under it: a section's code stands once, under its last cell.
+
+    Where a section shows how its figures are computed (:func:`tracelib.report.sections.computed`), the
+    notebook's own calls would say less.
+    """
     waiting: list[str] = []
+    told = False
     for cell, following in zip(nb.cells, [*nb.cells[1:], None], strict=True):
         if cell.cell_type != "code":
             continue
@@ -113,18 +120,86 @@ def with_code_per_section(nb: NotebookNode) -> NotebookNode:
         if LAST in tags:
             continue
         waiting.append(cell.source.strip())
+        told = told or any(_about(output).get("computed") for output in cell.outputs)
         if (
             special
             or following is None
             or following.cell_type != "code"
             or LAST in following.metadata.get("tags", ())
         ):
-            code = "\n\n".join(text for text in waiting if text)
+            code = "" if told else "\n\n".join(text for text in waiting if text)
             cell.metadata["disclosed"] = (
                 {"name": special or "How this was computed", "code": code} if code else {}
             )
-            waiting = []
+            waiting, told = [], False
     return nb
+
+
+def _about(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a section says of itself beside its HTML (`Section`)."""
+    about = output.get("metadata", {}).get(ABOUT, {})
+    return about if isinstance(about, Mapping) else {}
+
+
+def with_parts(nb: NotebookNode) -> list[dict[str, Any]]:
+    """Make a part of the page of each cell that begins with a heading of the second level; return the parts.
+
+    A part: `id`, `name`, `folded` (bool), `count` (how many of what it is about; None = not counted) and
+    `said` (a line that stands for it while it is folded). What a part's opening must close before it stands
+    in the cell's metadata as `closes`.
+    """
+    for cell in nb.cells:
+        for name in ("part", "closes"):
+            cell.metadata.pop(name, None)
+    parts: list[dict[str, Any]] = []
+    heads = [n for n, cell in enumerate(nb.cells) if _is_head(cell)]
+    last = next((n for n, cell in enumerate(nb.cells) if LAST in _tags(cell)), len(nb.cells))
+    for first, end in zip(heads, [*heads[1:], max(last, heads[-1] + 1)] if heads else [], strict=True):
+        head, body = nb.cells[first], nb.cells[first + 1 : end]
+        name, _, rest = head.source.removeprefix("## ").partition("\n")
+        part = {"id": anchor(name), "name": name.strip(), "folded": FOLDED in _tags(head), **_summary(body)}
+        head.metadata["part"], head.source = part, rest.strip()
+        if parts:
+            head.metadata["closes"] = _element(parts[-1])
+        parts.append(part)
+    if parts:
+        # After the last part comes the footer, which belongs to no part.
+        footer = nb.cells[last] if last < len(nb.cells) else markdown_cell("", LAST)
+        footer.metadata["closes"] = _element(parts[-1])
+        if last == len(nb.cells):
+            nb.cells.append(footer)
+    return parts
+
+
+def _element(part: Mapping[str, Any]) -> str:
+    return "details" if part["folded"] else "section"
+
+
+def _tags(cell: NotebookNode) -> set[str]:
+    return set(cell.metadata.get("tags", ()))
+
+
+def _is_head(cell: NotebookNode) -> bool:
+    return cell.cell_type == "markdown" and bool(cell.source.startswith("## "))
+
+
+def _summary(cells: Iterable[NotebookNode]) -> dict[str, Any]:
+    """Return `count` and `said` of a part: the first that one of its outputs tells.
+
+    What is neither said nor a chart's caption is what the first output is as plain text.
+    """
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    about = [_about(output) for output in outputs]
+    data = [output.get("data", {}) for output in outputs]
+    captions = [_caption(each.get(PLOTLY, {})) for each in data]
+    said = [*(each.get("said") for each in about), *captions, *(each.get("text/plain") for each in data)]
+    counts = (each["count"] for each in about if each.get("count") is not None)
+    return {"count": next(counts, None), "said": str(next(filter(None, said), ""))}
+
+
+def _caption(figure: Mapping[str, Any]) -> str:
+    meta = figure.get("layout", {}).get("meta")
+    return str(meta.get("sentence", "")) if isinstance(meta, Mapping) else ""
 
 
 def cause_colours() -> str:
@@ -189,23 +264,6 @@ def title(nb: NotebookNode) -> str:
             if heading:
                 return html.unescape(_TAG.sub("", heading.group(1))).strip()
     return ""
-
-
-def sections(nb: NotebookNode) -> list[tuple[str, str]]:
-    """Return anchor and name of each second-level heading in Markdown, in order."""
-    names = [
-        line.removeprefix("## ").strip()
-        for cell in nb.cells
-        if cell.cell_type == "markdown"
-        for line in cell.source.splitlines()
-        if line.startswith("## ")
-    ]
-    return [(anchor(name), _short(name)) for name in names if name != PREPARED]
-
-
-def _short(name: str) -> str:
-    """Return `name` as the navigation has room for it: "Details: GPUs and ranks" is "GPUs and ranks"."""
-    return sentence(name.rpartition(": ")[2].partition(",")[0])
 
 
 def anchor(name: str) -> str:

@@ -12,6 +12,7 @@ from tracelib.report.sections.findings import (
 from tracelib.report.sections.render import Section
 from tracelib.report.sections.tables import (
     capacity_table,
+    computed,
     footer,
     frame_table,
     health,

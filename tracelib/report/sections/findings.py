@@ -8,6 +8,8 @@ from tracelib.words import NOT_KNOWN, badge, cause_name, counted, duration, shar
 #: Head, value, what it means.
 Figure = tuple[str, str, str]
 
+#: Findings that stand open on the page; the others are folded behind their claim.
+OPEN = 3
 #: A share of the window in collectives whose waiting is not known, from which the numbers mention it.
 LEAST_COLLECTIVE = 0.005
 NO_GPU = "no GPU operation was read"
@@ -102,36 +104,41 @@ def causes_table(findings: Document) -> Section:
         return _empty("The causes are not known: no GPU operation was read.", "causes: not known")
     rows = [row for row in figures.cause_rows(findings) if row.exposed_ns or row.total_ns]
     text = "; ".join(f"{cause_name(row.cause)} {duration(row.exposed_ns)}" for row in rows)
-    return Section(render("causes", rows=rows), text)
+    return Section(render("causes", rows=rows), text, count=len(rows))
 
 
 def findings_list(findings: Document) -> Section:
     """Return the findings, what to fix first on top: claim, gain, evidence, advice, check, disproof."""
     if not findings.findings:
-        return _empty("No rule found anything to report in this window.", "no findings")
+        return _empty("No rule found anything to report in this window.", "no findings", 0)
     start_ns = findings.window.start_ns
-    articles = [finding_article(finding, start_ns) for finding in findings.findings]
+    articles = [
+        finding_article(finding, start_ns, is_open=place < OPEN)
+        for place, finding in enumerate(findings.findings)
+    ]
     return Section(
-        "".join(article.html for article in articles), "; ".join(article.text for article in articles)
+        "".join(article.html for article in articles),
+        "; ".join(article.text for article in articles),
+        count=len(articles),
     )
 
 
-def finding_article(finding: Finding, start_ns: int) -> Section:
+def finding_article(finding: Finding, start_ns: int, *, is_open: bool = True) -> Section:
     """Return one finding; times of its evidence are after `start_ns`."""
-    return Section(render("finding", finding=finding, start_ns=start_ns), finding.claim)
+    return Section(render("finding", finding=finding, start_ns=start_ns, open=is_open), finding.claim)
 
 
 def abstained(findings: Document) -> Section:
     """Return what could not be known, why, and the command that records it; one row per reason."""
     rows = findings.abstained
     if not rows:
-        return _empty("Nothing: these files answer every question that this report asks.", "nothing")
+        return _empty("Nothing: these files answer every question that this report asks.", "nothing", 0)
     questions: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         ids = questions.setdefault((row.reason, row.record_with), [])
         ids.append(row.id.replace("_", " "))
     text = "; ".join(f"{row.id}: {row.reason}" for row in rows)
-    return Section(render("abstained", questions=questions.items()), text)
+    return Section(render("abstained", questions=questions.items()), text, count=len(questions))
 
 
 def shown(part: Document | Finding | Verdict, start_ns: int) -> Section:
@@ -144,5 +151,5 @@ def shown(part: Document | Finding | Verdict, start_ns: int) -> Section:
     return Section(render("verdict_alone", verdict=part), part.sentence)
 
 
-def _empty(sentence: str, text: str) -> Section:
-    return Section(render("empty", sentence=sentence), text)
+def _empty(sentence: str, text: str, count: int | None = None) -> Section:
+    return Section(render("empty", sentence=sentence), text, count=count)

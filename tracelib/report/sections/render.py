@@ -8,6 +8,7 @@ is `Markup` (what a template made itself) passes both.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,6 +17,8 @@ from markupsafe import Markup
 from tracelib import words
 from tracelib.findings.finding import gain_words
 
+#: The key of an output's metadata under which a section says what stands for it elsewhere on the page.
+ABOUT = "tracelib"
 _FOLDER = Path(__file__).parents[1] / "templates"
 _FIGURES = (words.duration, words.moment, words.share)
 _WORDS = (
@@ -38,13 +41,26 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Section:
-    """A piece of the report: HTML for the page and for Jupyter, and the same in a line of plain text."""
+    """A piece of the report: HTML for the page and for Jupyter, and the same in a line of plain text.
+
+    `count`: of how many things it tells, for the list of contents; `said`: a sentence that stands for it
+    while it is folded; `computed`: it shows how the figures above it are computed.
+    """
 
     html: str
     text: str
+    count: int | None = None
+    said: str = ""
+    computed: bool = False
 
     def _repr_html_(self) -> str:
         return self.html
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, Any]]:
+        about: dict[str, Any] = {} if self.count is None else {"count": self.count}
+        about |= {"said": self.said} if self.said else {}
+        about |= {"computed": True} if self.computed else {}
+        return {"text/html": self.html, "text/plain": self.text}, {ABOUT: about} if about else {}
 
     def __repr__(self) -> str:
         return self.text
@@ -75,6 +91,11 @@ def _unbroken(figure: Callable[..., str]) -> Callable[..., str]:
     return unbroken
 
 
+def _lines(text: str) -> Markup:
+    """Return a text of several lines, each made visible and escaped as any other text is."""
+    return Markup("\n").join(map(words.plain, text.splitlines()))
+
+
 def _visible(value: object) -> object:
     """Return what an expression in a template shows, before it is escaped."""
     if value is None:
@@ -95,6 +116,7 @@ def _templates() -> Environment:
     made.filters.update({function.__name__: _unbroken(function) for function in _FIGURES})
     made.filters["gain_words"] = lambda finding: gain_words(finding).replace(" %", "\N{NO-BREAK SPACE}%")
     made.filters["address"] = quote
+    made.filters["lines"] = _lines
     made.globals["words"] = words
     return made
 

@@ -1,16 +1,19 @@
 """The tables behind the verdict, what the files were worth, and how the figures were computed."""
 
+import inspect
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 from markupsafe import Markup
 
+from tracelib.analyses.results import ANALYSES
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
-from tracelib.findings.document import Device, Document, RoleStates
+from tracelib.findings.document import Device, Document, Remark, RoleStates
 from tracelib.report.sections.render import Section, render
-from tracelib.words import CPU_STATES, GPU_STATES, REQUEST_PARTS, SERVER
+from tracelib.words import CPU_STATES, GPU_STATES, REQUEST_PARTS, SERVER, counted, duration
 
 #: Smaller shares of the CPU time are counted, not listed.
 LEAST_SHARE = 0.005
@@ -23,6 +26,7 @@ TIES = {
 }
 LEVELS = {"error": "Error", "warning": "Warning", "info": "Note"}
 LOSSES = {"declared": "declared", "detected": "detected", "skipped_bytes": "bytes unreadable"}
+_NUMBER = re.compile(r"\d")
 
 
 def per_rank_table(findings: Document) -> Section:
@@ -40,7 +44,7 @@ def per_rank_table(findings: Document) -> Section:
         window_ns=window_ns,
         several_hosts=len({device.host for device in devices}) > 1,
     )
-    return Section(html, f"{len(devices)} devices")
+    return Section(html, f"{len(devices)} devices", count=len(devices))
 
 
 def _largest_causes(device: Device, window_ns: int) -> list[tuple[str, float]]:
@@ -105,7 +109,7 @@ def request_parts_table(findings: Document) -> Section:
     if not requests or not requests.parts:
         # The chart's place says why; the same sentence twice helps nobody.
         return Section("", "requests: not known")
-    return Section(render("requests", requests=requests), "requests")
+    return Section(render("requests", requests=requests), "requests", requests.count, requests.sentence)
 
 
 def slowest_requests(findings: Document) -> Section:
@@ -133,20 +137,78 @@ def capacity_table(findings: Document) -> Section:
 
 
 def health(findings: Document) -> Section:
-    """Return the sources, how their clocks were tied, what they lost, and every remark on their state."""
+    """Return the sources, how their clocks were tied, what they lost, and the kinds of remarks on them."""
+    kinds = _kinds(findings)
+    html = render("health", sources=findings.sources, kinds=kinds, ties=TIES, levels=LEVELS, losses=LOSSES)
+    seen: Counter[str] = Counter(row.level for row in findings.health)
+    counts = [counted(seen[level], LEVELS[level].lower()) for level in LEVELS if seen[level]]
+    said = f"{counted(len(findings.sources), 'file')}; {', '.join(counts) or 'no remarks'}"
+    text = "; ".join(f"{kind.level}: {kind.message}" for kind in kinds)
+    return Section(html, text, count=seen["error"] + seen["warning"], said=said)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Remarks that differ in numbers and files only; `message` has an ellipsis where they differ."""
+
+    level: str
+    message: str
+    fix: str
+    remarks: list[Remark]
+
+    @property
+    def files(self) -> list[str]:
+        """The files that they are about, each once."""
+        return list(dict.fromkeys(row.source for row in self.remarks if row.source))
+
+
+def _kinds(findings: Document) -> list[Kind]:
+    """Return the remarks by kind, the worst first."""
+    names = {source.file for source in findings.sources}
+    groups: dict[tuple[str, ...], list[Remark]] = {}
+    for row in findings.health:
+        groups.setdefault((row.level, row.fix, *_pattern(row.message, names)), []).append(row)
     order = list(LEVELS)
-    worst_first = sorted(
-        findings.health, key=lambda row: order.index(row.level) if row.level in order else len(order)
-    )
-    html = render(
-        "health", sources=findings.sources, remarks=worst_first, ties=TIES, levels=LEVELS, losses=LOSSES
-    )
-    return Section(html, "; ".join(f"{row.level}: {row.message}" for row in worst_first))
+    kinds = [
+        Kind(rows[0].level, _common([row.message for row in rows]), rows[0].fix, rows)
+        for rows in groups.values()
+    ]
+    return sorted(kinds, key=lambda kind: order.index(kind.level) if kind.level in order else len(order))
+
+
+def _pattern(message: str, names: set[str]) -> list[str]:
+    """Return the words of a remark, without those that name a file or hold a number."""
+    return ["" if word.strip(",;:()") in names or _NUMBER.search(word) else word for word in message.split()]
+
+
+def _common(messages: Sequence[str]) -> str:
+    words = [set(column) for column in zip(*(message.split() for message in messages), strict=True)]
+    common = [next(iter(column)) if len(column) == 1 else "\N{HORIZONTAL ELLIPSIS}" for column in words]
+    return " ".join(common)
 
 
 def method(findings: Document) -> Section:
     """Return how the figures are defined and which window they are about."""
-    return Section(render("method", window=findings.window), findings.window.why)
+    window = findings.window
+    said = f"{duration(window.duration_ns)}: {window.why}"
+    return Section(render("method", window=window), window.why, said=said)
+
+
+def computed(*by: str | Callable[..., object]) -> Section:
+    """Return how figures are defined and computed: what each function's module says, and its code.
+
+    `by`: public functions, those of analyses by their frame's name.
+    """
+    functions = [ANALYSES[name] if isinstance(name, str) else name for name in by]
+    rows = [
+        (
+            inspect.getdoc(inspect.getmodule(each)) or "",
+            f"{each.__module__}.{each.__name__}",
+            inspect.getsource(each),
+        )
+        for each in functions
+    ]
+    return Section(render("computed", rows=rows), ", ".join(name for _, name, _ in rows), computed=True)
 
 
 def footer(findings: Document) -> Section:

@@ -1,18 +1,21 @@
-// Unpack plotly.js from the page itself and draw each figure in the room that was kept for it. No request is made.
-(async () => {
+// Unpack plotly.js from the page itself when the first chart comes into sight, and draw each figure in the room that
+// was kept for it: a chart in a folded part when that is opened. No request is made.
+(() => {
   const packed = document.getElementById("plotly-gz");
-  if (!packed) return;
-  const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
-  packed.remove();
-  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const script = document.createElement("script");
-  script.textContent = await new Response(unpacked).text();
-  document.head.append(script);
-
   const config = {
     responsive: true, displaylogo: false, showTips: false, scrollZoom: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
+  let loading;
+  const loaded = () => (loading ??= (async () => {
+    const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
+    packed.remove();
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(unpacked).text();
+    document.head.append(script);
+  })());
+
   // What plotly does not break by itself: a title, a row's name or a legend's entry that is wider than a phone.
   const broken = (text, length) => text.split(" ").reduce((lines, word) => {
     const last = lines[lines.length - 1];
@@ -31,7 +34,7 @@
     for (const note of layout.annotations || []) note.xanchor = "auto";
   };
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  for (const figure of document.querySelectorAll("figure.chart")) {
+  const draw = async (figure) => {
     const room = figure.querySelector(".plot");
     const { data, layout } = JSON.parse(figure.querySelector("script").textContent);
     const narrow = room.clientWidth < 560;
@@ -49,11 +52,23 @@
     // To a screen reader the caption and the table say what the picture shows; its hundreds of parts do not.
     for (const part of room.querySelectorAll("svg")) part.setAttribute("aria-hidden", "true");
     await new Promise((next) => setTimeout(next));
-  }
-  document.documentElement.dataset.charts = "drawn";
+  };
 
-  // A <details> that is printed closed would hide its table.
-  addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("figure.chart details, footer details")) details.open = true;
-  });
+  const waiting = new Set(packed ? document.querySelectorAll("figure.chart") : []);
+  // Draw what can be seen and is not drawn; the page's root says when all of that is done.
+  const drawn = async () => {
+    for (const figure of waiting) {
+      if (figure.closest("details:not([open])")) continue;
+      waiting.delete(figure);
+      await loaded();
+      await draw(figure);
+    }
+    document.documentElement.dataset.charts = "drawn";
+  };
+  document.addEventListener("toggle", (event) => {
+    if (!event.target.open || ![...waiting].some((figure) => event.target.contains(figure))) return;
+    delete document.documentElement.dataset.charts;
+    drawn();
+  }, true);
+  drawn();
 })();

@@ -188,11 +188,16 @@ def _summary(cells: Iterable[NotebookNode]) -> dict[str, Any]:
 
     What is neither said nor a chart's caption is what the first output is as plain text.
     """
-    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    shown = [cell for cell in cells if not _tags(cell) & PREPARATION]
+    outputs = [output for cell in shown for output in cell.get("outputs", ())]
     about = [_about(output) for output in outputs]
     data = [output.get("data", {}) for output in outputs]
     captions = [_caption(each.get(PLOTLY, {})) for each in data]
-    said = [*(each.get("said") for each in about), *captions, *(each.get("text/plain") for each in data)]
+    said = [
+        *(each.get("said") for each in about),
+        *captions,
+        *(each.get("text/plain") for each in data if each.get("text/html")),
+    ]
     counts = (each["count"] for each in about if each.get("count") is not None)
     return {"count": next(counts, None), "said": str(next(filter(None, said), ""))}
 

@@ -244,14 +244,17 @@ def salvage(text: bytes, *, last: bool) -> Salvaged:
     """
     result = Salvaged()
     body = text.rstrip()
-    if last and body.endswith(b","):
-        body = body[:-1]
+    if last:
+        body = body.removesuffix(b",")
+    behind = text[len(body) :]
     if last and (begun := _BEGUN.search(body)):
         result.lose(body[begun.start() :])
         body = body[: begun.start()]
     if body.strip():
         _halve(body, event_boundaries(body), 0, len(body), result)
         _give_up(result)
-    if last and result.tail is None:
+    if result.tail is not None:
+        result.tail += behind
+    elif last:
         result.remarks["cut short: the list of events does not end"] += 1
     return result

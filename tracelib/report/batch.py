@@ -28,7 +28,7 @@ from tracelib.report.sections.render import render
 from tracelib.sources.archives import is_archive
 from tracelib.sources.discovery import discover, recognised
 from tracelib.sources.files import head, sha256
-from tracelib.sources.programs import Scratch, end_with_parent
+from tracelib.sources.programs import Scratch, end_with_parent, interrupts_held
 
 SCHEMA = "tracelib.batch/1"
 #: How each index shows that it was written here.
@@ -152,10 +152,11 @@ def batch(
     # Processes, not threads: running a notebook sets the environment and the filters of warnings.
     spawn = get_context("spawn")
     with ProcessPoolExecutor(max(1, jobs), mp_context=spawn, initializer=end_with_parent) as pool:
-        waiting = {
-            pool.submit(_one, run, name, output, options, timeout_s, resume=name in earlier): name
-            for run, name in zip(runs, named, strict=True)
-        }
+        with interrupts_held():  # the first of these starts the processes
+            waiting = {
+                pool.submit(_one, run, name, output, options, timeout_s, resume=name in earlier): name
+                for run, name in zip(runs, named, strict=True)
+            }
         try:
             for future in as_completed(waiting):
                 entry = _outcome(future, waiting[future])

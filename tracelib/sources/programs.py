@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from multiprocessing import parent_process
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
 from typing import IO, Any
 
@@ -124,9 +124,22 @@ def end_on_signals() -> None:
             signal.signal(number, _interrupted)
 
 
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C from worker processes that start meanwhile: modules load there before a line of ours."""
+    resource_tracker.ensure_running()  # else starting it lets Ctrl-C through again
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def end_with_parent() -> None:
-    """Let a worker process end as on SIGTERM when its parent is gone; also on the signals themselves."""
+    """Let a worker process end as on SIGTERM, or when its parent is gone; Ctrl-C is the parent's affair."""
     end_on_signals()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_after_parent, daemon=True).start()
 
 

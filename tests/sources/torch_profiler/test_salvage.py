@@ -393,5 +393,7 @@ def test_what_follows_the_list_keeps_its_commas():
     """A file that was cut and joined again: more events stand behind the list's end."""
     behind = ', "traceName": "a"}, ' + ", ".join(GOOD)
     text = ", ".join([event(7)[:-1] + ', "x": NaN}', *GOOD[:2]]) + "]" + behind
-    for end in ("", ",", ",\n"):
-        assert salvage((text + end).encode(), last=True).tail == (behind + end).encode()
+    for end in ("", ",", ",\n", ', {"ph":'):  # the last is not an event of the list, which has ended
+        salvaged = salvage((text + end).encode(), last=True)
+        assert salvaged.tail == (behind + end).encode()
+        assert not salvaged.skipped_bytes

@@ -246,15 +246,16 @@ def salvage(text: bytes, *, last: bool) -> Salvaged:
     body = text.rstrip()
     if last:
         body = body.removesuffix(b",")
-    behind = text[len(body) :]
-    if last and (begun := _BEGUN.search(body)):
-        result.lose(body[begun.start() :])
-        body = body[: begun.start()]
+        begun = _BEGUN.search(body)
+        body = body[: begun.start()] if begun else body
     if body.strip():
         _halve(body, event_boundaries(body), 0, len(body), result)
         _give_up(result)
+    rest = text[len(body) :]
     if result.tail is not None:
-        result.tail += behind
+        result.tail += rest
     elif last:
+        if begun:
+            result.lose(rest.rstrip())
         result.remarks["cut short: the list of events does not end"] += 1
     return result

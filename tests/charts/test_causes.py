@@ -51,8 +51,8 @@ def test_exposure_by_hand(full):
     figure = charts.exposure_chart(full, "tokenization")
     assert [list(bar.x) for bar in figure.data] == [[400.0], [400.0], [700.0]]
     assert figure.layout.meta["sentence"] == (
-        "Host threads spent 400 ms on tokenization; it cost 2 GPUs 700 ms, 35 % of their time, and "
-        "for 100 % of that the blamed thread wanted a CPU and had none."
+        "Host threads spent 400 ms on tokenization; it cost 2 GPUs 700 ms, 35 % of GPU time; "
+        "for 35 % the blamed thread wanted a CPU and had none."
     )
     assert charts.exposure_chart(full, "gc") is None
 

@@ -25,13 +25,13 @@ OF_RESULTS = [
 #: Each chart's sentence on the small server, whose sums are worked out by hand (see server.py).
 SENTENCES = {
     "timeline_chart": (
-        "In the window of 1.00 s the 2 GPUs did useful work for 35 % of it on average (rank 1 least, 30 "
-        "%) and looked busy for 45 %; 54 % of the lost GPU time is charged to tokenization and 31 % to "
-        "kernel launch; the launching threads wanted a CPU and had none for 15 % of the time."
+        "In the window of 1.00 s the 2 GPUs did useful work for 35 % of GPU time (rank 1 least, for 30 % of "
+        "its own) and looked busy for 45 %; most was lost to tokenization (35 %) and kernel launch (20 %); "
+        "for 50 % the blamed thread wanted a CPU and had none."
     ),
     "causes_chart": (
-        "2 GPUs lost 1.30 s in all: 54 % of the lost GPU time is charged to tokenization and 31 % to "
-        "kernel launch; for 77 % of it the blamed thread wanted a CPU and had none."
+        "2 GPUs lost 1.30 s, 65 % of GPU time: most was lost to tokenization (35 %) and kernel launch (20 "
+        "%); for 50 % the blamed thread wanted a CPU and had none."
     ),
     "states_chart": (
         "The GPU of rank 0 looked busy for 60 % of the window and did useful work for 40 %; 200 ms went "
@@ -54,16 +54,18 @@ SENTENCES = {
         "steps."
     ),
     "demand_chart": (
-        "For 95 % of the time at most 4 threads of the server wanted a CPU, against 2 CPUs (of the host's"
-        " 2 on which its threads were seen to run); for 70 % of it at least one of them waited for a CPU."
+        "For 95 % of the recorded time at most 4 threads of the server wanted a CPU, against 2 CPUs (of the "
+        "host's 2 on which its threads were seen to run); for 70 % of it at least one of them waited for a "
+        "CPU."
     ),
     "staircase_chart": (
-        "Mean useful GPU utilisation is 35 % over 2 GPUs; monitoring, which counts spinning as busy, "
-        "would have shown 45 %."
+        "2 GPUs did useful work for 35 % of GPU time; monitoring, which counts spinning as busy, would have "
+        "shown 45 %."
     ),
     "requests_chart": (
         "Half of 2 requests had their first token within 200 ms, all within 400 ms; the largest known "
-        "part is tokenize, 57 % of all. 9.2 % of it is not known, mostly because nobody saw the engine."
+        "part is tokenize, 57 % of the time to first token. 9.2 % of it is not known, mostly because nobody "
+        "saw the engine."
     ),
     "threads_chart": (
         "worker rank 1 / worker_TP1 wanted a CPU and had none for 300 ms, 30 % of its time, the most of "

@@ -34,7 +34,7 @@ def test_one_rank_alone_says_at_least(results):
         "10 % in collectives, where waiting cannot be told from transfer: not all of their ranks were "
         "recorded or matched."
     )
-    assert "useful work for at least 20 % of it" in charts.timeline_chart(one).layout.meta["sentence"]
+    assert "useful work for at least 20 % of GPU time" in charts.timeline_chart(one).layout.meta["sentence"]
 
 
 def test_gpus_without_ranks_are_named_by_device():

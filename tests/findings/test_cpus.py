@@ -175,7 +175,7 @@ def test_a_tokenizer_on_the_wanted_cpu_starves_the_worker():
     sheet = gap()
     found = outcome("tokenization_starves", kept_off(sheet, tokenizer(sheet)).results())
     assert (found.exposed_ns, found.evidence[0].who) == (20 * MS, "worker_TP0/100")
-    assert found.evidence[0].what == "ready to run; tokenizer/10003 tokenized on its CPU"
+    assert found.evidence[0].what == "ready to run; tokenizer/10003 tokenized on its CPU; rank 0 waited"
     assert found.claim.endswith("while another tokenized on its CPU: tokenizer/10003 (encoding) 20 %.")
 
 
@@ -286,8 +286,11 @@ def test_a_poller_on_another_cpu_than_the_wanted_one_is_named_with_what_it_takes
         "output/10004 polled most at these moments (the driver polling for the GPU inside synchronous calls)"
     )
     assert who in found.claim
-    assert "over the scheduler's record this took 0.13 CPUs" in found.claim
-    assert found.evidence[0].what == "ready to run; output/10004 polled on another CPU (device_wait)"
+    assert "over the recorded time this took 0.13 CPUs" in found.claim
+    assert (
+        found.evidence[0].what
+        == "ready to run; output/10004 polled on another CPU (device_wait); rank 0 waited"
+    )
     assert found.advice[0].startswith("Let the host sleep while the GPU works")
 
 
@@ -299,7 +302,7 @@ def test_of_a_poller_elsewhere_figure_and_order_are_of_one_kind_of_polling():
         sheet.doing(thread, start, end, "shm_broadcast.dequeue")
         sheet.runs(thread, start, end, cpu=1 if thread == 4 else 2)
     found = outcome("polling_elsewhere", sheet.results())
-    assert "over the scheduler's record this took 0.13 CPUs" in found.claim
+    assert "over the recorded time this took 0.13 CPUs" in found.claim
     assert [(row.who, row.value) for row in found.evidence[1:]] == [("output/10004", "13.0 ms of CPU time")]
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.findings.cases import Case, no_calls, no_rank_1, outcome, rule_tests
 from tests.findings.sheet import ANY_SIZE, MS, Sheet
 from tracelib.analyses.results import analyse
+from tracelib.findings.finding import moments
 from tracelib.findings.verdict import verdict
 
 
@@ -116,3 +117,27 @@ CASES = [
     Case("rank_imbalance", lambda: ranks(always, compute=9.0), lambda: ranks(always), (no_rank_1,)),
 ]
 TestRules = rule_tests(CASES)
+
+
+# -------------------- one moment is one row of evidence
+def test_a_moment_that_several_gpus_lost_is_one_row_that_names_them():
+    """The host of rank 1 is late for 5 ms in every collective: ranks 0 and 2 wait there for it."""
+    found = outcome("launch_skew_amplified", ranks(always, size=3).results())
+    rows = [(row.ts_ns, row.what) for row in found.evidence]
+    assert len({at for at, _ in rows}) == len(rows)
+    assert all(what.startswith("GPUs of ranks 0 and 2 waiting in a collective;") for _, what in rows)
+    last = outcome("straggler_rank", ranks(always, size=3).results())
+    assert {row.who for row in last.evidence} == {"ranks 0 and 2"}
+
+
+def test_stretches_of_different_moments_or_threads_stay_apart():
+    rows = pl.DataFrame(
+        [(0, 10, 0, 1), (1, 8, 1, 1), (9, 4, 2, 1), (1, 8, 3, 2)],
+        schema=["ts_ns", "dur_ns", "gpu", "thread"],
+        orient="row",
+    )
+    assert [(row["ts_ns"], row["thread"], list(row["gpus"])) for row in moments(rows)] == [
+        (0, 1, [0, 1]),
+        (1, 2, [3]),
+        (9, 1, [2]),
+    ]

@@ -31,7 +31,7 @@ def test_the_verdict_sizes_the_quota():
 def test_captions_tell_a_quota_from_taken_cpus():
     results = stopped(GRID).results()
     assert "the blamed thread was stopped by a CPU quota" in causes_sentence(results)
-    assert "the launching threads were stopped by a CPU quota for" in timeline_sentence(results)
+    assert "the blamed thread was stopped by a CPU quota" in timeline_sentence(results)
     sheet = gap()
     taken = kept_off(sheet, sheet.thread(None, "batch", pid=901)).results()
     assert "the blamed thread wanted a CPU and had none" in causes_sentence(taken)

@@ -93,6 +93,20 @@ def test_one_cause_has_one_name_in_every_section():
     assert "Inter-process" not in page
 
 
+def test_the_causes_say_why_more_gpu_time_is_lost_than_host_time_was_spent():
+    """100 µs of GPU time are lost to tokenization, more than the 50 µs that threads spent on it."""
+    document = plain()
+    for row in document["host_time"]:
+        row["total_ns"] = 50_000
+    said = sections.causes_table(typed(document)).html
+    assert (
+        "Tokenization lost the GPUs more time than host threads spent on it: a thread that holds up" in said
+    )
+    for row in document["host_time"]:
+        row["total_ns"] = 9_000_000
+    assert "more time than host threads spent" not in sections.causes_table(typed(document)).html
+
+
 def test_the_report_and_the_ticket_say_what_a_finding_gives():
     page = sections.findings_list(findings())._repr_html_()
     assert "gain up to 25\N{NO-BREAK SPACE}% of GPU time" in page

@@ -9,7 +9,14 @@ from plotly.subplots import make_subplots
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, tells_shortage
 from tracelib.charts.lanes import shown_devices
-from tracelib.charts.phrases import NO_WAKEUPS, WORTH_A_WORD, charged_to, gpu_names, lacked_cpu
+from tracelib.charts.phrases import (
+    NO_WAKEUPS,
+    WORTH_A_WORD,
+    charged_to,
+    gpu_names,
+    share_in,
+    shortage_of_cpus,
+)
 from tracelib.charts.theme import (
     CLEAR,
     CPU_STATES,
@@ -24,7 +31,7 @@ from tracelib.charts.theme import (
     safe,
     stairs,
 )
-from tracelib.findings.finding import accuses_host
+from tracelib.findings.finding import whole_ns
 from tracelib.intervals.cover import bin_borders, covered_ns, ms_since_start
 from tracelib.words import cause_label, cause_name, counted, duration, share, sub_cause_name
 
@@ -38,7 +45,7 @@ GREY = "#8C8C8C"
 def causes_chart(results: Results) -> go.Figure | None:
     """Return lost time per device, cause and sub-cause as bars cut by CPU state; None if nothing was lost.
 
-    Longest bars first; a bar's end carries its share of the device's lost time. About :data:`ROWS` rows are
+    Longest bars first; a bar's end carries its share of the device's window. About :data:`ROWS` rows are
     drawn, at least three a device; a device's smaller ones are summed as "the rest".
     """
     if not results.causes["ns"].sum():
@@ -50,11 +57,16 @@ def causes_chart(results: Results) -> go.Figure | None:
     devices = [names.get(gpu, str(gpu)) for gpu in order["gpu"]]
     places, axis = rows_under_headings(devices, order["label"].to_list())
     bars = [_state_bar(parts, order, places, state) for state in CPU_STATES]
-    figure = go.Figure([*(bar for bar in bars if bar is not None), _shares_at_ends(order, places)])
+    figure = go.Figure(
+        [
+            *(bar for bar in bars if bar is not None),
+            _shares_at_ends(order, places, results.window.duration_ns),
+        ]
+    )
     figure.update_layout(barmode="stack", margin={"t": 60})
     longest = int(order["ns"].max()) / 1e6  # type: ignore[arg-type]
     figure.update_xaxes(
-        title_text="ms of GPU time lost; colour: what the blamed thread did meanwhile",
+        title_text="ms of GPU time lost, % of the GPU's window; colour: what the blamed thread did meanwhile",
         range=[0, longest * ROOM_FOR_SHARE],
     )
     figure.update_yaxes(**axis)
@@ -98,8 +110,8 @@ def _state_bar(parts: pl.DataFrame, order: pl.DataFrame, places: list[int], stat
     )
 
 
-def _shares_at_ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
-    parts = order.select(part=pl.col("ns") / pl.col("ns").sum().over("gpu"))["part"]
+def _shares_at_ends(order: pl.DataFrame, places: list[int], window_ns: int) -> go.Bar:
+    parts = order["ns"] / window_ns
     return go.Bar(
         y=places,
         x=[0] * len(order),
@@ -115,44 +127,28 @@ def _shares_at_ends(order: pl.DataFrame, places: list[int]) -> go.Bar:
 
 def causes_sentence(results: Results) -> str:
     """Say how much GPU time was lost, to what, and for how much of it the blamed thread lacked a CPU."""
-    total = int(results.causes["ns"].sum())
+    total, whole = int(results.causes["ns"].sum()), whole_ns(results)
     if not total:
         return "No GPU time was lost."
     gpus = counted(results.causes["gpu"].n_unique(), "GPU")
-    lost = charged_to(results.causes, "ns")
-    return f"{gpus} lost {duration(total)} in all: {lost}; {_shortage(results, total)}."
-
-
-def _shortage(results: Results, total: int) -> str:
-    state = pl.col("cpu_state").cast(pl.String)
-    ready, stopped = (
-        int(results.causes.filter((state == name) & accuses_host())["ns"].sum()) for name in WAITS_FOR_CPU
-    )
-    unknown = int(results.causes.filter(state == "unknown")["ns"].sum())
-    if unknown == total:
-        return "whether the blamed thread had a CPU was not recorded"
-    if not tells_shortage(results.thread_states):
-        return f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
-    doubt = f" (not known for {share(unknown / total)})" if unknown else ""
-    lacked = lacked_cpu(ready, stopped)
-    return f"for {share((ready + stopped) / total)} of it the blamed thread {lacked}{doubt}"
+    lost = f"{share(total / whole)} of GPU time: {charged_to(results.causes, 'ns', whole)}"
+    return f"{gpus} lost {duration(total)}, {lost}; {shortage_of_cpus(results)}."
 
 
 def _causes_table(results: Results) -> list[list[str]]:
     names = gpu_names(results)
     parts = _labelled(results.causes.filter(pl.col("ns") > 0))
-    lost = dict(results.causes.group_by("gpu").agg(pl.col("ns").sum()).iter_rows())
     body = [
         [
             names.get(row["gpu"], ""),
             row["label"],
             label("cpu_state", row["cpu_state"]),
             duration(row["ns"]),
-            share(row["ns"] / lost[row["gpu"]]),
+            share(row["ns"] / results.window.duration_ns),
         ]
         for row in parts.sort("ns", "gpu", "label", descending=[True, False, False]).iter_rows(named=True)
     ]
-    return [["device", "charged to", "blamed thread", "lost", "share of the device's lost time"], *body]
+    return [["device", "charged to", "blamed thread", "lost", "share of the device's window"], *body]
 
 
 def exposure_chart(results: Results, cause: str) -> go.Figure | None:
@@ -197,10 +193,8 @@ def _exposure_sentence(results: Results, cause: str, rows: pl.DataFrame) -> str:
     )
     if results.lost.is_empty():
         return f"{spent}; no GPU time was lost, or no GPU recorded, so none of it is exposed."
-    gpus = results.gpu_time["gpu"].n_unique()
-    part = share(exposed / (results.window.duration_ns * gpus))
-    whose = "its" if gpus == 1 else "their"
-    cost = f"it cost {counted(gpus, 'GPU')} {duration(exposed)}, {part} of {whose} time"
+    gpus = counted(results.gpu_time["gpu"].n_unique(), "GPU")
+    cost = f"it cost {gpus} {duration(exposed)}, {share_in(results, exposed)} of GPU time"
     return f"{spent}; {cost}{_exposed_shortage(results, cause, exposed)}."
 
 
@@ -215,8 +209,8 @@ def _exposed_shortage(results: Results, cause: str, exposed: int) -> str:
     short, unknown = (
         int(own.filter(of)["dur_ns"].sum()) for of in (state.is_in(WAITS_FOR_CPU), state == "unknown")
     )
-    doubt = f" (not known for {share(unknown / exposed)})" if unknown >= WORTH_A_WORD * exposed else ""
-    return f", and for {share(short / exposed)} of that the blamed thread wanted a CPU and had none{doubt}"
+    doubt = f" (not known for {share_in(results, unknown)})" if unknown >= WORTH_A_WORD * exposed else ""
+    return f"; for {share_in(results, short)} the blamed thread wanted a CPU and had none{doubt}"
 
 
 def _exposure_table(rows: pl.DataFrame) -> list[list[object]]:

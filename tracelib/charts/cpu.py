@@ -76,12 +76,12 @@ def _time_short(results: Results) -> float:
 def _demand_sentence(results: Results) -> str:
     threads = counted(demand_at(results.demand, 0.95) or 0, "thread")
     if not tells_shortage(results.thread_states):
-        ran = f"For 95 % of the time at most {threads} of the server ran"
+        ran = f"For 95 % of the recorded time at most {threads} of the server ran"
         return f"{ran}; how many more wanted a CPU {NO_WAKEUPS}."
     cpus, how = cpus_known(results)
     have = "CPUs of the host were not recorded" if cpus is None else f"{counted(cpus, 'CPU')} ({how})"
     return (
-        f"For 95 % of the time at most {threads} of the server wanted a CPU, against {have}; "
+        f"For 95 % of the recorded time at most {threads} of the server wanted a CPU, against {have}; "
         f"for {share(_time_short(results))} of it at least one of them waited for a CPU."
     )
 
@@ -94,7 +94,7 @@ def _demand_table(results: Results) -> list[list[object]]:
         ["threads running or runnable", "value"],
         *rows,
         ["CPUs", how if cpus is None else f"{cpus} ({how})"],
-        ["time in which a thread waited for a CPU", share(_time_short(results))],
+        ["share of the recorded time in which a thread waited for a CPU", share(_time_short(results))],
     ]
 
 
@@ -278,4 +278,4 @@ def _cpu_time_table(rows: pl.DataFrame) -> list[list[str]]:
         ]
         for row in rows.iter_rows(named=True)
     ]
-    return [["role", "cause", "CPU time", "share of all", "95 % interval"], *body]
+    return [["role", "cause", "CPU time", "share of CPU time", "95 % interval"], *body]

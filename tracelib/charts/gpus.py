@@ -177,8 +177,8 @@ def _staircase_sentence(results: Results) -> str:
     shares = gpu_shares(results.gpu_time)
     useful, busy = shares.select(pl.col("useful", "busy").mean()).row(0)
     return (
-        f"Mean useful GPU utilisation is {share(useful)} over {counted(len(shares), 'GPU')}; monitoring, "
-        f"which counts spinning as busy, would have shown {share(busy)}."
+        f"{counted(len(shares), 'GPU')} did useful work for {share(useful)} of GPU time; monitoring, which "
+        f"counts spinning as busy, would have shown {share(busy)}."
     )
 
 

@@ -15,8 +15,9 @@ import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.results import Results
+from tracelib.analyses.scheduling import WAITS_FOR_CPU, tells_shortage
 from tracelib.data import data
-from tracelib.findings.finding import quantile
+from tracelib.findings.finding import accuses_host, quantile, share_of, spent
 from tracelib.words import cause_name, duration, plain, role_name, share
 
 WORDS = data(__file__, "words.toml")
@@ -94,43 +95,60 @@ def gpu_shares(gpu_time: pl.DataFrame) -> pl.DataFrame:
 
 
 def useful_and_busy(results: Results, gpu_time: pl.DataFrame) -> str:
-    """Say how much of the time the GPUs did useful work and how much they looked busy."""
+    """Say how much of GPU time was useful work and how much looked busy."""
     names, shares = gpu_names(results), gpu_shares(gpu_time)
     at_least = "at least " if (shares["doubtful"].max() or 0) > 0 else ""  # type: ignore[operator]
     worst = shares.sort("useful", "gpu").row(0, named=True)
     least = share(worst["useful"])
-    if len(shares) == 1:
-        return (
-            f"the GPU did useful work for {at_least}{least} of it and looked busy for {share(worst['busy'])}"
-        )
     mean = shares.select(pl.col("useful", "busy").mean()).row(0, named=True)
     useful = share(mean["useful"])
-    who = f" ({names.get(worst['gpu'], 'one')} least, {least})" if least != useful else ""
+    gpus = "the GPU" if len(shares) == 1 else f"the {len(shares)} GPUs"
+    who = f" ({names.get(worst['gpu'], 'one')} least, for {least} of its own)" if least != useful else ""
     return (
-        f"the {len(shares)} GPUs did useful work for {at_least}{useful} of it on average{who} "
+        f"{gpus} did useful work for {at_least}{useful} of GPU time{who} "
         f"and looked busy for {share(mean['busy'])}"
     )
 
 
-def charged_to(lost: pl.DataFrame, ns: str) -> str:
-    """Say which two causes the lost time in the column `ns` is charged to most."""
-    total = lost[ns].sum()
-    if not total:
-        return "no GPU time was lost"
+def charged_to(lost: pl.DataFrame, ns: str, whole_ns: int) -> str:
+    """Say which two causes took most of the lost time in the column `ns`, as shares of GPU time."""
     parts = lost.group_by(pl.col("cause").cast(pl.String)).agg(pl.col(ns).sum()).filter(pl.col(ns) > 0)
-    first, *second = parts.sort(ns, "cause", descending=[True, False]).head(2).select("cause", ns).rows()
-    said = f"{share(first[1] / total)} of the lost GPU time is charged to {cause_name(first[0])}"
-    return said + "".join(f" and {share(part / total)} to {cause_name(cause)}" for cause, part in second)
+    if parts.is_empty():
+        return "no GPU time was lost"
+    most = parts.sort(ns, "cause", descending=[True, False]).head(2).select("cause", ns)
+    return "most was lost to " + " and ".join(
+        f"{cause_name(cause)} ({share(part / whole_ns)})" for cause, part in most.iter_rows()
+    )
 
 
-def lacked_cpu(ready_ns: int, stopped_ns: int, were: str = "was") -> str:
-    """Say why threads lacked a CPU: all were taken, a quota had stopped them, or now one, now the other."""
+def shortage_of_cpus(results: Results) -> str:
+    """Say for how much of GPU time the thread that a GPU waited for lacked a CPU, and why."""
+    state = pl.col("cpu_state").cast(pl.String)
+    ready, stopped = (spent(results.lost.filter((state == name) & accuses_host())) for name in WAITS_FOR_CPU)
+    unknown = spent(results.lost.filter(state == "unknown"))
+    if results.thread_states.is_empty() or unknown == spent(results.lost):
+        return "whether the blamed thread had a CPU was not recorded"
+    if not tells_shortage(results.thread_states):
+        return f"whether the blamed thread wanted a CPU and had none {NO_WAKEUPS}"
+    doubt = f" (not known for {share_in(results, unknown)})" if unknown else ""
+    if not ready + stopped:
+        return f"the blamed thread was never seen without a CPU{doubt}"
+    return f"for {share_in(results, ready + stopped)} the blamed thread {lacked_cpu(ready, stopped)}{doubt}"
+
+
+def share_in(results: Results, ns: int) -> str:
+    """Return a share of GPU time in words."""
+    return share(share_of(results, ns))
+
+
+def lacked_cpu(ready_ns: int, stopped_ns: int) -> str:
+    """Say why a thread lacked a CPU: all were taken, a quota had stopped it, or now one, now the other."""
     if not stopped_ns:
         return "wanted a CPU and had none"
     if not ready_ns:
-        return f"{were} stopped by a CPU quota"
+        return "was stopped by a CPU quota"
     by_quota = share(stopped_ns / (ready_ns + stopped_ns))
-    return f"wanted a CPU and had none or {were} stopped by a quota (the quota: {by_quota} of this)"
+    return f"wanted a CPU and had none or was stopped by a quota (the quota: {by_quota} of this)"
 
 
 if TYPE_CHECKING:

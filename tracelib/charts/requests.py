@@ -61,7 +61,7 @@ def _sentence(answered: pl.DataFrame) -> str:
     return (
         f"Half of {counted(len(answered), 'request')} had their first token within {half}, {within} within "
         f"{most}; the largest known part is {request_part_name(largest)}, "
-        f"{share(sums[largest] / total)} of all."
+        f"{share(sums[largest] / total)} of the time to first token."
         f"{_doubt(answered, not_known / total)}"
     )
 
@@ -84,7 +84,7 @@ def _table(answered: pl.DataFrame) -> list[list[str]]:
         for column, name in names.items()
         for known in (answered[column].drop_nulls(),)
     ]
-    return [["part", "p50", "p95", "max", "share of all"], *body]
+    return [["part", "p50", "p95", "max", "share of the time to first token"], *body]
 
 
 def request_svg(parts: Mapping[str, int], scale_ns: int) -> str:

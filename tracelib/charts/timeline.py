@@ -13,17 +13,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracelib.analyses.results import Results
-from tracelib.analyses.scheduling import tells_shortage
 from tracelib.charts.lanes import Lane, lanes, legend, time_in
-from tracelib.charts.phrases import (
-    NO_WAKEUPS,
-    WORTH_A_WORD,
-    charged_to,
-    lacked_cpu,
-    launch_threads,
-    useful_and_busy,
-)
+from tracelib.charts.phrases import charged_to, shortage_of_cpus, useful_and_busy
 from tracelib.charts.theme import GRID, SINCE_START, Look, finished, hatch, label, look, marker, safe
+from tracelib.findings.finding import whole_ns
 from tracelib.intervals import clip
 from tracelib.intervals.cover import bin_borders, ms_since_start, state_shares
 from tracelib.words import cause_name, duration, share
@@ -64,33 +57,13 @@ def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
 
 
 def timeline_sentence(results: Results) -> str:
-    """Say what the picture shows: useful and busy GPU time, the first causes, CPU shortage."""
+    """Say what the picture shows, in shares of GPU time: useful and busy, the first causes, CPU shortage."""
     start = f"In the window of {duration(results.window.duration_ns)} "
     if results.gpu_time.is_empty():
-        return f"{start}no GPU was recorded; {_launchers_lacked_cpu(results)}."
-    gpus, lost = useful_and_busy(results, results.gpu_time), charged_to(results.lost, "dur_ns")
-    return f"{start}{gpus}; {lost}; {_launchers_lacked_cpu(results)}."
-
-
-def _launchers_lacked_cpu(results: Results) -> str:
-    """Return what the launching threads' CPU states say, or that they were not recorded."""
-    launching = list(launch_threads(results).values())
-    inside = results.thread_states.filter(pl.col("thread").is_in(launching))
-    states = clip(inside, results.window.start_ns, results.window.end_ns)
-    state = pl.col("state").cast(pl.String)
-    known, ready, stopped = states.select(
-        pl.col("dur_ns").filter(state != "unknown").sum().alias("known"),
-        pl.col("dur_ns").filter(state == "runnable").sum().alias("ready"),
-        pl.col("dur_ns").filter(state == "throttled").sum().alias("stopped"),
-    ).row(0)
-    if not known:
-        return "the CPU states of the launching threads were not recorded"
-    if not tells_shortage(results.thread_states):
-        return f"whether the launching threads wanted a CPU and had none {NO_WAKEUPS}"
-    lacked = lacked_cpu(ready, stopped, were="were")
-    seen = known / int(states["dur_ns"].sum())
-    doubt = f" (known for {share(seen)} of it)" if 1 - seen >= WORTH_A_WORD else ""
-    return f"the launching threads {lacked} for {share((ready + stopped) / known)} of the time{doubt}"
+        return f"{start}no GPU was recorded."
+    gpus = useful_and_busy(results, results.gpu_time)
+    lost = charged_to(results.lost, "dur_ns", whole_ns(results))
+    return f"{start}{gpus}; {lost}{f'; {shortage_of_cpus(results)}' if results.lost.height else ''}."
 
 
 def _feet(rows: tuple[Lane, ...]) -> list[float]:
@@ -246,7 +219,7 @@ def _detail_sentence(results: Results, start_ns: int, end_ns: int) -> str:
     states = clip(results.gpu_states, start_ns, end_ns).select("gpu", "state", ns="dur_ns")
     if states.is_empty():
         return f"{where} no GPU was recorded."
-    lost = charged_to(clip(results.lost, start_ns, end_ns), "dur_ns")
+    lost = charged_to(clip(results.lost, start_ns, end_ns), "dur_ns", int(states["ns"].sum()))
     return f"{where}, {useful_and_busy(results, states)}; {lost}."
 
 

@@ -20,7 +20,8 @@ from tracelib.findings.finding import (
     Finding,
     evidence_rows,
     exposed_share,
-    longest_first,
+    gpus_named,
+    moments,
     over_the_window,
     quota_words,
     seen_share,
@@ -76,7 +77,7 @@ def _supply(results: Results) -> str:
         return ""
     of = f" of the host's {host}" if host else ""
     return (
-        f" The server ran on {used}{of} CPUs; for 95 % of the scheduler's record at most {most} of its "
+        f" The server ran on {used}{of} CPUs; for 95 % of the recorded time at most {most} of its "
         "threads ran or were ready to run."
     )
 
@@ -151,7 +152,7 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
         why=f"{counted(gaps.height, 'gap')} end on one period grid; only a quota does that{_size(results)}"
         f"{_counted(results)}",
         evidence=evidence_rows(
-            worst,
+            worst.iter_rows(named=True),
             lambda row: thread_name(results, row["thread"]),
             lambda _: "runnable while its CPU was idle",
         ),
@@ -219,16 +220,18 @@ def tokenization_starves(rule: Rule, results: Results) -> Finding | None:
     part = exposed_share(results, lost)
     if part < rule.threshold:
         return None
-    worst = longest_first(lost).unique(["thread", "ts_ns"], keep="first", maintain_order=True)
     return rule.finding(
         results,
         lost,
         claim=f"For {seen_share(results, part)} of GPU time the thread that a GPU waited for was ready to "
         f"run while another tokenized on its CPU: {_by_whom(results, lost)}.",
         evidence=evidence_rows(
-            worst.head(5),
+            moments(lost),
             lambda row: thread_name(results, row["thread"]),
-            lambda row: f"ready to run; {thread_name(results, row['by'])} tokenized on its CPU",
+            lambda row: (
+                f"ready to run; {thread_name(results, row['by'])} tokenized on its CPU; "
+                f"{gpus_named(results, row['gpus'])} waited"
+            ),
         ),
     )
 
@@ -340,10 +343,13 @@ def _pollers(
 
     What they took is their polling of that kind in the whole window.
     """
-    moments = evidence_rows(
-        longest_first(taken).head(3),
+    longest = evidence_rows(
+        moments(taken, 3),
         lambda row: thread_name(results, row["thread"]),
-        lambda row: f"ready to run; {thread_name(results, row['by'])} polled on {cpu} ({row['kind']})",
+        lambda row: (
+            f"ready to run; {thread_name(results, row['by'])} polled on {cpu} ({row['kind']}); "
+            f"{gpus_named(results, row['gpus'])} waited"
+        ),
     )
     threads = [
         over_the_window(
@@ -355,7 +361,7 @@ def _pollers(
         )
         for thread, kind, _ in most.head(3).iter_rows()
     ]
-    return [*moments, *threads]
+    return [*longest, *threads]
 
 
 def _spun(results: Results, thread: int, kind: str) -> int:
@@ -377,7 +383,7 @@ def polling_elsewhere(rule: Rule, results: Results) -> Finding | None:
         claim=f"For {seen_share(results, part)} of GPU time the thread that a GPU waited for was ready and "
         f"had no CPU while a thread on another CPU that it could use only polled. "
         f"{thread_name(results, thread)} polled most at these moments ({_polling(kind)}); over the "
-        f"scheduler's record this took {_spun(results, thread, kind) / seen:.2f} CPUs.",
+        f"recorded time this took {_spun(results, thread, kind) / seen:.2f} CPUs.",
         evidence=_pollers(results, beside, most, "another CPU"),
         **_stops(most["kind"].unique(maintain_order=True)),
     )

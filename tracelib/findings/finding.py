@@ -1,22 +1,20 @@
 """What a rule returns, a finding with its evidence or why it abstains, and how lost GPU time becomes one."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 import polars as pl
 from msgspec import Meta, Struct
 
 from tracelib.analyses.capacity import quota_by_use
-from tracelib.analyses.drains import behind
-from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.results import Results
 from tracelib.analyses.throttling import FEWEST_PERIODS
 from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.intervals import merge_equal
-from tracelib.words import cause_name, cpus, duration, plain, sentence, share, sub_cause_name
+from tracelib.words import cause_name, cpus, duration, sentence, share, sub_cause_name
 
 Confidence = Literal["high", "medium", "low"]
 #: What the advice changes: the machine (cores, quota), a setting of the server, its code, or nothing of its
@@ -47,6 +45,8 @@ EVIDENCE_ROWS = 5
 WORTH_FIRST = 0.25
 #: What gives back less than this part of its time is a symptom of something else.
 SYMPTOM = 0.1
+#: So many ranks are named one by one.
+NAMED_RANKS = 4
 #: Less than this is not worth a word in a row of evidence.
 WORTH_A_WORD_NS = 50_000
 
@@ -241,44 +241,6 @@ def shortage_note(lost: pl.DataFrame) -> str:
     return f" {sentence(' and '.join(parts))}." if parts else ""
 
 
-# -------------------- launches
-def launched_singly(results: Results) -> bool:
-    """Return whether most kernels are known to come from launches of their own, not from graphs."""
-    coverage = graph_coverage(results.launches)
-    return coverage is not None and coverage < COVERED
-
-
-def wakes(results: Results) -> pl.DataFrame:
-    """Return the lost time in launches behind an emptied queue (:func:`tracelib.analyses.drains.behind`).
-
-    Only where a host cause emptied it: after a wait for requests the first launch is late whatever the host
-    does.
-    """
-    return behind(results.lost, results.drains).filter(~pl.col("of").is_in(NOT_HOST))
-
-
-def events_named(rows: pl.DataFrame, most: int = 2) -> str:
-    """Return the names of the events that `rows` of :func:`wakes` lie behind."""
-    by_event = rows.drop_nulls("event").group_by("event").agg(pl.col("dur_ns").sum())
-    longest = by_event.sort("dur_ns", "event", descending=[True, False])["event"]
-    return ", ".join(plain(event, 80) for event in longest.head(most))
-
-
-def wake_note(results: Results, cause: str | None, sub_cause: str | None) -> str:
-    """Return a sentence on late launches behind queues that a cause emptied; empty where it is little."""
-    if cause in (None, "sync") or (cause == "kernel_launch" and sub_cause is None):
-        return ""  # `host_synchronisation` says it itself, and launching is not an event
-    rows = wakes(results).filter(pl.col("of") == cause)
-    if sub_cause is not None:
-        rows = rows.filter(pl.col("of_sub") == sub_cause)
-    part = exposed_share(results, rows)
-    return (
-        f" It emptied the launch queue: late launches behind it cost another {share(part)} of GPU time."
-        if part >= ASIDE
-        else ""
-    )
-
-
 # -------------------- evidence
 def thread_name(results: Results, thread: int | None) -> str:
     """Return how people call a thread: role or name, and thread id ("worker_TP0/767")."""
@@ -294,40 +256,78 @@ def rank_labels(results: Results) -> dict[int, int]:
 
 
 def evidence_of_lost(results: Results, lost: pl.DataFrame, rows: int = EVIDENCE_ROWS) -> list[Evidence]:
-    """Return the longest stretches of lost time, each moment once: that of the GPU that lost most in it.
+    """Return the longest stretches of lost time, each moment once, with the GPUs that lost it to that thread.
 
     Neighbouring pieces of one GPU with the same blamed thread and cause are one stretch, whatever the
     thread's CPU state was in between; `value` is the part of it in which that thread lacked a CPU, and why.
     """
     same = ["gpu", "lost", "thread", "cause", "sub_cause"]
-    stretches = merge_equal(lost.sort("gpu", "ts_ns"), same).with_columns(
-        end=pl.col("ts_ns") + pl.col("dur_ns")
-    )
-    worst = longest_first(stretches).unique(["thread", "ts_ns"], keep="first", maintain_order=True)
-    return [_evidence(results, lost, row) for row in worst.head(rows).iter_rows(named=True)]
+    stretches = merge_equal(lost.sort("gpu", "ts_ns"), same)
+    return [_evidence(results, lost, row) for row in moments(stretches, rows)]
+
+
+def moments(rows: pl.DataFrame, most: int = EVIDENCE_ROWS, of: str = "thread") -> list[dict[str, Any]]:
+    """Return the `most` longest rows, each moment once; `gpus` = all that lost it, and what they did.
+
+    One moment: rows that are alike in the column `of`, more than half of the shorter one in the longer one.
+    """
+    found: list[dict[str, Any]] = []
+    for row in longest_first(rows).head(200 * most).iter_rows(named=True):
+        same = next((one for one in found if one[of] == row[of] and _one_moment(one, row)), None)
+        if same is not None:
+            same["gpus"].setdefault(row["gpu"], row.get("lost"))
+        elif len(found) < most:
+            found.append({**row, "gpus": {row["gpu"]: row.get("lost")}})
+    return found
+
+
+def _one_moment(longer: dict[str, Any], row: dict[str, Any]) -> bool:
+    ends = [one["ts_ns"] + one["dur_ns"] for one in (longer, row)]
+    inside = min(ends) - max(longer["ts_ns"], row["ts_ns"])
+    return bool(2 * inside > row["dur_ns"])
+
+
+def gpus_named(results: Results, gpus: Iterable[int]) -> str:
+    """Return GPUs by their ranks: "rank 0", "ranks 0 and 1", "12 ranks"."""
+    labels = rank_labels(results)
+    ranks = sorted(labels[gpu] for gpu in gpus)
+    if len(ranks) > NAMED_RANKS:
+        return f"{len(ranks)} ranks"
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
 def _evidence(results: Results, lost: pl.DataFrame, row: dict[str, Any]) -> Evidence:
+    end = row["ts_ns"] + row["dur_ns"]
     inside = lost.filter(
-        (pl.col("gpu") == row["gpu"]) & pl.col("ts_ns").is_between(row["ts_ns"], row["end"], closed="left")
+        (pl.col("gpu") == row["gpu"]) & pl.col("ts_ns").is_between(row["ts_ns"], end, closed="left")
     )
     doing = inside.drop_nulls("what").group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns")["what"]
     named = sub_cause_name(row["sub_cause"]) if row["sub_cause"] else cause_name(row["cause"])
     mostly = f"in {doing[-1]}" if doing.len() else named
-    state = "idle" if row["lost"] == "idle" else "waiting in a collective"
     ready, stopped = without_cpu(inside)
     lacks = ((ready, "without a CPU"), (stopped, "stopped by a quota"))
     return Evidence(
         ts_ns=row["ts_ns"],
         dur_ns=row["dur_ns"],
         who=thread_name(results, row["thread"]),
-        what=f"GPU of rank {rank_labels(results)[row['gpu']]} {state}; mostly {mostly}",
+        what=f"{_held_up(results, row['gpus'])}; mostly {mostly}",
         value=", ".join(f"{duration(ns)} {words}" for ns, words in lacks if ns >= WORTH_A_WORD_NS) or None,
     )
 
 
+def _held_up(results: Results, gpus: dict[int, str]) -> str:
+    """Say which GPUs idled and which waited in a collective at one moment."""
+    states = {"idle": "idle", "collective_wait": "waiting in a collective"}
+    return ", ".join(
+        f"GPU{'' if len(own) == 1 else 's'} of {gpus_named(results, own)} {words}"
+        for state, words in states.items()
+        if (own := [gpu for gpu, lost in gpus.items() if lost == state])
+    )
+
+
 def evidence_rows(
-    rows: pl.DataFrame,
+    rows: Iterable[dict[str, Any]],
     who: Callable[[dict[str, Any]], str],
     what: Callable[[dict[str, Any]], str],
     value: Callable[[dict[str, Any]], str | None] = lambda _: None,
@@ -335,7 +335,7 @@ def evidence_rows(
     """Return a row of evidence for each of `rows`, in their order."""
     return [
         Evidence(ts_ns=row["ts_ns"], dur_ns=row["dur_ns"], who=who(row), what=what(row), value=value(row))
-        for row in rows.iter_rows(named=True)
+        for row in rows
     ]
 
 

@@ -6,22 +6,25 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelib.analyses.drains import LAUNCHING
+from tracelib.analyses.drains import LAUNCHING, behind
 from tracelib.analyses.launches import graph_coverage
 from tracelib.analyses.long_slices import lost_in_long_slices
 from tracelib.analyses.results import Results
 from tracelib.findings import recording
 from tracelib.findings.doubts import recorder_cost
 from tracelib.findings.finding import (
+    ASIDE,
     COVERED,
+    NOT_HOST,
     SYMPTOM,
     Abstained,
     Finding,
-    events_named,
     evidence_of_lost,
     evidence_rows,
     exposed_share,
+    gpus_named,
     mean,
+    moments,
     over_the_window,
     own_ns,
     quantile,
@@ -30,7 +33,6 @@ from tracelib.findings.finding import (
     spent,
     state_known,
     thread_name,
-    wakes,
     whole_ns,
 )
 from tracelib.words import counted, duration, plain, share, sub_cause_name
@@ -49,6 +51,44 @@ ASLEEP = 0.05
 
 def _launching(results: Results) -> pl.DataFrame:
     return results.lost.filter((pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(LAUNCHING))
+
+
+# -------------------- launches
+def launched_singly(results: Results) -> bool:
+    """Return whether most kernels are known to come from launches of their own, not from graphs."""
+    coverage = graph_coverage(results.launches)
+    return coverage is not None and coverage < COVERED
+
+
+def wakes(results: Results) -> pl.DataFrame:
+    """Return the lost time in launches behind an emptied queue (:func:`tracelib.analyses.drains.behind`).
+
+    Only where a host cause emptied it: after a wait for requests the first launch is late whatever the host
+    does.
+    """
+    return behind(results.lost, results.drains).filter(~pl.col("of").is_in(NOT_HOST))
+
+
+def events_named(rows: pl.DataFrame, most: int = 2) -> str:
+    """Return the names of the events that `rows` of :func:`wakes` lie behind."""
+    by_event = rows.drop_nulls("event").group_by("event").agg(pl.col("dur_ns").sum())
+    longest = by_event.sort("dur_ns", "event", descending=[True, False])["event"]
+    return ", ".join(plain(event, 80) for event in longest.head(most))
+
+
+def wake_note(results: Results, cause: str | None, sub_cause: str | None) -> str:
+    """Return a sentence on late launches behind queues that a cause emptied; empty where it is little."""
+    if cause in (None, "sync") or (cause == "kernel_launch" and sub_cause is None):
+        return ""  # `host_synchronisation` says it itself, and launching is not an event
+    rows = wakes(results).filter(pl.col("of") == cause)
+    if sub_cause is not None:
+        rows = rows.filter(pl.col("of_sub") == sub_cause)
+    part = exposed_share(results, rows)
+    return (
+        f" It emptied the launch queue: late launches behind it cost another {share(part)} of GPU time."
+        if part >= ASIDE
+        else ""
+    )
 
 
 # -------------------- compilation
@@ -236,9 +276,12 @@ def gil_contention(rule: Rule, results: Results) -> Finding | Abstained | None:
         else "the thread slept inside framework code while a sibling ran the interpreter; it may have slept "
         "for another reason",
         evidence=evidence_rows(
-            lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5),
+            moments(lost),
             lambda row: thread_name(results, row["thread"]),
-            lambda _: "asleep while another thread of its process ran Python",
+            lambda row: (
+                "asleep while another thread of its process ran Python; "
+                f"{gpus_named(results, row['gpus'])} waited"
+            ),
         ),
     )
 

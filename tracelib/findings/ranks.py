@@ -14,6 +14,8 @@ from tracelib.findings.finding import (
     Finding,
     evidence_rows,
     exposed_share,
+    gpus_named,
+    moments,
     quantile,
     rank_labels,
     share_of,
@@ -63,11 +65,10 @@ def _told(results: Results, told: pl.DataFrame) -> str:
 def _waits(results: Results, matched: pl.DataFrame, labels: dict[int, int]) -> list[Evidence]:
     """Return the longest waits in collectives that began in the window."""
     begun = matched.filter(pl.col("ts_ns") >= results.window.start_ns)
-    worst = begun.sort("wait_ns", "ts_ns", descending=[True, False]).head(5)
     return evidence_rows(
-        worst.with_columns(dur_ns="wait_ns"),
-        lambda row: f"rank {labels[row['gpu']]}",
-        lambda row: f"waits in {row['collective']} for rank {labels[row['straggler']]}",
+        moments(begun.with_columns(dur_ns="wait_ns"), of="event"),
+        lambda row: gpus_named(results, row["gpus"]),
+        lambda row: f"waiting in {row['collective']} for rank {labels[row['straggler']]}",
         lambda row: f"{duration(row['skew_ns'])} apart",
     )
 
@@ -118,8 +119,8 @@ def rank_imbalance(rule: Rule, results: Results) -> Finding | None:
         f"computing. Rank {labels[most]} computed for {share(most_ns / window)} of the window, rank "
         f"{labels[least]} for {share(least_ns / window)}.",
         evidence=evidence_rows(
-            lost.sort("dur_ns", "ts_ns", descending=[True, False]).head(5),
-            lambda row: f"rank {labels[row['gpu']]}",
-            lambda _: "waits in a collective while the late rank computes",
+            moments(lost),
+            lambda row: gpus_named(results, row["gpus"]),
+            lambda _: "waiting in a collective while the late rank computes",
         ),
     )

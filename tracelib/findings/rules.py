@@ -36,10 +36,8 @@ from tracelib.findings.finding import (
     exposed_share,
     gain_of,
     known_share,
-    launched_singly,
     shortage_note,
     spent,
-    wake_note,
 )
 from tracelib.findings.recording import WORTH_SAYING, unseen
 from tracelib.words import SERVER, share
@@ -109,13 +107,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         that are not as the table has them.
         """
         rows = pl.DataFrame({"dur_ns": [lost]}) if isinstance(lost, int) else lost
-        advice = [*self.advice, *(self.graph_advice if launched_singly(results) else ())]
+        advice = [*self.advice, *(self.graph_advice if launching.launched_singly(results) else ())]
         differing["advice"] = not_yet_done(differing.get("advice", advice), results)
         made = Finding(
             **{
                 "id": self.id,
                 "cause": self.cause,
-                "claim": claim + wake_note(results, self.cause, self.sub_cause),
+                "claim": claim + launching.wake_note(results, self.cause, self.sub_cause),
                 "exposed_ns": spent(rows),
                 "exposed_share": exposed_share(results, rows),
                 "confidence": self.confidence,

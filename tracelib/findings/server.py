@@ -18,11 +18,11 @@ from tracelib.findings.finding import (
     Finding,
     evidence_rows,
     exposed_share,
-    longest_first,
+    gpus_named,
+    moments,
     over_the_window,
     own_ns,
     quantile,
-    rank_labels,
     share_of,
     shortage_note,
     spent,
@@ -240,7 +240,6 @@ def staircase(rule: Rule, results: Results) -> Finding | None:
         for cause, ns in by_cause.sort("dur_ns", "cause", descending=[True, False]).head(3).iter_rows()
     )
     times = counted(starved.height // results.gpu_time["gpu"].n_unique(), "time")
-    labels = rank_labels(results)
     return rule.finding(
         results,
         spent(host),
@@ -249,9 +248,9 @@ def staircase(rule: Rule, results: Results) -> Finding | None:
         f"{share(exposed_share(results, starved))} of GPU time. Meanwhile the GPUs waited for {mostly} (of "
         "GPU time).",
         evidence=evidence_rows(
-            longest_first(starved).head(5),
-            lambda row: f"rank {labels[row['gpu']]}",
-            lambda _: "useful for at most 20 % of each bin",
+            moments(starved, of="level"),
+            lambda row: gpus_named(results, row["gpus"]),
+            lambda _: "useful for at most 20 % of each hundredth of the window",
         ),
     )
 

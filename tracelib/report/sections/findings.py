@@ -104,7 +104,12 @@ def causes_table(findings: Document) -> Section:
         return _empty("The causes are not known: no GPU operation was read.", "causes: not known")
     rows = [row for row in figures.cause_rows(findings) if row.exposed_ns or row.total_ns]
     text = "; ".join(f"{cause_name(row.cause)} {duration(row.exposed_ns)}" for row in rows)
-    return Section(render("causes", rows=rows), text, count=len(rows))
+    more_lost = [
+        cause_name(row.cause)
+        for row in rows
+        if row.accuses_host and row.total_ns is not None and row.exposed_ns > row.total_ns
+    ]
+    return Section(render("causes", rows=rows, more_lost=more_lost), text, count=len(rows))
 
 
 def findings_list(findings: Document) -> Section:

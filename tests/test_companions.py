@@ -323,7 +323,7 @@ def test_the_gpu_s_lost_time_of_each_request_is_shared_out_by_cause(throttled):
                 by_hand[cause] = by_hand.get(cause, 0) + inside
         assert found == by_hand
     said = diagnose(results).requests
-    assert said.outside_window == log.height - results.requests.height
+    assert said.outside_window == log.height - results.first_tokens.height
     assert sum(c.total_ns for c in said.lost_by_cause) == results.request_causes["ns"].sum()
     assert [c.total_ns for c in said.lost_by_cause] == sorted(
         (c.total_ns for c in said.lost_by_cause), reverse=True

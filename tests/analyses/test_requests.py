@@ -12,7 +12,16 @@ import tracelib
 from tests.conftest import ROOT
 from tests.findings.sheet import Sheet, ns
 from tracelib.analyses.ipc import worker_steps
-from tracelib.analyses.requests import BEFORE, NO_STEP, NO_STEPS, NOT_SENT, PARTS, left_out, requests
+from tracelib.analyses.requests import (
+    BEFORE,
+    NO_STEP,
+    NO_STEPS,
+    NOT_SENT,
+    PARTS,
+    first_tokens,
+    left_out,
+    requests,
+)
 from tracelib.analyses.results import analyse
 from tracelib.analyses.steps import MODEL_STEPS, step_tokens
 from tracelib.analyses.window import Window
@@ -280,9 +289,25 @@ def test_requests_that_are_not_whole_in_the_window_are_counted_by_their_reason()
         {"arrived": [5, 10, 40, 80, 95, 120, 50], "first_token": [8, 30, 60, 100, 110, 130, None]},
         schema={"arrived": pl.Int64, "first_token": pl.Int64},
     )
-    assert left_out(log, Window(20, 100, "")) == {
+    window = Window(20, 100, "")
+    assert left_out(log, window) == {
         "before or after the window": 2,
-        "under way at an edge of the window": 2,
+        "whose first token came after the window": 1,
         "without a first token": 1,
     }
-    assert left_out(None, Window(20, 100, "")) == {}
+    assert left_out(None, window) == {}
+    assert first_tokens(log, window)["ttft_ns"].to_list() == [20, 20, 20]
+    assert first_tokens(None, window).is_empty()
+
+
+def test_quantiles_of_a_window_do_not_favour_quick_requests():
+    """A request arrives every 10 ns, and one in four takes 40 ns, the others 4; a window holds eight."""
+    arrived = list(range(0, 1000, 10))
+    took = [40 if at % 40 == 0 else 4 for at in arrived]
+    log = pl.DataFrame(
+        {"arrived": arrived, "first_token": [at + ns for at, ns in zip(arrived, took, strict=True)]}
+    )
+    window = Window(390, 470, "")
+    assert sorted(first_tokens(log, window)["ttft_ns"]) == [4] * 6 + [40] * 2
+    whole = log.filter(pl.col("arrived") >= window.start_ns, pl.col("first_token") <= window.end_ns)
+    assert sorted(whole["first_token"] - whole["arrived"]) == [4] * 6 + [40]

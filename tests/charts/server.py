@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracelib.analyses.lost import host_time
-from tracelib.analyses.requests import REQUESTS
+from tracelib.analyses.requests import FIRST_TOKENS, REQUESTS
 from tracelib.analyses.results import Results
 from tracelib.analyses.steps import STEP_TOKENS
 from tracelib.analyses.window import Window
@@ -238,7 +238,9 @@ def trace(names=("tokenizer", "engine_core", "worker_TP0", "worker_TP1"), **fram
 def make(**changed):
     """Return results with some frames replaced."""
     window = Window(START, START + 1000 * MS, "by hand")
-    return Results(**{"trace": trace(), "window": window, "rules": load_rules(), **frames(), **changed})
+    made = {"trace": trace(), "window": window, "rules": load_rules(), **frames(), **changed}
+    came = made["requests"].select(list(FIRST_TOKENS))
+    return Results(**{"first_tokens": came, **made})
 
 
 def full_server():

@@ -14,8 +14,8 @@ from tests.conftest import ROOT
 from tests.findings.sheet import MS, Sheet
 from tests.report.example import findings, plain, typed
 from tracelib import analyse, load
+from tracelib.analyses.requests import FIRST_TOKENS, REQUESTS
 from tracelib.analyses.requests import PARTS as REQUEST_PARTS
-from tracelib.analyses.requests import REQUESTS
 from tracelib.findings import diagnose, read, schema, validate
 from tracelib.findings.requests import requests_part
 from tracelib.report import sections
@@ -142,9 +142,42 @@ def test_of_few_requests_the_slow_end_is_their_maximum(number, slow):
     ]
     sheet = Sheet()
     sheet.kernel(0, 1)
-    said = requests_part(replace(sheet.results(), requests=pl.DataFrame(rows, schema=REQUESTS))).sentence
+    whole = pl.DataFrame(rows, schema=REQUESTS)
+    came = whole.select(list(FIRST_TOKENS))
+    said = requests_part(replace(sheet.results(), requests=whole, first_tokens=came)).sentence
     assert said.startswith(f"Time to first token of {number} requests: p50 200 ms, {slow}. On average: ")
     assert (
         " For 71 % of the API server's part some thread of it was ready without a CPU; for 37 % some prompt "
         "was being tokenized (the two may overlap)." in said
     )
+
+
+def test_the_time_to_first_token_is_of_all_that_had_it_in_the_window_its_parts_of_those_that_lie_in_it():
+    """Two requests of 100 ms lie in the window whole; two of 300 ms had arrived before it."""
+    rows = [
+        dict.fromkeys(REQUEST_PARTS, 0)
+        | {"id": f"{n}", "arrived_ns": n, "first_token_ns": n + 100 * MS, "ttft_ns": 100 * MS}
+        | {"gpu_useful_ns": 100 * MS}
+        for n in range(2)
+    ]
+    whole = pl.DataFrame(rows, schema=REQUESTS)
+    before = whole.select(arrived_ns=pl.col("arrived_ns") - 200 * MS, first_token_ns=pl.col("first_token_ns"))
+    before = before.with_columns(ttft_ns=pl.col("first_token_ns") - pl.col("arrived_ns"))
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    results = replace(
+        sheet.results(),
+        requests=whole,
+        first_tokens=pl.concat([before, whole.select(list(FIRST_TOKENS))]),
+        requests_outside={"whose first token came after the window": 3},
+    )
+    said = requests_part(results)
+    assert said.sentence == (
+        "Time to first token of the 4 requests that had it in the window: p50 100 ms, max 300 ms. "
+        "On average of the 2 that also arrived in it (p50 100 ms, max 100 ms): 100 % GPU useful. "
+        "Not counted: 3 whose first token came after the window."
+    )
+    assert (said.count, said.whole, said.outside_window, said.ttft_ns.max) == (4, 2, 3, 300 * MS)
+    alone = requests_part(replace(results, requests=whole.clear()))
+    assert (alone.count, alone.whole, alone.parts) == (4, 0, None)
+    assert "where their time went is not known" in alone.sentence

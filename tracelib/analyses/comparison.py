@@ -292,7 +292,7 @@ def _rate(
 
 
 def _waits(results: Results) -> list[dict[str, object]]:
-    ttft = results.requests["ttft_ns"].drop_nulls().to_numpy().astype(np.float64)
+    ttft = results.first_tokens["ttft_ns"].to_numpy().astype(np.float64)
     if not len(ttft):
         return []
     quantiles: list[dict[str, object]] = [

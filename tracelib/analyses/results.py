@@ -26,7 +26,7 @@ from tracelib.analyses.ipc import ipc, worker_steps
 from tracelib.analyses.launches import launches
 from tracelib.analyses.lost import causes, host_time, lost
 from tracelib.analyses.replicas import replicas
-from tracelib.analyses.requests import api_server, left_out, request_causes, requests
+from tracelib.analyses.requests import api_server, first_tokens, left_out, request_causes, requests
 from tracelib.analyses.scheduling import cpu_contention, demand, polling_beside, scheduling, thread_load
 from tracelib.analyses.steps import model_steps, step_tokens
 from tracelib.analyses.thread_states import thread_states
@@ -138,9 +138,10 @@ class Results:
     quota_use: pl.DataFrame = _analysis(quota_use)
     gil_waits: pl.DataFrame = _analysis(gil_waits)
     requests: pl.DataFrame = _analysis(requests, _REQUESTS)
+    first_tokens: pl.DataFrame = _analysis(first_tokens)
     request_causes: pl.DataFrame = _analysis(request_causes)
     step_tokens: pl.DataFrame = _analysis(step_tokens)
-    #: Requests of the log that do not lie in the window whole, by the reason.
+    #: Requests of the log whose first token did not come in the window, by the reason.
     requests_outside: dict[str, int] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
@@ -205,7 +206,7 @@ def analyse(
     frames: dict[str, Any] = {name: made[name] for name in ANALYSES}
     missing = _missing(frames, trace, recorded)
     if requests_log is not None and frames["requests"].is_empty():
-        missing["requests"] = _outside(requests_log, over)
+        missing["requests"] = _outside(requests_log, over, frames["first_tokens"].height)
     if not supply.tells_quota:
         missing["quota"] = _QUOTA.missing
     return Results(
@@ -289,10 +290,12 @@ _EVENTS = {
 }
 
 
-def _outside(log: pl.DataFrame, over: Window) -> str:
-    """Return why a request log tells nothing: most often its clock is another one."""
+def _outside(log: pl.DataFrame, over: Window, first_tokens: int) -> str:
+    """Return why a request log tells no request's parts: most often its clock is another one."""
     if log.is_empty():
         return "the request log holds no request"
+    if first_tokens:
+        return f"no request lies in the window whole: of {first_tokens} only the first token does"
     away = (int(log["arrived"].min()) - over.start_ns) / 1e9  # type: ignore[arg-type]
     return (
         f"none of the {log.height} requests in the log lies in the window; "

@@ -48,19 +48,20 @@ def requests_chart(results: Results) -> go.Figure | None:
         title = f"the {len(slowest)} slowest of {len(answered)} requests, in order of arrival"
     figure.update_xaxes(title_text=title, showgrid=False)
     figure.update_yaxes(title_text="ms to the first token", rangemode="tozero")
-    return finished(figure, _sentence(answered), _table(answered), 360)
+    return finished(figure, _sentence(results.first_tokens["ttft_ns"], answered), _table(answered), 360)
 
 
-def _sentence(answered: pl.DataFrame) -> str:
-    half, most, _ = p50_p95_max(answered["ttft_ns"])
-    within = "95 %" if len(answered) >= FEWEST_FOR_P95 else "all"
+def _sentence(ttft: pl.Series, answered: pl.DataFrame) -> str:
+    half, most, _ = p50_p95_max(ttft)
+    within = "95 %" if len(ttft) >= FEWEST_FOR_P95 else "all"
+    drawn = f"of the {len(answered):,} that also arrived in the window " if len(answered) < len(ttft) else ""
     total = int(answered["ttft_ns"].sum())
     sums = {part: int(answered[f"{part}_ns"].sum()) for part in REQUEST_PARTS}
     not_known = sums.pop("unknown")
     largest = max(sums, key=lambda part: sums[part])
     return (
-        f"Half of {counted(len(answered), 'request')} had their first token within {half}, {within} within "
-        f"{most}; the largest known part is {request_part_name(largest)}, "
+        f"Half of {counted(len(ttft), 'request')} had their first token within {half}, {within} within "
+        f"{most}; {drawn}the largest known part is {request_part_name(largest)}, "
         f"{share(sums[largest] / total)} of the time to first token."
         f"{_doubt(answered, not_known / total)}"
     )

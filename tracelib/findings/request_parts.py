@@ -71,7 +71,10 @@ class RequestLoss(Part, frozen=True, kw_only=True):
 class Requests(Part, frozen=True, kw_only=True):
     """What the time to first token consists of."""
 
-    count: Natural
+    count: Annotated[Natural, Meta(description="Requests whose first token came in the window.")]
+    whole: Annotated[
+        Natural, Meta(description="Those of them that also arrived in it; all but ttft_ns is of these.")
+    ]
     sentence: Annotated[str, Meta(description="Where the time to first token went.")]
     ttft_ns: Quantiles | None
     parts: list[RequestPart] | None
@@ -80,5 +83,5 @@ class Requests(Part, frozen=True, kw_only=True):
     grows: Annotated[str, Meta(description="Which part grows with the time to first token.")] | None
     slowest: list[SlowRequest]
     unknown: list[RequestUnknown]
-    outside_window: Annotated[Natural, Meta(description="Requests of the log that are not in these figures.")]
+    outside_window: Annotated[Natural, Meta(description="Requests of the log that are in no figure.")]
     lost_by_cause: list[RequestLoss]

@@ -26,18 +26,21 @@ NOT_SEEN = (
 
 
 def requests_part(results: Results) -> doc.Requests | None:
-    """Return what the time to first token consists of; None without a request in the window."""
-    rows = results.requests
-    if rows.is_empty():
+    """Return the time to first token and what it consists of; None without a first token in the window."""
+    rows, came = results.requests, results.first_tokens
+    if came.is_empty():
         return None
     unknown = rows.drop_nulls("unknown_why").group_by(why="unknown_why")
     reasons = unknown.agg(requests=pl.len(), total_ns=pl.col("unknown_ns").sum())
     shares = _shares(rows)
     return doc.Requests(
-        count=rows.height,
-        sentence=_sentence(rows, shares) + _left_out(results),
-        ttft_ns=quantiles(rows["ttft_ns"]),
-        parts=[
+        count=came.height,
+        whole=rows.height,
+        sentence=_sentence(came["ttft_ns"], rows, shares) + _left_out(results),
+        ttft_ns=quantiles(came["ttft_ns"]),
+        parts=None
+        if rows.is_empty()
+        else [
             doc.RequestPart(
                 part=part.removesuffix("_ns"),
                 share=shares[part],
@@ -134,19 +137,27 @@ def _slowest(results: Results) -> list[doc.SlowRequest]:
     ]
 
 
-def _sentence(rows: pl.DataFrame, shares: dict[str, float]) -> str:
-    """Return where the time to first token went, the parts in their order."""
-    half, p95, longest = (quantile(rows["ttft_ns"], q) for q in (0.5, 0.95, 1))
+def _sentence(ttft: pl.Series, rows: pl.DataFrame, shares: dict[str, float]) -> str:
+    """Return how long the first tokens took and where that time went, the parts in their order."""
+    every, whole = counted(ttft.len(), "request"), rows.height
+    if whole == ttft.len():
+        lead, of = f"Time to first token of {every}: {_half_and_slow(ttft)}.", "On average"
+    else:
+        lead = f"Time to first token of the {every} that had it in the window: {_half_and_slow(ttft)}."
+        of = f"On average of the {whole:,} that also arrived in it ({_half_and_slow(rows['ttft_ns'])})"
+    if not whole:
+        return f"{lead} None of them also arrived in it, so where their time went is not known."
     told = [
         f"{share(value)} {request_part_name(part.removesuffix('_ns'))}"
         for part, value in shares.items()
         if value >= WORTH_A_WORD
     ]
-    return (
-        f"Time to first token of {counted(rows.height, 'request')}: p50 {duration(half)}, "
-        f"{slow_end(rows.height, p95, longest)}. "
-        f"On average: {', '.join(told)}.{_in_api_server(rows)}{_in_queue(rows)}{_unknown(rows, shares)}"
-    )
+    return f"{lead} {of}: {', '.join(told)}.{_in_api_server(rows)}{_in_queue(rows)}{_unknown(rows, shares)}"
+
+
+def _half_and_slow(ttft: pl.Series) -> str:
+    half, p95, longest = (quantile(ttft, q) for q in (0.5, 0.95, 1))
+    return f"p50 {duration(half)}, {slow_end(ttft.len(), p95, longest)}"
 
 
 def _in_queue(rows: pl.DataFrame) -> str:
@@ -172,11 +183,9 @@ def _unknown(rows: pl.DataFrame, shares: dict[str, float]) -> str:
 
 
 def _left_out(results: Results) -> str:
-    """Say how many requests of the log are not in these figures, and why."""
+    """Say how many requests of the log are in no figure, and why."""
     named = ", ".join(f"{number:,} {why}" for why, number in results.requests_outside.items())
-    edge = results.requests_outside.get("under way at an edge of the window", 0)
-    bias = " (the longer a request waits, the likelier it is cut off there)" if edge else ""
-    return f" Not counted: {named}{bias}." if named else ""
+    return f" Not counted: {named}." if named else ""
 
 
 def _in_api_server(rows: pl.DataFrame) -> str:

@@ -19,7 +19,7 @@ import polars as pl
 
 from tests.simulator import simulate
 from tests.simulator.test_what_if import CHANGES
-from tracelib.analyses.whatif import Change, Replay
+from tracelib.analyses.whatif import WITHOUT, Change, Replay
 from tracelib.options import Options
 from tracelib.report.notebook_cells import opened
 
@@ -102,25 +102,25 @@ PAIRS = [
         )
         for few, many in ((2, 3), (2, 4), (2, 6), (2, 8), (8, 2))
     ),
-    Pair(CAPTURES / "nsys_starved", CAPTURES / "nsys_healthy", Change(shortage=False), "no shortage"),
+    Pair(CAPTURES / "nsys_starved", CAPTURES / "nsys_healthy", WITHOUT["shortage"], "no shortage"),
     Pair(
         CAPTURES / "throttled",
         CAPTURES / "healthy",
-        Change(shortage=False),
+        WITHOUT["shortage"],
         "no quota",
         other="another model, shorter prompts",
     ),
     Pair(
         SAMPLES / "throttled",
         SAMPLES / "healthy",
-        Change(shortage=False),
+        WITHOUT["shortage"],
         "no quota",
         other="another model, cached prompts, a closed loop",
     ),
     Pair(
         SAMPLES / "starved",
         SAMPLES / "healthy",
-        Change(shortage=False),
+        WITHOUT["shortage"],
         "no shortage",
         other="two GPUs and one, another model, cached prompts",
     ),

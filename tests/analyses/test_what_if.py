@@ -8,7 +8,7 @@ import pytest
 
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.replay import NEVER, _longest
-from tracelib.analyses.whatif import SCENARIOS, UNCHANGED, Change, Replay, scenarios, what_if
+from tracelib.analyses.whatif import SCENARIOS, TOKENIZATION, UNCHANGED, Change, Replay, scenarios, what_if
 from tracelib.errors import BadParameter
 
 
@@ -150,7 +150,9 @@ def test_the_longest_path_is_that_of_a_second_reckoning():
 def test_what_is_asked_for_is_one_scenario_and_else_each_by_itself():
     assert scenarios() is SCENARIOS
     assert scenarios(8, ["tokenization", "launches"]) == {
-        "8 cores, no tokenization, no launches": Change(cores=8, tokenization=False, graphs=True)
+        "8 cores, no tokenization, no launches": Change(
+            cores=8, gone=(TOKENIZATION,), apart=(TOKENIZATION,), graphs=True
+        )
     }
     with pytest.raises(BadParameter, match="shortage, tokenization"):
         scenarios(without=["tokens"])

@@ -4,15 +4,15 @@ import pytest
 
 from tests.conftest import thorough
 from tests.simulator import simulate
-from tracelib.analyses.whatif import Change, Replay
+from tracelib.analyses.whatif import WITHOUT, Change, Replay
 
 #: The change that takes each defect away.
 CHANGES = {
-    "shortage": Change(shortage=False),
-    "starvation": Change(shortage=False),
-    "throttling": Change(shortage=False),
-    "tokenization": Change(tokenization=False),
-    "profiler": Change(recorder=False),
+    "shortage": WITHOUT["shortage"],
+    "starvation": WITHOUT["shortage"],
+    "throttling": WITHOUT["shortage"],
+    "tokenization": WITHOUT["tokenization"],
+    "profiler": WITHOUT["recorder"],
 }
 #: How far a gain may be from the true one, as a share of it.
 NEAR = 0.05

@@ -26,6 +26,8 @@ ARRIVAL_NS = 1_000_000
 EDGE_NS = 10_000
 #: Sub-causes of kernel_launch of which a graph leaves one launch.
 BY_LAUNCH = ("api", "dispatch")
+#: Sub-causes that a change can take away by themselves.
+APART = ("jit_compile", "module_load", "alloc", "decode", "input_pipeline")
 #: An operation that starts so soon after the end of one on another stream waited for it.
 CROSS_NS = 20_000
 #: An operation that starts so soon after the one before it was queued.
@@ -48,13 +50,10 @@ def graph_of(
     replicas: pl.DataFrame,
     *,
     steps: pl.DataFrame,
-    follows: bool = False,
 ) -> Graph:
     """Return the run's graph, from the frames of the analyses of those names.
 
-    `steps` are stretches of threads (thread, ts_ns, dur_ns, step) at whose edges host time is cut. `follows`:
-    requests come after the server's answers, as those of a client that waits for them; else at the moments at
-    which they came.
+    `steps` are stretches of threads (thread, ts_ns, dur_ns, step) at whose edges host time is cut.
     """
     ops = _operations(launches, window)
     roles = trace.threads.select("thread", "role", process=pl.struct("host", "pid").rank("dense"))
@@ -67,7 +66,7 @@ def graph_of(
     activity = host_activity.join(roles, on="thread").filter(pl.col("thread").is_in(threads))
     _add_synchronisations(activity, ops, starts, ends, roles, made)
     _add_messages(activity, ipc, replicas, made)
-    _add_arrivals(activity, ipc, ops, made, follows=follows)
+    _add_arrivals(activity, ipc, ops, made)
     return made.graph(pieces)
 
 
@@ -99,9 +98,13 @@ def _pieces(
     steps: pl.DataFrame,
     window: Window,
 ) -> pl.DataFrame:
-    own = pl.col("thread").is_in(threads)
-    launching = (pl.col("cause") == "kernel_launch") & pl.col("sub_cause").is_in(BY_LAUNCH)
-    kinds = {"launching": launching.fill_null(value=False), "waits": pl.col("waits_for").is_not_null()}
+    own, sub_cause = pl.col("thread").is_in(threads), pl.col("sub_cause").cast(pl.String)
+    launching = (pl.col("cause") == "kernel_launch") & sub_cause.is_in(BY_LAUNCH)
+    kinds = {
+        "launching": launching.fill_null(value=False),
+        "waits": pl.col("waits_for").is_not_null(),
+        "part": pl.when(sub_cause.is_in(APART)).then(sub_cause),
+    }
     activity = host_activity.filter(own).select("thread", "ts_ns", "dur_ns", "cause", **kinds)
     merged = merge_equal(activity, ["thread", "cause", *kinds])
     named = merged.with_columns(pl.col("cause").cast(pl.String))
@@ -322,22 +325,21 @@ def _add_messages(activity: pl.DataFrame, ipc: pl.DataFrame, replicas: pl.DataFr
     made.edge("cause", released, source, moments * 0, lag)
 
 
-def _add_arrivals(
-    activity: pl.DataFrame, ipc: pl.DataFrame, ops: pl.DataFrame, made: Builder, *, follows: bool
-) -> None:
+def _add_arrivals(activity: pl.DataFrame, ipc: pl.DataFrame, ops: pl.DataFrame, made: Builder) -> None:
     """Place the requests that come from outside: at their moments, or after the last answer before them."""
     arrivals = _arrivals(activity, made.window).with_columns(since="end")
     came, (since, until) = _add_waits(made, arrivals)
     at = (arrivals["end"] - made.window.start_ns).to_numpy()
+    made.floors.append((came, at))
     answers = _answers(ipc, ops, made.window)
     last = np.searchsorted(answers["at"].to_numpy(), at, side="right") - 1
-    answered = (last >= 0) & follows
-    made.floors.append((came[~answered], at[~answered]))
+    answered = last >= 0
     of = answers[last[answered]]
     moments = of["at"].to_numpy()
     source = made.add(SENT, of["thread"], moments)
     lag = since[answered], until[answered]
     made.edge("cause", came[answered], source, at[answered] - moments, lag)
+    made.answered.append(came[answered])
 
 
 def _message_waits(activity: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:

@@ -12,12 +12,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracelib.analyses.window import Window
+from tracelib.words import duration, share
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 #: Kinds of nodes, in the order in which they come at one moment.
 ORIGIN, CALL, BEGIN, SENT, START, MET, END, RELEASED = range(8)
+#: Fewer requests than FEWEST do not show how they come. MOST of them come soon after an answer; where that
+#: soon is at most CLOSED of the time, the clients wait for answers, and from OPEN on they do not.
+FEWEST, MOST, CLOSED, OPEN = 10, 0.8, 0.4, 0.6
 #: Nodes that are turned into Python's numbers at a time.
 PART = 2**18
 NEVER = -(2.0**60)
@@ -41,6 +45,7 @@ class Graph(NamedTuple):
 
     observed: Ints  # ns since the begin of the window
     earliest: Floats  # not before this moment, as recorded: a request that came from outside
+    answered: Ints  # nodes of those before which an answer went out: a client may have waited for it
     gpu: Ints  # -1 = a moment of a host thread
     kind: Ints
     length: Ints  # of starts: how long the operation runs; of others 0
@@ -51,22 +56,28 @@ class Graph(NamedTuple):
     left_out: int  # edges that would lead back in time
 
 
-def replayed(graph: Graph, kept: Floats | None = None, *, skew: bool = True) -> Floats:
+def replayed(graph: Graph, kept: Floats | None = None, *, skew: bool = True, follows: bool = False) -> Floats:
     """Return when each node of the graph comes, in ns since the begin of the window.
 
     `kept` is how much of each row of `graph.pieces` a change leaves, in ns (None = all, as recorded). Without
-    `skew` no rank waits for another in a collective.
+    `skew` no rank waits for another in a collective. `follows`: a request comes as long after the last answer
+    before it as recorded, as from a client that waits for it; else at its recorded moment.
     """
     leaves = _Line(graph.pieces, kept)
     ends = (graph.kind == END) & (not skew)
+    free, earliest = ends.copy(), graph.earliest.copy()
+    if follows:
+        earliest[graph.answered] = NEVER
+    else:
+        free[graph.answered] = True
     edges = []
     for each in (graph.order, graph.cause, graph.cross):
-        before = np.where(ends, -1, each.before) if each is graph.cause else each.before
+        before = np.where(free, -1, each.before) if each is graph.cause else each.before
         length = each.fixed + leaves.between(each.since, each.until)
         edges.append(
             (before, length + np.where(ends, graph.cause.fixed, 0) if each is graph.order else length)
         )
-    return _longest(edges, graph.earliest)
+    return _longest(edges, earliest)
 
 
 def _longest(edges: list[tuple[Ints, Floats]], earliest: Floats) -> Floats:
@@ -111,6 +122,7 @@ class Builder:
         }
         self.count = 0
         self.floors: list[tuple[Ints, Ints]] = []
+        self.answered: list[Ints] = []
         self.add(ORIGIN, None, np.zeros(1, np.int64))
 
     def add(
@@ -167,7 +179,9 @@ class Builder:
         earliest[0] = 0.0
         for nodes, moments in self.floors:
             earliest[place[nodes]] = moments
-        return Graph(at, earliest, gpu, kind, length, order, edges["cause"], edges["cross"], pieces, left_out)
+        answered = place[np.concatenate([np.zeros(0, np.int64), *self.answered])]
+        causes = edges["cause"], edges["cross"]
+        return Graph(at, earliest, answered, gpu, kind, length, order, *causes, pieces, left_out)
 
     def _edges(self, parts: list[tuple[Ints, Ints, Ints, Ints, Ints]], place: Ints) -> tuple[Edges, int]:
         columns = [np.zeros(self.count, np.int64) for _ in range(4)]
@@ -194,3 +208,40 @@ class Builder:
         order.since[chain] = np.where(given, order.since[chain], began)
         order.until[chain] = chained
         return order
+
+
+# -------------------- how requests come
+class Load(NamedTuple):
+    """Whether clients wait for an answer before they ask again, and what shows it."""
+
+    closed: bool = False
+    known: bool = False
+    why: str = "no request log says when answers ended, so how requests come is not known"
+
+
+def load_of(requests_log: pl.DataFrame | None) -> Load:
+    """Return how the requests of a log (:mod:`tracelib.sources.request_logs`) come.
+
+    In a closed loop they come right after the ends of answers. What is right after follows from the requests
+    themselves: the time since the last answer that four of five do not exceed. Requests that do not care for
+    answers come within that time as often as it is within that time of one.
+    """
+    if requests_log is None or requests_log["finished"].null_count() == requests_log.height:
+        return Load()
+    came, ended = (np.sort(requests_log[name].drop_nulls().to_numpy()) for name in ("arrived", "finished"))
+    came = came[came > ended[0]]
+    if len(came) < FEWEST:
+        return Load(why=f"{len(came)} requests after the first answer do not show how requests come")
+    since = np.sort(came - ended[np.searchsorted(ended, came, side="right") - 1])
+    soon = int(since[int(np.ceil(MOST * len(since))) - 1])
+    after = np.diff(ended[ended <= came[-1]], append=came[-1])
+    chance = float(np.minimum(after, soon).sum()) / max(1, int(came[-1] - ended[0]))
+    seen = (
+        f"{share(MOST)} of {len(came)} requests came within {duration(soon)} of the end of an answer, and "
+        f"{share(chance)} of the time is so near to one"
+    )
+    if chance <= CLOSED:
+        return Load(closed=True, known=True, why=f"clients wait for an answer before they ask again: {seen}")
+    if chance >= OPEN:
+        return Load(known=True, why=f"requests come whether or not answers do: {seen}")
+    return Load(why=f"whether clients wait for answers does not show: {seen}")

@@ -25,6 +25,7 @@ from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.ipc import ipc, worker_steps
 from tracelib.analyses.launches import launches
 from tracelib.analyses.lost import causes, host_time, lost
+from tracelib.analyses.replay import Load, load_of
 from tracelib.analyses.replicas import replicas
 from tracelib.analyses.requests import api_server, first_tokens, left_out, request_causes, requests
 from tracelib.analyses.scheduling import cpu_contention, demand, polling_beside, scheduling, thread_load
@@ -109,7 +110,8 @@ class Results:
     A frame that needs events which no source holds is empty, and `missing` maps its name to the reason.
     `trace` is the part of `recorded` that lies on one timeline: all of it (None = the same), unless a
     source's clock could not be tied. `rules` are those by which names were given their causes: whoever draws
-    or finds causes takes them from here. `supply` is what was said of the server's CPUs and requests.
+    or finds causes takes them from here. `supply` is what was said of the server's CPUs and requests, `load`
+    whether clients wait for answers.
     """
 
     trace: Trace
@@ -146,6 +148,7 @@ class Results:
     missing: dict[str, str] = field(default_factory=dict)
     recorded: Trace | None = None
     supply: Supply = field(default_factory=Supply)
+    load: Load = Load()
 
     def __repr__(self) -> str:
         """Return the window, then one line per frame: its rows, or why it has none."""
@@ -216,6 +219,7 @@ def analyse(
         recorded=recorded,
         supply=supply,
         requests_outside=left_out(requests_log, over),
+        load=load_of(requests_log),
         missing=missing,
         **frames,
     )

@@ -3,8 +3,10 @@
 docs/numbers.md, "Scheduler states", defines them.
 """
 
+import numpy as np
 import polars as pl
 
+from tracelib.analyses.replay import Floats
 from tracelib.analyses.window import Window
 from tracelib.intervals import clip, innermost, overlay
 from tracelib.trace import Trace
@@ -51,6 +53,8 @@ CPU_CONTENTION = pl.Schema(
 POLLING_BESIDE = pl.Schema(
     {name: CPU_CONTENTION[name] for name in ("gpu", "ts_ns", "dur_ns", "thread", "by", "kind")}
 )
+#: Known CPU states of what a thread does stand for unknown ones if they are so much of it.
+ENOUGH = 0.05
 #: More CPUs than a machine has.
 CPUS = 2**16
 
@@ -258,3 +262,43 @@ def polling_beside(
     beside = overlay(wanting, line, "_host").filter(pl.col("by").is_not_null())
     free = beside.join(ran_on, on=["pid", "_place"], how="semi")
     return free.select(list(POLLING_BESIDE)).match_to_schema(POLLING_BESIDE).sort("gpu", "ts_ns")
+
+
+# -------------------- with other CPUs
+def at_once(rows: pl.DataFrame, moments: Floats) -> Floats:
+    """Return how many of these stretches of time hold each moment."""
+    begun, ended = (
+        np.searchsorted(np.sort(values.to_numpy()), moments, side="right").astype(np.float64)
+        for values in (rows["ts_ns"], rows["ts_ns"] + rows["dur_ns"])
+    )
+    return begun - ended
+
+
+def over_demand(demand: pl.DataFrame, values: Floats, pieces: pl.DataFrame) -> Floats:
+    """Return the mean of values, one for each row of `demand`, over each of the pieces; 1 outside them."""
+    at, length = (demand[name].to_numpy().astype(np.float64) for name in ("ts_ns", "dur_ns"))
+    begin = pieces["ts_ns"].to_numpy()
+    until = begin + pieces["dur_ns"].to_numpy()
+    edges = np.append(at, at[-1:] + length[-1:])
+    sums = np.cumsum(np.append(0.0, values * length))
+    low, high = (np.interp(moment, edges, sums) for moment in (begin, until))
+    inside = np.clip(until, edges[0], edges[-1]) - np.clip(begin, edges[0], edges[-1])
+    return np.where(inside > 0, (high - low) / np.maximum(inside, 1), 1.0)
+
+
+def as_where_known(pieces: pl.DataFrame, share: Floats) -> Floats:
+    """Let what a thread did in an unknown CPU state shrink as the same does in known ones."""
+    unknown = pl.col("state").eq("unknown").fill_null(value=True)
+    pieces = pieces.select("thread", "cause", "state", "dur_ns", share=share)
+    known, length = pieces.filter(~unknown), pl.col("dur_ns")
+    usual = known.group_by("thread", "cause").agg(
+        usual=(length * pl.col("share")).sum() / length.sum(), known=length.sum()
+    )
+    whole = pieces.group_by("thread", "cause").agg(whole=length.sum())
+    enough = usual.join(whole, on=["thread", "cause"], nulls_equal=True).filter(
+        pl.col("known") >= ENOUGH * pl.col("whole")
+    )
+    both = pieces.join(enough, on=["thread", "cause"], how="left", nulls_equal=True, maintain_order="left")
+    left = pl.when(unknown).then(pl.col("usual").fill_nan(1.0).fill_null(1.0)).otherwise("share")
+    found: Floats = both.select(left).to_series().to_numpy()
+    return found

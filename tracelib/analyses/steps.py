@@ -337,3 +337,41 @@ def _tokens(pattern: str) -> dict[str, pl.Expr]:
     groups = pl.col("text").str.extract_groups(pattern).struct
     absent = {kind: pl.lit(0 if held and kind != "prompts" else None, pl.Int64) for kind in TOKENS}
     return {kind: groups.field(kind).cast(pl.Int64) if kind in held else absent[kind] for kind in TOKENS}
+
+
+def decode_steps(
+    step_tokens: pl.DataFrame, ipc: pl.DataFrame, launches: pl.DataFrame, window: Window
+) -> pl.DataFrame:
+    """Return the steps without a prompt in which no graph was launched: thread, ts_ns, dur_ns, step.
+
+    Takes the frames of the analyses of those names. Where no range names steps, they are what lies between
+    two dequeues of a worker, or all the window.
+    """
+    named = step_tokens.filter(pl.col("prefill") == 0).select(
+        "thread", "ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
+    )
+    taken = ipc.filter((pl.col("kind") == "dequeue") & (pl.col("role") == "worker"))
+    between = taken.select(
+        "thread",
+        ts_ns=pl.col("ts_ns") + pl.col("dur_ns"),
+        until=pl.col("ts_ns").shift(-1).over("thread", order_by="ts_ns").fill_null(window.end_ns),
+    )
+    whole = (
+        launches.select(thread="call_thread")
+        .drop_nulls()
+        .unique()
+        .with_columns(ts_ns=pl.lit(window.start_ns), until=pl.lit(window.end_ns))
+    )
+    steps = named if step_tokens.height else between if between.height else whole
+    graphs = launches.filter(pl.col("graph").is_not_null()).select(thread="call_thread", ts_ns="call_ts_ns")
+    numbered = steps.with_row_index("step").sort("ts_ns")
+    by_graph = (
+        graphs.drop_nulls()
+        .sort("ts_ns")
+        .join_asof(numbered, on="ts_ns", by="thread", check_sortedness=False)
+        .filter(pl.col("ts_ns") < pl.col("until"))
+    )
+    left = numbered.join(by_graph, on="step", how="anti")
+    return left.select("thread", "ts_ns", "step", dur_ns=pl.col("until") - pl.col("ts_ns")).filter(
+        pl.col("dur_ns") > 0
+    )

@@ -5,12 +5,13 @@ from that for all that depends on it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelib.analyses.capacity import cores_had
 from tracelib.analyses.dependencies import graph_of
@@ -19,9 +20,11 @@ from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.replay import Floats, Graph, Ints, replayed
 from tracelib.analyses.replicas import replicas
 from tracelib.analyses.results import Results
-from tracelib.analyses.scheduling import WAITS_FOR_CPU, tells_shortage
+from tracelib.analyses.scheduling import WAITS_FOR_CPU, as_where_known, at_once, over_demand, tells_shortage
+from tracelib.analyses.steps import decode_steps
 from tracelib.analyses.upstream import ENTRANCE
 from tracelib.errors import BadParameter
+from tracelib.words import CAUSES, cause_name, sub_cause_name
 
 WHAT_IF = pl.Schema(
     {
@@ -36,49 +39,53 @@ WHAT_IF = pl.Schema(
 )
 
 UNCHANGED = "unchanged"
+TOKENIZATION, POLLING, LAUNCHING = "tokenization", "polling", "launching"
 #: What launching a graph costs the host (NVIDIA, "Constant time launch for straight-line CUDA graphs", 2024:
 #: some microseconds, and some ns for each node), and the framework's replay around it.
 GRAPH_LAUNCH_NS = 20_000.0
 #: Time before a request comes to the engine.
 BEFORE_ENGINE = ("before_tokenize_ns", "tokenize_ns", "api_server_ns")
-#: Known CPU states of what a thread does stand for unknown ones if they are so much of it.
-ENOUGH = 0.05
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed: what is true of it, is still there.
+    """What is changed.
 
-    `cores`: how many the server has (None = as many as it had). `graphs`: decode steps are launched by one
-    graph each.
+    `cores`: how many the server has (None = as many as it had). `gone`: causes and sub-causes of host time
+    that are gone, :data:`LAUNCHING` (launch calls, and the framework between them), and CPU states in which
+    nothing waits any longer. `apart`: what has CPUs of its own, of :data:`TOKENIZATION`, :data:`POLLING`.
+    `graphs`: decode steps are launched by one graph each. `skew`: False = no rank waits for another one.
     """
 
     cores: float | None = None
-    shortage: bool = True
-    tokenization: bool = True
+    gone: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
     graphs: bool = False
     skew: bool = True
-    recorder: bool = True
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Return the CPU states in which nothing waits any longer."""
+        return tuple(state for state in WAITS_FOR_CPU if state in self.gone)
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """Return what of `gone` is work."""
+        return tuple(name for name in self.gone if name not in WAITS_FOR_CPU)
 
 
 #: The scenarios that are replayed unless others are asked for.
 SCENARIOS: Mapping[str, Change] = {
-    "no CPU shortage": Change(shortage=False),
-    "tokenization elsewhere": Change(tokenization=False),
+    "no CPU shortage": Change(gone=WAITS_FOR_CPU),
+    "tokenization elsewhere": Change(gone=(TOKENIZATION,), apart=(TOKENIZATION,)),
     "decode by graphs": Change(graphs=True),
     "no skew": Change(skew=False),
-    "no recorder": Change(recorder=False),
+    "no recorder": Change(gone=("profiler",)),
 }
-
-
 #: What a person can take away, by its word.
-WITHOUT: Mapping[str, Mapping[str, bool]] = {
-    "shortage": {"shortage": False},
-    "tokenization": {"tokenization": False},
-    "launches": {"graphs": True},
-    "skew": {"skew": False},
-    "recorder": {"recorder": False},
-}
+WITHOUT = dict(
+    zip(("shortage", TOKENIZATION, "launches", "skew", "recorder"), SCENARIOS.values(), strict=True)
+)
 
 
 def scenarios(cores: float = 0, without: Sequence[str] = ()) -> Mapping[str, Change]:
@@ -91,20 +98,31 @@ def scenarios(cores: float = 0, without: Sequence[str] = ()) -> Mapping[str, Cha
     for word in without:
         if word not in WITHOUT:
             raise BadParameter("without", word, WITHOUT)
-        change = replace(change, **WITHOUT[word])
+        change = _both(change, WITHOUT[word])
     if change == Change():
         return SCENARIOS
     parts = [f"{cores:g} cores"] * bool(cores) + [f"no {word}" for word in without]
     return {", ".join(parts): change}
 
 
+def _both(one: Change, other: Change) -> Change:
+    return Change(
+        one.cores or other.cores,
+        one.gone + other.gone,
+        one.apart + other.apart,
+        one.graphs or other.graphs,
+        one.skew and other.skew,
+    )
+
+
 def what_if(
-    results: Results, changes: Mapping[str, Change] = SCENARIOS, *, closed_loop: bool = False
+    results: Results, changes: Mapping[str, Change] = SCENARIOS, *, closed_loop: bool | None = None
 ) -> pl.DataFrame:
     """Return what each scenario would have made of the run, the unchanged run first.
 
     `closed_loop`: the clients wait for an answer before they ask again, so requests come earlier where
-    answers do; else they come at the moments at which they came.
+    answers do; else they come at the moments at which they came. None = as the request log shows it, which
+    without a log means the latter.
 
     One row per scenario: `scenario` (String), `window_ns` (Int64: how long the same work would have taken),
     `gained_ns` (Int64: by how much that is less than the unchanged run replayed; of that one, than the window
@@ -123,16 +141,16 @@ def what_if(
 class Replay:
     """A run that can be replayed with changes: its graph is made once."""
 
-    def __init__(self, results: Results, *, closed_loop: bool = False) -> None:
+    def __init__(self, results: Results, *, closed_loop: bool | None = None) -> None:
         self.results = results
+        self.closed_loop = results.load.closed if closed_loop is None else closed_loop
         frames = ("launches", "collectives", "host_activity", "thread_states", "ipc")
         self.graph: Graph = graph_of(
             results.trace,
             results.window,
             **{name: getattr(results, name) for name in frames},
             replicas=replicas(results.trace, results.ipc, results.collectives),
-            steps=_decode_steps(results),
-            follows=closed_loop,
+            steps=decode_steps(results.step_tokens, results.ipc, results.launches, results.window),
         )
         self.pieces = _in_words(self.graph.pieces, results)
 
@@ -142,22 +160,28 @@ class Replay:
         if why_not:
             return {"scenario": name, "why_not": why_not}
         kept = self.kept(change)
-        moments = replayed(self.graph, kept, skew=change.skew)
+        moments = self.moments(change, kept)
         window = self.window_of(moments)
         ttft = self.ttft(moments, kept).select(pl.col("ttft_ns").round().cast(pl.Int64))
         return {
             "scenario": name,
             "window_ns": round(window),
-            "gained_ns": round(self._unchanged - window),
+            "gained_ns": round(self.unchanged - window),
             "lost_ns": round(window - self._useful),
             "ttft_p50_ns": ttft.select(nearest_rank(pl.col("ttft_ns"), 0.5)).item(),
             "ttft_mean_ns": ttft.select(pl.col("ttft_ns").mean().round().cast(pl.Int64)).item(),
             "why_not": "",
         }
 
+    def moments(self, change: Change, kept: Floats, *, follows: bool | None = None) -> Floats:
+        """Return when each node of the graph comes; `follows`: after answers (None = as the clients do)."""
+        after = self.closed_loop if follows is None else follows
+        return replayed(self.graph, kept, skew=change.skew, follows=after)
+
     @cached_property
-    def _unchanged(self) -> float:
-        return self.window_of(replayed(self.graph))
+    def unchanged(self) -> float:
+        """Return how long the window is replayed as it was."""
+        return self.window_of(replayed(self.graph, follows=self.closed_loop))
 
     @cached_property
     def _useful(self) -> float:
@@ -171,22 +195,27 @@ class Replay:
         results, pieces = self.results, self.pieces
         if results.launches.is_empty():
             return "no GPU operation was recorded whose launch is known"
-        cpu = change.cores is not None or not change.shortage
+        cpu = change.cores is not None or change.lacking or (change.apart and not change.gone)
         if cpu and not tells_shortage(results.thread_states):
             return "no scheduler events with wake-ups were recorded"
         if change.cores is not None and cores_had(results)[0] is None:
             return "how many cores the server had was not recorded"
+        absent = [name for name in change.work if not self._of((name,)).any()]
         reasons = (
-            (not change.tokenization, not pieces["tokenizes"].any(), "no tokenization was recorded"),
-            (change.graphs, not pieces["launches"].any(), "no decode step was launched kernel by kernel"),
+            (bool(absent), f"no time was recorded of: {', '.join(work_name(name) for name in absent)}"),
+            (change.graphs and not pieces["launches"].any(), "no decode step was launched kernel by kernel"),
             (
-                not change.skew,
-                not results.collectives["matched"].any(),
+                not change.skew and not results.collectives["matched"].any(),
                 "no collective was seen on all its ranks",
             ),
-            (not change.recorder, not pieces["records"].any(), "no time of a recorder was seen"),
         )
-        return next((why for asked, absent, why in reasons if asked and absent), "")
+        return next((why for missing, why in reasons if missing), "")
+
+    def _of(self, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which pieces are of these causes, sub-causes or :data:`LAUNCHING`."""
+        named = pl.col("cause").is_in(names) | pl.col("part").is_in(names)
+        launching = pl.col("launching") if LAUNCHING in names else pl.lit(value=False)
+        return self.pieces.select(named.fill_null(value=False) | launching).to_series().to_numpy()
 
     def window_of(self, moments: Floats) -> float:
         """Return how long the window is if the graph's nodes come at these moments, mean of the devices."""
@@ -200,116 +229,96 @@ class Replay:
     def kept(self, change: Change) -> Floats:
         """Return how much of each piece of host time a change leaves, in ns."""
         pieces = self.pieces
-        length = pieces["dur_ns"].to_numpy().astype(np.float64)
-        gone = np.zeros(len(length), bool)
-        if not change.tokenization:
-            gone |= pieces["tokenizes"].to_numpy()
-        if not change.recorder:
-            gone |= pieces["records"].to_numpy()
-        share = np.ones(len(length))
-        if change.cores is not None or not (change.shortage and change.tokenization):
-            share = self._cpu_share(change)
-        left = length * share
-        left[gone] = 0
+        left = pieces["dur_ns"].to_numpy().astype(np.float64)
+        if change.cores is not None or change.lacking or change.apart:
+            left *= self._cpu_share(change)
+        left[self._of(change.work)] = 0
         if change.graphs:
             left[pieces["launches"].to_numpy()] = 0
             left[pieces["first_launch"].to_numpy()] = GRAPH_LAUNCH_NS
         return left
 
     def _cpu_share(self, change: Change) -> Floats:
-        """Return the share of each piece that is left when CPUs are more or fewer.
+        """Return the share of each piece that is left when CPUs are more or fewer."""
+        pieces, lacking = self.pieces, change.lacking
+        share = np.ones(pieces.height)
+        if lacking:
+            share[pieces["state"].is_in(lacking).fill_null(value=False).to_numpy()] = 0
+        elif tells_shortage(self.results.thread_states):
+            share = self._by_demand(change)
+        return as_where_known(pieces, share)
+
+    def _by_demand(self, change: Change) -> Floats:
+        """Return the share of each piece that is left, by the demand for CPUs at its time.
 
         As with a fair scheduler: of the threads that wait at a moment, as many get a CPU as CPUs are added,
-        or freed by tokenizers that are gone. With fewer CPUs those that ran share what is left, but for those
+        or freed by work that has its own. With fewer CPUs those that ran share what is left, but for those
         that poll, which give way.
         """
-        pieces = self.pieces
-        waits = pieces["state"].is_in(WAITS_FOR_CPU).fill_null(value=False).to_numpy()
-        runs = (pieces["state"] == "running").fill_null(value=False).to_numpy()
-        share = np.ones(pieces.height)
-        if not change.shortage:
-            share[waits] = 0
-        elif tells_shortage(self.results.thread_states):
-            waiting, running = self._by_demand(change)
-            share[waits] = waiting[waits]
-            share[runs] = running[runs]
-        return self._where_unknown(share)
-
-    def _by_demand(self, change: Change) -> tuple[Floats, Floats]:
-        """Return of each piece how much waiting and how much running is left, by the demand at its time."""
-        demand, had = self.results.demand, cores_had(self.results)[0] or 0.0
+        demand, pieces, had = self.results.demand, self.pieces, cores_had(self.results)[0] or 0.0
         more = 0.0 if change.cores is None else change.cores - had
-        at, length = (demand[name].to_numpy().astype(np.float64) for name in ("ts_ns", "dur_ns"))
-        running, runnable = (demand[name].to_numpy().astype(np.float64) for name in ("running", "runnable"))
+        at, length, running, runnable = (
+            demand[name].to_numpy().astype(np.float64) for name in ("ts_ns", "dur_ns", "running", "runnable")
+        )
         middle = at + length / 2
-        tokenizing = self.pieces.filter(pl.col("tokenizes") & (pl.col("state") == "running"))
-        freed = np.zeros(len(at)) if change.tokenization else _at_once(tokenizing, middle)
-        relieved = np.clip(more + freed, 0, runnable)
-        left = 1 - relieved / np.maximum(runnable, 1)
+        polls = self._polls(middle)
+        freed = np.zeros(len(at))
+        if TOKENIZATION in change.apart:
+            freed += at_once(pieces.filter(pl.col("tokenizes") & (pl.col("state") == "running")), middle)
+        if POLLING in change.apart:
+            freed += polls
+        left = 1 - np.clip(more + freed, 0, runnable) / np.maximum(runnable, 1)
         limit = np.inf if change.cores is None else max(change.cores, 0.1)
-        polls = _at_once(self.results.spinning.filter(pl.col("kind") != "device_wait"), middle)
         stretched = np.maximum(1, (running - polls - freed) / limit) if more < 0 else np.ones(len(at))
-        begin = self.pieces["ts_ns"].to_numpy()
-        until = begin + self.pieces["dur_ns"].to_numpy()
-        edges = np.append(at, at[-1:] + length[-1:])
-
-        def over(values: Floats) -> Floats:
-            sums = np.cumsum(np.append(0.0, values * length))
-            low, high = (np.interp(moment, edges, sums) for moment in (begin, until))
-            inside = np.clip(until, edges[0], edges[-1]) - np.clip(begin, edges[0], edges[-1])
-            return np.where(inside > 0, (high - low) / np.maximum(inside, 1), 1.0)
-
-        return over(left), over(stretched)
-
-    def _where_unknown(self, share: Floats) -> Floats:
-        """Let what a thread did in an unknown CPU state shrink as the same does in known ones."""
-        unknown = pl.col("state").eq("unknown").fill_null(value=True)
-        pieces = self.pieces.select("thread", "cause", "state", "dur_ns", share=share)
-        known, length = pieces.filter(~unknown), pl.col("dur_ns")
-        usual = known.group_by("thread", "cause").agg(
-            usual=(length * pl.col("share")).sum() / length.sum(), known=length.sum()
+        waits, runs = (
+            pieces["state"].is_in(states).fill_null(value=False).to_numpy()
+            for states in (WAITS_FOR_CPU, ["running"])
         )
-        whole = pieces.group_by("thread", "cause").agg(whole=length.sum())
-        enough = usual.join(whole, on=["thread", "cause"], nulls_equal=True).filter(
-            pl.col("known") >= ENOUGH * pl.col("whole")
-        )
-        both = pieces.join(
-            enough, on=["thread", "cause"], how="left", nulls_equal=True, maintain_order="left"
-        )
-        left = pl.when(unknown).then(pl.col("usual").fill_nan(1.0).fill_null(1.0)).otherwise("share")
-        found: Floats = both.select(left).to_series().to_numpy()
-        return found
+        share = np.ones(pieces.height)
+        for which, of in ((waits, left), (runs, stretched)):
+            share[which] = over_demand(demand, of, pieces)[which]
+        return share
+
+    def _polls(self, moments: Floats) -> Floats:
+        """Return how many threads poll at each moment, those that wait for a device aside."""
+        return at_once(self.results.spinning.filter(pl.col("kind") != "device_wait"), moments)
 
     def ttft(self, moments: Floats, kept: Floats) -> pl.DataFrame:
         """Return each request's time to first token: id, ttft_ns (Float64).
 
         What lies before the engine, and after the step, shrinks as the API server's work does; the rest as
-        the first device's time.
+        the first device's time: what it computed for the request remains.
         """
         requests = self.results.requests
         if requests.is_empty():
             return requests.select("id", pl.col("ttft_ns").cast(pl.Float64))
-        before, back, sent = (
+        before, back, sent, own = (
             requests.select(pl.sum_horizontal(pl.col(part).fill_null(0) for part in parts))
             .to_series()
             .to_numpy()
-            for parts in (BEFORE_ENGINE, ("back_ns",), ("broadcast_ns",))
+            for parts in (BEFORE_ENGINE, ("back_ns",), ("broadcast_ns",), ("gpu_useful_ns",))
         )
         if self.results.ipc.height:  # the messages are in the graph
             sent = sent * 0
         first = self.graph.gpu == self.graph.gpu[self.graph.gpu >= 0].min()
         observed, came = self.graph.observed[first], np.maximum.accumulate(moments[first])
         begin, end = (requests[name].to_numpy() for name in ("arrived_ns", "first_token_ns"))
+        left = self._front(kept, begin, end - begin)
         start = self.results.window.start_ns
         # Beyond the first and the last operation time goes on as recorded.
         at_engine, at_end = (
             np.interp(at - start, observed, came - observed) + at for at in (begin + before, end - back)
         )
-        host = (before + back + sent) * self._front(kept, begin, end - begin)
-        return requests.select("id").with_columns(ttft_ns=np.maximum(at_end - at_engine - sent, 0) + host)
+        inside, recorded = np.maximum(at_end - at_engine - sent, own), end - back - begin - before - sent
+        if (kept <= self.pieces["dur_ns"].to_numpy()).all():  # nothing takes longer
+            inside = np.minimum(inside, recorded)
+        return requests.select("id").with_columns(ttft_ns=inside + (before + back + sent) * left)
 
     def _front(self, kept: Floats, begin: Ints, length: Ints) -> Floats:
-        """Return the share of the front end's work that is left in each of these stretches of time."""
+        """Return the share of the front end's work that is left in each of these stretches of time.
+
+        Where none of it was recorded, it is that of all that was.
+        """
         own = self.pieces["front"].to_numpy()
         at, whole = (self.pieces[name].to_numpy()[own] for name in ("ts_ns", "dur_ns"))
         edges = np.concatenate([at, at + whole])
@@ -324,20 +333,12 @@ class Replay:
             inside: Floats = high - low
             return inside
 
-        if not own.any():
+        if not whole.sum():
             return np.ones(len(begin))
         recorded, left = within(np.ones(len(at))), within(kept[own] / np.maximum(whole, 1))
-        share: Floats = np.where(recorded > 0, left / np.maximum(recorded, 1), 1.0)
+        usual = kept[own].sum() / whole.sum()
+        share: Floats = np.where(recorded > 0, left / np.maximum(recorded, 1), usual)
         return share
-
-
-def _at_once(rows: pl.DataFrame, moments: Floats) -> Floats:
-    """Return how many of these stretches of time hold each moment."""
-    begun, ended = (
-        np.searchsorted(np.sort(values.to_numpy()), moments, side="right").astype(np.float64)
-        for values in (rows["ts_ns"], rows["ts_ns"] + rows["dur_ns"])
-    )
-    return begun - ended
 
 
 def _in_words(pieces: pl.DataFrame, results: Results) -> pl.DataFrame:
@@ -348,8 +349,7 @@ def _in_words(pieces: pl.DataFrame, results: Results) -> pl.DataFrame:
     named = pieces.with_columns(
         pl.col("launching", "waits").fill_null(value=False),
         state=state,
-        tokenizes=(pl.col("cause") == "tokenization").fill_null(value=False),
-        records=(pl.col("cause") == "profiler").fill_null(value=False),
+        tokenizes=(pl.col("cause") == TOKENIZATION).fill_null(value=False),
         front=pl.col("thread").is_in(front.implode())
         & (works | state.is_in(["running", *WAITS_FOR_CPU])).fill_null(value=False),
     )
@@ -359,38 +359,10 @@ def _in_words(pieces: pl.DataFrame, results: Results) -> pl.DataFrame:
     return named.with_columns(launches=launches, first_launch=launches & first.fill_null(value=False))
 
 
-def _decode_steps(results: Results) -> pl.DataFrame:
-    """Return the steps without a prompt in which no graph was launched: thread, ts_ns, dur_ns, step.
+def work_name(name: str) -> str:
+    """Return what a cause, a sub-cause or :data:`LAUNCHING` is called.
 
-    Where no range names steps, they are what lies between two dequeues of a worker, or all the window.
+    >>> work_name("gc"), work_name("jit_compile"), work_name(LAUNCHING)
+    ('garbage collection', 'run-time compilation', 'launching')
     """
-    named = results.step_tokens.filter(pl.col("prefill") == 0).select(
-        "thread", "ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
-    )
-    taken = results.ipc.filter((pl.col("kind") == "dequeue") & (pl.col("role") == "worker"))
-    between = taken.select(
-        "thread",
-        ts_ns=pl.col("ts_ns") + pl.col("dur_ns"),
-        until=pl.col("ts_ns").shift(-1).over("thread", order_by="ts_ns").fill_null(results.window.end_ns),
-    )
-    whole = (
-        results.launches.select(thread="call_thread")
-        .drop_nulls()
-        .unique()
-        .with_columns(ts_ns=pl.lit(results.window.start_ns), until=pl.lit(results.window.end_ns))
-    )
-    steps = named if results.step_tokens.height else between if between.height else whole
-    graphs = results.launches.filter(pl.col("graph").is_not_null()).select(
-        thread="call_thread", ts_ns="call_ts_ns"
-    )
-    numbered = steps.with_row_index("step").sort("ts_ns")
-    by_graph = (
-        graphs.drop_nulls()
-        .sort("ts_ns")
-        .join_asof(numbered, on="ts_ns", by="thread", check_sortedness=False)
-        .filter(pl.col("ts_ns") < pl.col("until"))
-    )
-    left = numbered.join(by_graph, on="step", how="anti")
-    return left.select("thread", "ts_ns", "step", dur_ns=pl.col("until") - pl.col("ts_ns")).filter(
-        pl.col("dur_ns") > 0
-    )
+    return cause_name(name) if name in CAUSES else sub_cause_name(name)

@@ -19,7 +19,8 @@ import polars as pl
 
 from tests.simulator import simulate
 from tests.simulator.test_what_if import CHANGES
-from tracelib.analyses.whatif import WITHOUT, Change, Replay
+from tracelib.analyses.replay import WITHOUT, Change
+from tracelib.analyses.whatif import Replay
 from tracelib.options import Options
 from tracelib.report.notebook_cells import opened
 

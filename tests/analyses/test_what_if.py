@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 
 from tests.findings.sheet import MS, Sheet
-from tracelib.analyses.replay import NEVER, _longest
-from tracelib.analyses.whatif import SCENARIOS, TOKENIZATION, UNCHANGED, Change, Replay, scenarios, what_if
+from tracelib.analyses.replay import NEVER, SCENARIOS, TOKENIZATION, Change, _longest, load_of, scenarios
+from tracelib.analyses.whatif import UNCHANGED, Replay, what_if
 from tracelib.errors import BadParameter
+from tracelib.sources.request_logs import REQUEST_LOG
 
 
 def served(*, short=0.0, tokenizes=5.0, launches=1.0):
@@ -156,3 +157,67 @@ def test_what_is_asked_for_is_one_scenario_and_else_each_by_itself():
     }
     with pytest.raises(BadParameter, match="shortage, tokenization"):
         scenarios(without=["tokens"])
+
+
+# -------------------- how requests come
+def log_of(arrivals, ends):
+    rows = [
+        {
+            "id": str(n),
+            "arrived": round(came * MS),
+            "first_token": round(came * MS),
+            "finished": round(end * MS),
+        }
+        for n, (came, end) in enumerate(zip(arrivals, ends, strict=True))
+    ]
+    return pl.DataFrame([dict.fromkeys(REQUEST_LOG) | row for row in rows], schema=REQUEST_LOG)
+
+
+def test_a_client_that_asks_again_when_it_has_its_answer_is_a_closed_loop():
+    """Two clients whose answers take 90 and 110 ms ask 3 ms later: right after an end is 6 % of the time."""
+    arrivals = sorted(n * (took + 3.0) for took in (90, 110) for n in range(12))
+    ends = [n * (took + 3.0) + took for took in (90, 110) for n in range(12)]
+    load = load_of(log_of(arrivals, sorted(ends)))
+    assert (load.closed, load.known) == (True, True)
+    assert load.why.startswith("clients wait for an answer before they ask again: 80 % of 22 requests came ")
+
+
+def test_requests_that_come_by_a_clock_of_their_own_are_an_open_load():
+    """One every 100 ms, whose answers end at moments spread over the time between two of them."""
+    draw = random.Random(3)
+    arrivals = [100.0 * n for n in range(40)]
+    load = load_of(log_of(arrivals, [came + draw.uniform(50, 350) for came in arrivals]))
+    assert (load.closed, load.known) == (False, True)
+
+
+def test_without_ends_of_answers_nothing_is_known_of_the_load():
+    unended = log_of(range(20), range(20)).with_columns(finished=pl.lit(None, pl.Int64))
+    for log in (None, unended, log_of([1, 2, 3], [2, 3, 4])):
+        load = load_of(log)
+        assert (load.closed, load.known) == (False, False)
+        assert load.why
+
+
+def test_work_that_is_gone_leaves_the_wait_for_a_cpu_in_it():
+    """Of 8 ms of launching in each step the thread lacked a CPU for 3 at its begin."""
+    sheet = Sheet()
+    worker = sheet.workers[0]
+    sheet.kernel(0, 1, call=(-0.02, -0.01))
+    sheet.doing(worker, 1, 9, "aten::mm", "op")
+    sheet.runs(worker, -1, 1, 0)
+    sheet.ready(worker, 1, 4, 0)
+    sheet.runs(worker, 4, 30, 0)
+    sheet.kernel(9.01, 20, call=(9, 9.005))
+    replay = Replay(sheet.results(), closed_loop=True)
+    assert replay.gain(Change(gone=("launching",))).gained_ns == pytest.approx(5 * MS, abs=30_000)
+    assert replay.gain(Change(gone=("launching", "runnable"))).gained_ns == pytest.approx(8 * MS, abs=30_000)
+
+
+def test_a_thread_beside_whose_poller_it_waits_gets_the_poller_s_cpu():
+    """Another thread polls all the while: where pollers give way, the 3 ms of each step are not waited."""
+    sheet = served(short=3)
+    poller = sheet.thread("worker", "reader", pid=100)
+    sheet.doing(poller, -1, 70, "shm_broadcast.dequeue")
+    sheet.runs(poller, -1, 70, 3)
+    gain = Replay(sheet.results(), closed_loop=True).gain(Change(apart=("polling",)))
+    assert gain.gained_ns == pytest.approx(6 * MS, abs=50_000)

@@ -69,4 +69,6 @@ def test_each_finding_is_complete_and_the_document_keeps_its_schema(run_of, name
     for row in document.findings:
         assert row.evidence, row.id
         assert all((row.claim, row.why, row.disproof, row.advice, row.verify, row.place)), row.id
-        assert row.gain_ns is None or 0 <= row.gain_ns <= row.exposed_ns, row.id
+        assert row.bound_ns is None or 0 <= row.bound_ns <= row.exposed_ns, row.id
+        assert (row.gain_ns is None) == (row.bound_ns is None), row.id
+        assert row.gain_ns is None or (row.replay is None) == (row.not_replayed is not None), row.id

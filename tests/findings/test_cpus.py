@@ -15,7 +15,8 @@ from tracelib.analyses.results import analyse
 from tracelib.analyses.scheduling import cpu_contention
 from tracelib.analyses.thread_states import THREAD_STATES
 from tracelib.analyses.throttling import Supply
-from tracelib.findings.finding import Abstained, gain_words, shortage_note
+from tracelib.findings.finding import Abstained, shortage_note
+from tracelib.findings.order import gain_words
 
 GOMP, TORCH = ("[unknown]", "/x/libgomp.so.1"), ("at::x", "/x/libtorch_cpu.so")
 BPE = ("[unknown]", "/x/tokenizers.abi3.so")
@@ -122,14 +123,14 @@ def test_shortage_in_a_part_of_the_window_is_the_least_that_more_cpus_give_back(
     assert found.claim.startswith("For at least 20 % of GPU time the thread that a GPU waited for")
     assert found.known_share == pytest.approx(0.5)
     assert gain_words(found) == (
-        "gain at least 20 % of GPU time (39 % of the 50 % of it that the scheduler recorded)"
+        "gain at least 20 % of GPU time, not replayed (39 % of the 50 % of it that the scheduler recorded)"
     )
 
 
 def test_shortage_in_a_window_that_was_recorded_whole_is_the_most_that_more_cpus_give_back():
     found = msgspec.structs.replace(switched_until(102), gain_share=20 / 102)
     assert found.claim.startswith("For 20 % of GPU time the thread that a GPU waited for")
-    assert (found.known_share, gain_words(found)) == (None, "gain up to 20 % of GPU time")
+    assert (found.known_share, gain_words(found)) == (None, "gain up to 20 % of GPU time, not replayed")
 
 
 def lost_in(**ms):

@@ -2,10 +2,11 @@
 
 import pytest
 
+from tests.analyses.test_what_if import served
 from tests.findings.sheet import MS, Sheet
-from tracelib.findings import Thresholds, diagnose
+from tracelib.findings import Thresholds, diagnose, order
 from tracelib.findings.finding import Finding
-from tracelib.findings.order import ordered, place
+from tracelib.findings.order import gain_words, ordered, place, replay_words
 
 #: Runs written by hand are small, and most of their gaps are nobody's.
 ANY = Thresholds(shortest_ns=0, fewest_operations=0, insufficient=1)
@@ -105,3 +106,29 @@ def test_the_document_holds_gain_and_place():
     assert rows["cpu_shortage"].gain_ns == 15 * MS
     assert rows["launch_bound"].gain_ns == round(5.01 * MS)
     assert rows["launch_bound"].gain_share == pytest.approx(5.01 / 102)
+
+
+# -------------------- gains by replay
+def shortage_of(results):
+    found = diagnose(results, thresholds=ANY).findings
+    return next(row for row in found if row.id == "cpu_shortage")
+
+
+def test_a_gain_is_what_a_replay_of_the_change_gives_back():
+    """The worker lacks a CPU for 3 ms before each of two launches, and nothing else happens meanwhile."""
+    results = served(short=3).results()
+    found = shortage_of(results)
+    assert found.gain_ns == pytest.approx(6 * MS, abs=10_000)
+    assert found.replay.window_ns == pytest.approx(results.window.duration_ns - 6 * MS, abs=10_000)
+    assert (found.bound_ns, found.not_replayed) == (6 * MS, None)
+    assert found.gain_share == pytest.approx(6 * MS / results.window.duration_ns, rel=0.01)
+    assert gain_words(found).startswith("gain about ")
+    assert replay_words(found).startswith("Replayed with no thread waiting for a CPU, the same work takes ")
+
+
+def test_a_run_that_is_too_large_keeps_the_bound_and_says_so(monkeypatch):
+    monkeypatch.setattr(order, "MOST_ROWS", 1)
+    found = shortage_of(served(short=3).results())
+    assert (found.gain_ns, found.bound_ns, found.replay) == (6 * MS, 6 * MS, None)
+    assert "too many for a report's time" in found.not_replayed
+    assert gain_words(found).endswith("of GPU time, not replayed")

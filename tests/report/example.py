@@ -272,6 +272,9 @@ _FINDINGS: dict[str, Any] = {
             "gain_share": 0.25,
             "place": "First, because it takes a change of the server.",
             "known_share": None,
+            "bound_ns": 500_000,
+            "replay": None,
+            "not_replayed": "the run is too large",
             "evidence": [
                 {
                     "ts_ns": START + 1_000,

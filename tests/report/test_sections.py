@@ -109,7 +109,8 @@ def test_the_causes_say_why_more_gpu_time_is_lost_than_host_time_was_spent():
 
 def test_the_report_and_the_ticket_say_what_a_finding_gives():
     page = sections.findings_list(findings())._repr_html_()
-    assert "gain up to 25\N{NO-BREAK SPACE}% of GPU time" in page
+    assert "gain up to 25\N{NO-BREAK SPACE}% of GPU time, not replayed" in page
+    assert "Not replayed: the run is too large." in page
     assert "First, because it takes a change of the server." in page
     assert "gain up to 25 % of GPU time" in summary(findings())
 

@@ -4,7 +4,8 @@ import pytest
 
 from tests.conftest import thorough
 from tests.simulator import simulate
-from tracelib.analyses.whatif import WITHOUT, Change, Replay
+from tracelib.analyses.replay import WITHOUT, Change
+from tracelib.analyses.whatif import Replay
 
 #: The change that takes each defect away.
 CHANGES = {

@@ -5,14 +5,18 @@ Nodes are moments, and an edge says that one comes a certain time after another
 path, as in Daydream (USENIX ATC 2020) and dPRO (MLSys 2022).
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.analyses.window import Window
-from tracelib.words import duration, share
+from tracelib.errors import BadParameter
+from tracelib.words import CAUSES, cause_name, duration, share, sub_cause_name
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,6 +29,7 @@ FEWEST, MOST, CLOSED, OPEN = 10, 0.8, 0.4, 0.6
 #: Nodes that are turned into Python's numbers at a time.
 PART = 2**18
 NEVER = -(2.0**60)
+TOKENIZATION, POLLING, LAUNCHING = "tokenization", "polling", "launching"
 
 
 class Edges(NamedTuple):
@@ -208,6 +213,108 @@ class Builder:
         order.since[chain] = np.where(given, order.since[chain], began)
         order.until[chain] = chained
         return order
+
+
+# -------------------- what is changed
+@dataclass(frozen=True)
+class Change:
+    """What is changed.
+
+    `cores`: how many the server has (None = as many as it had). `gone`: causes and sub-causes of host time
+    that are gone, :data:`LAUNCHING` (launch calls, and the framework between them), and CPU states in which
+    nothing waits any longer. `apart`: what has CPUs of its own, of :data:`TOKENIZATION`, :data:`POLLING`.
+    `graphs`: decode steps are launched by one graph each. `skew`: False = no rank waits for another one.
+    """
+
+    cores: float | None = None
+    gone: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    graphs: bool = False
+    skew: bool = True
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Return the CPU states in which nothing waits any longer."""
+        return tuple(state for state in WAITS_FOR_CPU if state in self.gone)
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """Return what of `gone` is work."""
+        return tuple(name for name in self.gone if name not in WAITS_FOR_CPU)
+
+
+#: The scenarios that are replayed unless others are asked for.
+SCENARIOS: Mapping[str, Change] = {
+    "no CPU shortage": Change(gone=WAITS_FOR_CPU),
+    "tokenization elsewhere": Change(gone=(TOKENIZATION,), apart=(TOKENIZATION,)),
+    "decode by graphs": Change(graphs=True),
+    "no skew": Change(skew=False),
+    "no recorder": Change(gone=("profiler",)),
+}
+#: What a person can take away, by its word.
+WITHOUT = dict(
+    zip(("shortage", TOKENIZATION, "launches", "skew", "recorder"), SCENARIOS.values(), strict=True)
+)
+
+
+def scenarios(cores: float = 0, without: Sequence[str] = ()) -> Mapping[str, Change]:
+    """Return the scenario of so many cores (0 = as many as there were) and without all that is named.
+
+    Without either: each of :data:`SCENARIOS` by itself. Raises BadParameter if a word is not in
+    :data:`WITHOUT`.
+    """
+    change = Change(cores=cores or None)
+    for word in without:
+        if word not in WITHOUT:
+            raise BadParameter("without", word, WITHOUT)
+        change = _both(change, WITHOUT[word])
+    if change == Change():
+        return SCENARIOS
+    parts = [f"{cores:g} cores"] * bool(cores) + [f"no {word}" for word in without]
+    return {", ".join(parts): change}
+
+
+def _both(one: Change, other: Change) -> Change:
+    return Change(
+        one.cores or other.cores,
+        one.gone + other.gone,
+        one.apart + other.apart,
+        one.graphs or other.graphs,
+        one.skew and other.skew,
+    )
+
+
+def work_name(name: str) -> str:
+    """Return what a cause, a sub-cause or :data:`LAUNCHING` is called.
+
+    >>> work_name("gc"), work_name("jit_compile"), work_name(LAUNCHING)
+    ('garbage collection', 'run-time compilation', 'launching')
+    """
+    return cause_name(name) if name in CAUSES else sub_cause_name(name)
+
+
+def change_words(change: Change) -> str:
+    """Return what is replayed, in words that follow "replayed".
+
+    >>> change_words(Change(gone=("runnable",)))
+    'with no thread waiting for a CPU'
+    >>> change_words(Change(gone=("gc", "throttled"), graphs=True))
+    'with no thread stopped by a quota, without garbage collection, with decode steps launched by graphs'
+    """
+    states = {
+        "runnable": "with no thread waiting for a CPU",
+        "throttled": "with no thread stopped by a quota",
+    }
+    own = {TOKENIZATION: "with tokenizers on CPUs of their own", POLLING: "with pollers that give way"}
+    said = [
+        *([f"with {change.cores:g} cores"] if change.cores is not None else []),
+        *(states[state] for state in change.lacking),
+        *(f"without {work_name(name)}" for name in change.work),
+        *(own[name] for name in change.apart if name not in change.gone),
+        *(["with decode steps launched by graphs"] if change.graphs else []),
+        *([] if change.skew else ["with no rank waiting for another"]),
+    ]
+    return ", ".join(said)
 
 
 # -------------------- how requests come

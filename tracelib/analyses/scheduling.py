@@ -5,8 +5,8 @@ docs/numbers.md, "Scheduler states", defines them.
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from tracelib.analyses.replay import Floats
 from tracelib.analyses.window import Window
 from tracelib.intervals import clip, innermost, overlay
 from tracelib.trace import Trace
@@ -53,6 +53,7 @@ CPU_CONTENTION = pl.Schema(
 POLLING_BESIDE = pl.Schema(
     {name: CPU_CONTENTION[name] for name in ("gpu", "ts_ns", "dur_ns", "thread", "by", "kind")}
 )
+Floats = NDArray[np.float64]
 #: Known CPU states of what a thread does stand for unknown ones if they are so much of it.
 ENOUGH = 0.05
 #: More CPUs than a machine has.

@@ -5,9 +5,8 @@ from that for all that depends on it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,14 +16,23 @@ from tracelib.analyses.capacity import cores_had
 from tracelib.analyses.dependencies import graph_of
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.quantiles import nearest_rank
-from tracelib.analyses.replay import Floats, Graph, Ints, replayed
+from tracelib.analyses.replay import (
+    LAUNCHING,
+    POLLING,
+    SCENARIOS,
+    TOKENIZATION,
+    Change,
+    Floats,
+    Graph,
+    Ints,
+    replayed,
+    work_name,
+)
 from tracelib.analyses.replicas import replicas
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, as_where_known, at_once, over_demand, tells_shortage
 from tracelib.analyses.steps import decode_steps
 from tracelib.analyses.upstream import ENTRANCE
-from tracelib.errors import BadParameter
-from tracelib.words import CAUSES, cause_name, sub_cause_name
 
 WHAT_IF = pl.Schema(
     {
@@ -39,80 +47,11 @@ WHAT_IF = pl.Schema(
 )
 
 UNCHANGED = "unchanged"
-TOKENIZATION, POLLING, LAUNCHING = "tokenization", "polling", "launching"
 #: What launching a graph costs the host (NVIDIA, "Constant time launch for straight-line CUDA graphs", 2024:
 #: some microseconds, and some ns for each node), and the framework's replay around it.
 GRAPH_LAUNCH_NS = 20_000.0
 #: Time before a request comes to the engine.
 BEFORE_ENGINE = ("before_tokenize_ns", "tokenize_ns", "api_server_ns")
-
-
-@dataclass(frozen=True)
-class Change:
-    """What is changed.
-
-    `cores`: how many the server has (None = as many as it had). `gone`: causes and sub-causes of host time
-    that are gone, :data:`LAUNCHING` (launch calls, and the framework between them), and CPU states in which
-    nothing waits any longer. `apart`: what has CPUs of its own, of :data:`TOKENIZATION`, :data:`POLLING`.
-    `graphs`: decode steps are launched by one graph each. `skew`: False = no rank waits for another one.
-    """
-
-    cores: float | None = None
-    gone: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ()
-    graphs: bool = False
-    skew: bool = True
-
-    @property
-    def lacking(self) -> tuple[str, ...]:
-        """Return the CPU states in which nothing waits any longer."""
-        return tuple(state for state in WAITS_FOR_CPU if state in self.gone)
-
-    @property
-    def work(self) -> tuple[str, ...]:
-        """Return what of `gone` is work."""
-        return tuple(name for name in self.gone if name not in WAITS_FOR_CPU)
-
-
-#: The scenarios that are replayed unless others are asked for.
-SCENARIOS: Mapping[str, Change] = {
-    "no CPU shortage": Change(gone=WAITS_FOR_CPU),
-    "tokenization elsewhere": Change(gone=(TOKENIZATION,), apart=(TOKENIZATION,)),
-    "decode by graphs": Change(graphs=True),
-    "no skew": Change(skew=False),
-    "no recorder": Change(gone=("profiler",)),
-}
-#: What a person can take away, by its word.
-WITHOUT = dict(
-    zip(("shortage", TOKENIZATION, "launches", "skew", "recorder"), SCENARIOS.values(), strict=True)
-)
-
-
-def scenarios(cores: float = 0, without: Sequence[str] = ()) -> Mapping[str, Change]:
-    """Return the scenario of so many cores (0 = as many as there were) and without all that is named.
-
-    Without either: each of :data:`SCENARIOS` by itself. Raises BadParameter if a word is not in
-    :data:`WITHOUT`.
-    """
-    change = Change(cores=cores or None)
-    for word in without:
-        if word not in WITHOUT:
-            raise BadParameter("without", word, WITHOUT)
-        change = _both(change, WITHOUT[word])
-    if change == Change():
-        return SCENARIOS
-    parts = [f"{cores:g} cores"] * bool(cores) + [f"no {word}" for word in without]
-    return {", ".join(parts): change}
-
-
-def _both(one: Change, other: Change) -> Change:
-    return Change(
-        one.cores or other.cores,
-        one.gone + other.gone,
-        one.apart + other.apart,
-        one.graphs or other.graphs,
-        one.skew and other.skew,
-    )
 
 
 def what_if(
@@ -138,6 +77,19 @@ def what_if(
     return pl.DataFrame([first, *rows], schema=WHAT_IF)
 
 
+class Gain(NamedTuple):
+    """How long the same work takes with a change, and by how much less; the replay's own error; ns.
+
+    The median time to first token without and with the change is None where no request is known.
+    """
+
+    window_ns: int
+    gained_ns: int
+    error_ns: int
+    ttft_before_ns: int | None
+    ttft_ns: int | None
+
+
 class Replay:
     """A run that can be replayed with changes: its graph is made once."""
 
@@ -153,6 +105,7 @@ class Replay:
             steps=decode_steps(results.step_tokens, results.ipc, results.launches, results.window),
         )
         self.pieces = _in_words(self.graph.pieces, results)
+        self._unchanged: dict[bool, Floats] = {}
 
     def row(self, name: str, change: Change) -> dict[str, Any]:
         """Return a row of :func:`what_if`."""
@@ -162,13 +115,13 @@ class Replay:
         kept = self.kept(change)
         moments = self.moments(change, kept)
         window = self.window_of(moments)
-        ttft = self.ttft(moments, kept).select(pl.col("ttft_ns").round().cast(pl.Int64))
+        ttft = self.ttft(moments, kept)
         return {
             "scenario": name,
             "window_ns": round(window),
-            "gained_ns": round(self.unchanged - window),
+            "gained_ns": round(self.window_of(self.unchanged()) - window),
             "lost_ns": round(window - self._useful),
-            "ttft_p50_ns": ttft.select(nearest_rank(pl.col("ttft_ns"), 0.5)).item(),
+            "ttft_p50_ns": _p50(ttft),
             "ttft_mean_ns": ttft.select(pl.col("ttft_ns").mean().round().cast(pl.Int64)).item(),
             "why_not": "",
         }
@@ -178,10 +131,30 @@ class Replay:
         after = self.closed_loop if follows is None else follows
         return replayed(self.graph, kept, skew=change.skew, follows=after)
 
-    @cached_property
-    def unchanged(self) -> float:
-        """Return how long the window is replayed as it was."""
-        return self.window_of(replayed(self.graph, follows=self.closed_loop))
+    def unchanged(self, *, follows: bool | None = None) -> Floats:
+        """Return :meth:`moments` as they were."""
+        after = self.closed_loop if follows is None else follows
+        if after not in self._unchanged:
+            self._unchanged[after] = replayed(self.graph, follows=after)
+        return self._unchanged[after]
+
+    def gain(self, change: Change) -> Gain:
+        """Return what a change gives back of the time for the same work, and of the time to first token.
+
+        The work is done as soon as can be, requests coming as long after answers as recorded: under an open
+        load a server that is done sooner has time for more of them. For the time to first token they come as
+        the clients send them.
+        """
+        kept = self.kept(change)
+        soon = self.moments(change, kept, follows=True)
+        before, after = self.window_of(self.unchanged(follows=True)), self.window_of(soon)
+        error = abs(before - self.results.window.duration_ns)
+        first_tokens: list[int | None] = [None, None]
+        if self.results.requests.height:
+            whole = self.pieces["dur_ns"].to_numpy().astype(np.float64)
+            sent = soon if self.closed_loop else self.moments(change, kept)
+            first_tokens = [_p50(self.ttft(*each)) for each in ((self.unchanged(), whole), (sent, kept))]
+        return Gain(round(after), round(before - after), round(error), *first_tokens)
 
     @cached_property
     def _useful(self) -> float:
@@ -212,10 +185,11 @@ class Replay:
         return next((why for missing, why in reasons if missing), "")
 
     def _of(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which pieces are of these causes, sub-causes or :data:`LAUNCHING`."""
+        """Return which pieces are work of these causes, sub-causes or :data:`LAUNCHING`."""
         named = pl.col("cause").is_in(names) | pl.col("part").is_in(names)
         launching = pl.col("launching") if LAUNCHING in names else pl.lit(value=False)
-        return self.pieces.select(named.fill_null(value=False) | launching).to_series().to_numpy()
+        work = (named.fill_null(value=False) | launching) & ~pl.col("waits")
+        return self.pieces.select(work).to_series().to_numpy()
 
     def window_of(self, moments: Floats) -> float:
         """Return how long the window is if the graph's nodes come at these moments, mean of the devices."""
@@ -232,11 +206,22 @@ class Replay:
         left = pieces["dur_ns"].to_numpy().astype(np.float64)
         if change.cores is not None or change.lacking or change.apart:
             left *= self._cpu_share(change)
-        left[self._of(change.work)] = 0
+        gone = self._of(change.work)
+        left[gone] *= 0 if change.apart else self._waiting[gone]
         if change.graphs:
             left[pieces["launches"].to_numpy()] = 0
             left[pieces["first_launch"].to_numpy()] = GRAPH_LAUNCH_NS
         return left
+
+    @cached_property
+    def _waiting(self) -> Floats:
+        """Return the share of each piece in which its thread lacked a CPU.
+
+        Work that is gone leaves that: others still have the CPUs, and more of them would give it back.
+        """
+        waits = self.pieces["state"].is_in(WAITS_FOR_CPU).fill_null(value=False).to_numpy()
+        found: Floats = 1 - as_where_known(self.pieces, np.where(waits, 0.0, 1.0))
+        return found
 
     def _cpu_share(self, change: Change) -> Floats:
         """Return the share of each piece that is left when CPUs are more or fewer."""
@@ -261,12 +246,13 @@ class Replay:
             demand[name].to_numpy().astype(np.float64) for name in ("ts_ns", "dur_ns", "running", "runnable")
         )
         middle = at + length / 2
-        polls = self._polls(middle)
+        spinning = self.results.spinning
+        polls = at_once(spinning.filter(pl.col("kind") != "device_wait"), middle)
         freed = np.zeros(len(at))
         if TOKENIZATION in change.apart:
             freed += at_once(pieces.filter(pl.col("tokenizes") & (pl.col("state") == "running")), middle)
         if POLLING in change.apart:
-            freed += polls
+            freed += at_once(spinning, middle)
         left = 1 - np.clip(more + freed, 0, runnable) / np.maximum(runnable, 1)
         limit = np.inf if change.cores is None else max(change.cores, 0.1)
         stretched = np.maximum(1, (running - polls - freed) / limit) if more < 0 else np.ones(len(at))
@@ -278,10 +264,6 @@ class Replay:
         for which, of in ((waits, left), (runs, stretched)):
             share[which] = over_demand(demand, of, pieces)[which]
         return share
-
-    def _polls(self, moments: Floats) -> Floats:
-        """Return how many threads poll at each moment, those that wait for a device aside."""
-        return at_once(self.results.spinning.filter(pl.col("kind") != "device_wait"), moments)
 
     def ttft(self, moments: Floats, kept: Floats) -> pl.DataFrame:
         """Return each request's time to first token: id, ttft_ns (Float64).
@@ -341,6 +323,11 @@ class Replay:
         return share
 
 
+def _p50(ttft: pl.DataFrame) -> int | None:
+    value = ttft.select(nearest_rank(pl.col("ttft_ns"), 0.5)).item()
+    return None if value is None else round(value)
+
+
 def _in_words(pieces: pl.DataFrame, results: Results) -> pl.DataFrame:
     """Return the pieces of host time with what they are to a change, one column each."""
     front = results.trace.threads.filter(pl.col("role") == ENTRANCE)["thread"]
@@ -357,12 +344,3 @@ def _in_words(pieces: pl.DataFrame, results: Results) -> pl.DataFrame:
     row = pl.int_range(pl.len())
     first = row == row.filter(launches).min().over("thread", "step")
     return named.with_columns(launches=launches, first_launch=launches & first.fill_null(value=False))
-
-
-def work_name(name: str) -> str:
-    """Return what a cause, a sub-cause or :data:`LAUNCHING` is called.
-
-    >>> work_name("gc"), work_name("jit_compile"), work_name(LAUNCHING)
-    ('garbage collection', 'run-time compilation', 'launching')
-    """
-    return cause_name(name) if name in CAUSES else sub_cause_name(name)

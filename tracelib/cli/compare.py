@@ -184,7 +184,8 @@ def _crossed(bound: Bound, figures: pl.DataFrame, changed: pl.DataFrame) -> list
 
 def whatif(flags: argparse.Namespace) -> int:
     """Say what a change would have given back."""
-    from tracelib.analyses.whatif import scenarios, what_if
+    from tracelib.analyses.replay import scenarios
+    from tracelib.analyses.whatif import what_if
     from tracelib.charts.capacity import gains_table, what_if_chart
     from tracelib.report.notebook_cells import opened
     from tracelib.trace import text_table

@@ -65,6 +65,17 @@ class Evidence(Part, frozen=True, kw_only=True):
     value: float | int | str | None
 
 
+class Replayed(Part, frozen=True, kw_only=True):
+    """What the run would have been with a finding's change, by replaying it (docs/what-if.md)."""
+
+    change: Annotated[str, Meta(description='What is changed: words that follow "replayed".')]
+    window_ns: Annotated[Natural, Meta(description="How long the same work takes, mean of the GPUs.")]
+    gained_ns: Annotated[int, Meta(description="By how much that is less than replayed unchanged.")]
+    error_ns: Annotated[Natural, Meta(description="By how much the unchanged replay is off.")]
+    ttft_before_ns: Annotated[Natural | None, Meta(description="Median, replayed unchanged.")]
+    ttft_ns: Annotated[Natural | None, Meta(description="Median, with the change.")]
+
+
 class Finding(Part, frozen=True, kw_only=True, dict=True):
     """A claim about the run, with everything that a reader needs to check it and to act on it."""
 
@@ -83,9 +94,8 @@ class Finding(Part, frozen=True, kw_only=True, dict=True):
     gain_ns: Annotated[
         Natural | None,
         Meta(
-            description="What the change can give back at most, as exposed_ns; time in which the thread "
-            "that a GPU waited for lacked a CPU counts for cores and quota only. null: a symptom, or a "
-            "statement on the run."
+            description="What the change gives back, as exposed_ns: by replay where there is one, else "
+            "bound_ns. null: a symptom, or a statement on the run."
         ),
     ]
     gain_share: Annotated[
@@ -98,6 +108,17 @@ class Finding(Part, frozen=True, kw_only=True, dict=True):
             description="What of the window the scheduler recorded, where the finding rests on that and a "
             "part is not known: exposed and gain are at least so much. null: enough to tell all."
         ),
+    ] = None
+    bound_ns: Annotated[
+        Natural | None,
+        Meta(
+            description="What of the lost time itself the change can give back, as exposed_ns; time in which "
+            "the thread that a GPU waited for lacked a CPU counts for cores and quota only."
+        ),
+    ] = None
+    replay: Annotated[Replayed | None, Meta(description="Of the whole run with the change.")] = None
+    not_replayed: Annotated[
+        str | None, Meta(description="Why the gain is bound_ns, and not that of a replay.")
     ] = None
 
     def _repr_html_(self) -> str:
@@ -178,17 +199,6 @@ def known_share(results: Results) -> float | None:
     """Return how much of the window scheduler events cover; None where they tell of all CPU shortage."""
     covered = recorded_ns([results.trace.sched], results.window) / results.window.duration_ns
     return covered if covered < WHOLE or at_least(shortage_known(results)) else None
-
-
-def gain_words(finding: Finding) -> str:
-    """Return how much of the window the change of a finding can give back."""
-    gain, known = finding.gain_share or 0.0, finding.known_share
-    if known is None:
-        return f"gain up to {share(gain)} of GPU time"
-    least = f"gain at least {share(gain)} of GPU time"
-    if not 0 < known < WHOLE:
-        return least
-    return f"{least} ({share(gain / known)} of the {share(known)} of it that the scheduler recorded)"
 
 
 def quota_words(results: Results) -> str:

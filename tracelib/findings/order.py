@@ -9,15 +9,27 @@ from typing import Any
 import polars as pl
 from msgspec.structs import replace
 
+from tracelib.analyses.replay import Change as WhatIf
+from tracelib.analyses.replay import change_words
 from tracelib.analyses.results import Results
+from tracelib.analyses.whatif import Replay
+from tracelib.analyses.window import WHOLE
 from tracelib.findings.doubts import Doubt, Unexplained, unexplained
-from tracelib.findings.finding import WORTH_FIRST, Finding, share_of, spent, whole_ns
+from tracelib.findings.finding import ASIDE, WORTH_FIRST, Finding, Replayed, share_of, spent, whole_ns
 from tracelib.findings.recording import CALLS, WORTH_SAYING
+from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds, shares
-from tracelib.words import share
+from tracelib.words import duration, share
 
 #: Cheap before dear.
 CHANGES = ("machine", "setting", "code", "none")
+#: More rows of launches, host time and CPU states than this take a replay longer than a report may wait.
+MOST_ROWS = 15_000_000
+#: A replay that does not give the unchanged run back to within this share of the window proves nothing.
+FAITHFUL = 0.05
+#: A change of the time to first token that is not worth a word.
+NOTICED = 0.02
+NO_SCENARIO = "no change that can be replayed stands for it"
 
 #: What is said of the first finding, and of the others.
 PLACES = {
@@ -42,8 +54,11 @@ SYMPTOM = "A symptom: it goes away when its cause is fixed."
 
 
 def in_order(findings: Iterable[Finding], results: Results) -> list[Finding]:
-    """Return the findings in the order to act on them, each with its gain's share and its place."""
-    rows = list(findings)
+    """Return the findings in the order to act on them, each with its gain's share and its place.
+
+    Gains are those of a replay (docs/what-if.md) where there is one.
+    """
+    rows = replayed(list(findings), results)
     rows = ordered(rows, {row.id for row in rows if _leads(row, results)})
     caveat = reservation(rows)
     return [
@@ -56,6 +71,98 @@ def in_order(findings: Iterable[Finding], results: Results) -> list[Finding]:
     ]
 
 
+# -------------------- what a replay says of the gains
+def replayed(findings: Sequence[Finding], results: Results) -> list[Finding]:
+    """Return the findings with what a replay says of their changes, or why none does.
+
+    The run's graph is made once, and only if some finding needs it. A statement on the run keeps its replay
+    and has no gain.
+    """
+    changes = {rule.id: rule.replay for rule in RULES}
+    asked = [row for row in findings if changes.get(row.id) is not None]
+    why_none = _not_replayable(results) if asked else ""
+    replay = Replay(results) if asked and not why_none else None
+    gains: dict[WhatIf, Replayed | str] = {}
+    rows = []
+    for row in findings:
+        change = changes.get(row.id)
+        told: Replayed | str = NO_SCENARIO
+        if change is not None:
+            told = why_none
+            if replay is not None:
+                told = gains[change] = gains.get(change) or _replayed(replay, change)
+        rows.append(_with_gain(row, told, results))
+    return rows
+
+
+def _not_replayable(results: Results) -> str:
+    """Return why a report replays nothing of this run; "" if it does."""
+    rows = sum(getattr(results, name).height for name in ("launches", "host_activity", "thread_states"))
+    if rows > MOST_ROWS:
+        return f"{rows:,} rows are too many for a report's time; tracelib whatif replays them"
+    return "" if results.launches.height else "no GPU operation was recorded whose launch is known"
+
+
+def _replayed(replay: Replay, change: WhatIf) -> Replayed | str:
+    """Return what a change gives back, or why that is not known."""
+    why_not = replay.why_not(change)
+    if why_not:
+        return why_not
+    gain = replay.gain(change)
+    off = gain.error_ns / replay.results.window.duration_ns
+    if off > FAITHFUL:
+        return f"replayed as it was, the run is off by {share(off)}"
+    return Replayed(change=change_words(change), **gain._asdict())
+
+
+def _with_gain(row: Finding, told: Replayed | str, results: Results) -> Finding:
+    bound = row.gain_ns
+    if isinstance(told, str):
+        return replace(row, bound_ns=bound, not_replayed=told if bound is not None else None)
+    gain = max(0, told.gained_ns) * results.gpu_time["gpu"].n_unique()
+    return replace(row, gain_ns=None if bound is None else gain, bound_ns=bound, replay=told)
+
+
+def gain_words(finding: Finding) -> str:
+    """Return how much of the window the change of a finding gives back, and by what that is known."""
+    gain, known = finding.gain_share or 0.0, finding.known_share
+    if finding.replay is not None:
+        return f"gain about {share(gain)} of GPU time by replay{_first_token(finding.replay)}"
+    if known is None:
+        return f"gain up to {share(gain)} of GPU time, not replayed"
+    least = f"gain at least {share(gain)} of GPU time, not replayed"
+    if not 0 < known < WHOLE:
+        return least
+    return f"{least} ({share(gain / known)} of the {share(known)} of it that the scheduler recorded)"
+
+
+def _first_token(replay: Replayed) -> str:
+    before, after = replay.ttft_before_ns, replay.ttft_ns
+    if before is None or after is None or abs(after - before) < NOTICED * before:
+        return ""
+    return f", TTFT p50 {duration(before)} to about {duration(after)}"
+
+
+def replay_words(finding: Finding) -> str:
+    """Return what was replayed and what came of it, or why nothing was; empty of what has no gain."""
+    told = finding.replay
+    if told is None:
+        return f"Not replayed: {finding.not_replayed}." if finding.not_replayed else ""
+    before, known = told.window_ns + told.gained_ns, finding.known_share
+    length = f"{duration(told.window_ns)} instead of {duration(before)}"
+    if abs(told.gained_ns) < ASIDE * before:
+        length = f"as long as before ({duration(before)})"
+    doubts = [
+        f" Replayed as it was, the run is off by {share(told.error_ns / max(before, 1))}."
+        * (told.error_ns >= ASIDE * before),
+        f" The scheduler recorded {share(known or 0)} of it; the rest is taken to be alike."
+        * (known is not None and 0 < known < WHOLE),
+        " Each step keeps the prompts that it held: the queue may shrink by more." * bool(_first_token(told)),
+    ]
+    return f"Replayed {told.change}, the same work takes {length}{_first_token(told)}.{''.join(doubts)}"
+
+
+# -------------------- the order
 def not_yet(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings where something must be recorded before the first change is made."""
     return [

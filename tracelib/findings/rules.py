@@ -23,6 +23,7 @@ import msgspec
 import polars as pl
 
 from tracelib.analyses.launches import graph_coverage
+from tracelib.analyses.replay import Change as WhatIf
 from tracelib.analyses.results import Results
 from tracelib.findings import cpus, launching, ranks, server
 from tracelib.findings.finding import (
@@ -72,7 +73,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     #: Checks of recording.py, tried in this order: if one fails, that the rule is silent does not mean "no".
     abstains_without: tuple[str, ...] = ()
     change: Change  # what the advice changes
-    gain: Literal["all", "beyond CPUs", "none"]  # what the change gives back of the lost time
+    gain: Literal["all", "beyond CPUs", "none"]  # what the change gives back of the lost time at most
+    replay: WhatIf | None = None  # what to replay for what it really gives back
     cause: str | None = None  # the finding's; of a rule without a function also the lost time's
     sub_cause: str | None = None  # the lost time's
     #: Of a rule without a function; {share} = of the window, {shortage} = a sentence on lack of CPUs.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tracelib.findings import Document, Evidence, figures
-from tracelib.findings.finding import gain_words
+from tracelib.findings.order import gain_words
 from tracelib.report.sections.findings import three_figures
 from tracelib.words import badge, cause_name, counted, duration, plain, sentence, share
 

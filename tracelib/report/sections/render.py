@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tracelib import words
-from tracelib.findings.finding import gain_words
+from tracelib.findings.order import gain_words, replay_words
 
 #: The key of an output's metadata under which a section says what stands for it elsewhere on the page.
 ABOUT = "tracelib"
@@ -96,6 +96,11 @@ def _lines(text: str) -> Markup:
     return Markup("\n").join(map(words.plain, text.splitlines()))
 
 
+def _with_unbroken_shares(said: Callable[..., str]) -> Callable[..., str]:
+    """Return `said` with no line break between a number and its per cent sign."""
+    return lambda *arguments: said(*arguments).replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 def _visible(value: object) -> object:
     """Return what an expression in a template shows, before it is escaped."""
     if value is None:
@@ -114,7 +119,8 @@ def _templates() -> Environment:
     )
     made.filters.update({function.__name__: function for function in (*_WORDS, figure)})
     made.filters.update({function.__name__: _unbroken(function) for function in _FIGURES})
-    made.filters["gain_words"] = lambda finding: gain_words(finding).replace(" %", "\N{NO-BREAK SPACE}%")
+    for said in (gain_words, replay_words):
+        made.filters[said.__name__] = _with_unbroken_shares(said)
     made.filters["address"] = quote
     made.filters["lines"] = _lines
     made.globals["words"] = words

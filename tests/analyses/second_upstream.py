@@ -29,6 +29,8 @@ Row = dict[str, Any]
 
 ABOVE = {"worker": "engine", "engine": "api_server", "api_server": "clients"}
 LONGEST_CHAIN = 4
+#: Of several processes of this role one is asked.
+RANKS = "worker"
 AWAKE = ("running", "runnable", "throttled")
 #: Who pauses for longer had nothing to do with the next message before it.
 PAUSE_NS = 1_000_000
@@ -77,6 +79,8 @@ class Upstream:
         self.annotates = {key for key in keys if annotated & set(self.threads[key])}
         self.parts = _parts(trace, rows)
         self.main = {key: self._main(self.threads[key]) for key in keys}
+        self.last_: dict[int, dict[Process, tuple[int, int, int]]] = {}
+        self.works_: dict[int, list[Span]] = {}
         self.busy_: dict[Any, list[Span]] = {}
         self.idle_: dict[int, list[tuple[int, int]]] = {}
 
@@ -117,7 +121,7 @@ class Upstream:
             elif what.waits_for is None:
                 out.append((x, y, (what.cause, what.sub, thread)))
             else:
-                out += self._upstream(thread, what.waits_for, x, y, LONGEST_CHAIN)
+                out += self._upstream(thread, what.waits_for, x, y, LONGEST_CHAIN, self.process.get(thread))
         return out
 
     def _whom(self, thread: int, waits_for: str) -> Any:
@@ -132,8 +136,10 @@ class Upstream:
             return "api_server" if schedules else "engine"
         return ABOVE.get(own or "")
 
-    def _upstream(self, thread: int | None, waits_for: str, a: int, b: int, steps: int) -> list[Span]:
-        """Say what the process that `thread` waits for was doing in [a, b)."""
+    def _upstream(
+        self, thread: int | None, waits_for: str, a: int, b: int, steps: int, origin: Process | None
+    ) -> list[Span]:
+        """Say what the process that `thread` waits for was doing in [a, b); `origin` is who asked first."""
         role = self._whom(thread, waits_for)  # type: ignore[arg-type]
         if steps == 0:
             return [(a, b, ("ipc", "wait", thread))]
@@ -148,18 +154,58 @@ class Upstream:
                 edges |= {x, y}
         messages = [] if alone else list(self._awaited(thread, role, a, b))  # type: ignore[arg-type]
         edges |= {edge for x, y, _ in messages for edge in (x, y)}
+        lasts = [] if alone else list(self._last_at_work(thread, role, a, b, origin))  # type: ignore[arg-type]
+        edges |= {edge for x, y, _ in lasts for edge in (x, y)}
         out: list[Span] = []
         for x, y in pairwise(sorted(edges)):
             sender, under_way = next((what for p, q, what in messages if p <= x < q), (None, True))
+            last = next((of for p, q, of in lasts if p <= x < q), None)
             if alone:
                 out += self._of_process(role, x, y)
-            else:
-                out += self._moment(role, x, y, steps, sender, under_way)
+                continue
+            process = self.process[sender] if sender is not None and role == RANKS else last
+            if process == origin and last is not None:
+                process = last
+            if sender is not None and process is not None and self.process[sender] != process:
+                sender, under_way = None, True
+            asked = [t for t in self.threads[role] if process in (None, self.process[t])]
+            out += self._moment((role, asked), x, y, steps, sender, under_way, origin)
         return out
 
-    def _present(self, role: Any, a: int) -> list[tuple[int, int, int, Doing]]:
+    def _last_at_work(
+        self, thread: int | None, role: str, a: int, b: int, origin: Process | None
+    ) -> Iterator[tuple[int, int, Process]]:
+        """Yield (from, until, the other rank that was at work last before the wait ended)."""
+        if role != RANKS or thread is None or self.role.get(thread) == RANKS:
+            return
+        for p, q in self._idle(thread):
+            if p < b and q > a and (seen := self._works_before(q)):
+                others = [of for of in seen if of != origin]
+                if others and len({self.process[t] for t in self.threads[RANKS]}) > 1:
+                    yield max(p, a), min(q, b), max(others, key=lambda of: seen[of])
+
+    def _works_before(self, moment: int) -> dict[Process, tuple[int, int, int]]:
+        """Return of each rank until when, up to the moment, it was at work last, and since when."""
+        if moment not in self.last_:
+            found: dict[Process, tuple[int, int, int]] = {}
+            for t in self.threads[RANKS]:
+                works = self._works(t)
+                at = bisect_left(works, moment, key=lambda span: span[0]) - 1
+                if at >= 0:
+                    begun, ended, _ = works[at]
+                    of = self.process[t]
+                    found[of] = max(found.get(of, (-1, -1, -1)), (min(ended, moment), begun, t))
+            self.last_[moment] = found
+        return self.last_[moment]
+
+    def _works(self, thread: int) -> list[Span]:
+        if thread not in self.works_:
+            self.works_[thread] = [s for s in self.alone.get(thread, []) if s[2].waits_for is None]
+        return self.works_[thread]
+
+    def _present(self, threads: list[int], a: int) -> list[tuple[int, int, int, Doing]]:
         present = []
-        for t in self.threads[role]:
+        for t in threads:
             line = self.doing.get(t, [])
             at = bisect_right(line, a, key=lambda span: span[0]) - 1
             if at >= 0 and line[at][1] > a:
@@ -168,7 +214,7 @@ class Upstream:
 
     def _of_process(self, process: Process, a: int, b: int) -> list[Span]:
         """Say what the threads of a process do that has nobody upstream."""
-        present = self._present(process, a)
+        present = self._present(self.threads[process], a)
         works = [p for p in present if p[3].waits_for is None]
         tokenizes = [p for p in works if p[3].cause == "tokenization"]
         _, _, t, what = max(tokenizes or works or present, key=lambda p: p[:3], default=(0, 0, None, None))
@@ -179,10 +225,17 @@ class Upstream:
         return [(a, b, ("no_work", None, t) if serves else ("ipc", "upstream not recorded", t))]
 
     def _moment(
-        self, role: str, a: int, b: int, steps: int, sender: int | None, under_way: object
+        self,
+        of: tuple[str, list[int]],
+        a: int,
+        b: int,
+        steps: int,
+        sender: int | None,
+        under_way: object,
+        origin: Process | None,
     ) -> list[Span]:
-        """Say what a role does where none of its threads changes what it is at: the sender first."""
-        present = self._present(role, a)
+        """Say what threads of a role do where none changes what it is at: the sender first."""
+        present = self._present(of[1], a)
         own = [p for p in present if p[2] == sender]
         if not under_way:
             present = own
@@ -192,12 +245,21 @@ class Upstream:
             _, _, t, what = max(own_work or tokenizes or works or own or present, key=lambda p: p[:3])
             if what.waits_for is None:
                 return [(a, b, (what.cause, what.sub, t))]
-            return self._upstream(t, what.waits_for, a, b, steps - 1)
-        return self._silent(role, a, b, steps, sender)
+            return self._upstream(t, what.waits_for, a, b, steps - 1, origin)
+        return self._silent(of, a, b, steps, sender, origin)
 
-    def _silent(self, role: str, a: int, b: int, steps: int, sender: int | None) -> list[Span]:
-        """Nothing of the role was recorded then: it sleeps, or nobody knows."""
-        main, ranged = self.main[role] if sender is None else sender, role in self.ranged
+    def _silent(
+        self,
+        of: tuple[str, list[int]],
+        a: int,
+        b: int,
+        steps: int,
+        sender: int | None,
+        origin: Process | None,
+    ) -> list[Span]:
+        """Nothing of those asked was recorded then: they sleep, or nobody knows."""
+        role, threads = of
+        main, ranged = self._main(threads) if sender is None else sender, role in self.ranged
         out: list[Span] = []
         seen = cut(self.cpu.get(main, []), a, b)
         for x, y, state in seen if ranged else [d for span in seen for d in self._doubted(role, *span)]:
@@ -205,7 +267,7 @@ class Upstream:
             if role == "api_server" and (asleep or (state in (None, "unknown") and role in self.annotates)):
                 out.append((x, y, ("no_work", None, main)))
             elif asleep and role != "api_server":
-                out += self._upstream(main, "upstream", x, y, steps - 1)
+                out += self._upstream(main, "upstream", x, y, steps - 1, origin)
             else:
                 out.append((x, y, ("ipc", "wait" if ranged else "upstream not recorded", main)))
         return out

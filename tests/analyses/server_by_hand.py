@@ -1,4 +1,4 @@
-"""A server of two ranks, an engine and an API server, written by hand in ns; what its ledgers say."""
+"""A server of three ranks, an engine and an API server, written by hand in ns; what its ledgers say."""
 
 import polars as pl
 
@@ -6,12 +6,13 @@ from tracelib import schema
 from tracelib.analyses.results import analyse
 from tracelib.trace import Trace
 
-WORKER, ENGINE, API, OTHER = 0, 1, 2, 3
+WORKER, ENGINE, API, OTHER, THIRD = range(5)
 ROLES = {
     WORKER: ("worker", 0, 10),
     ENGINE: ("engine", None, 20),
     API: ("api_server", None, 30),
     OTHER: ("worker", 1, 40),
+    THIRD: ("worker", 2, 50),
 }
 
 

@@ -3,14 +3,14 @@
 import polars as pl
 import pytest
 
-from tests.analyses.server_by_hand import API, ENGINE, OTHER, WORKER, call, op, piece, run, told
+from tests.analyses.server_by_hand import API, ENGINE, OTHER, THIRD, WORKER, call, op, piece, run, told
 from tests.analyses.test_second_ledgers import agree
 from tests.charts.server import API as API_THREAD
 from tests.charts.server import ENGINE as ENGINE_THREAD
 from tests.charts.server import trace
 from tests.findings.sheet import ANY_SIZE, MS, Sheet
 from tracelib import schema
-from tracelib.analyses.upstream import waits_until
+from tracelib.analyses.awaited import two_last, waits_until
 from tracelib.findings.verdict import verdict
 
 
@@ -90,6 +90,46 @@ def test_an_engine_that_waits_for_the_other_worker_blames_that_one():
     ]
     results = run([op(0, 10, 1), op(100, 200, 2)], slices)
     assert (20, 60, "host_work", "worker") in told(results)  # that one launches nothing
+
+
+def test_of_several_ranks_the_one_that_was_at_work_last_is_asked_and_no_other():
+    slices = [
+        call(0, 1, 1),
+        piece(WORKER, 10, 90, "shm_broadcast.dequeue"),
+        call(90, 95, 2),
+        piece(ENGINE, 0, 80, "engine.wait_output"),
+        piece(ENGINE, 80, 88, "engine.schedule"),
+        piece(OTHER, 20, 60, "aten::mm", "op"),
+        piece(THIRD, 40, 70, "aten::mm", "op"),
+    ]
+    results = run([op(0, 10, 1), op(100, 200, 2)], slices)
+    agree(results)
+    assert told(results)[:4] == [
+        (10, 40, "ipc", "wait"),
+        (40, 70, "host_work", "worker"),
+        (70, 80, "ipc", "wait"),
+        (80, 88, "scheduling", None),
+    ]
+    assert set(results.lost.filter(pl.col("ts_ns") < 80)["thread"]) == {THIRD}
+
+
+def test_the_two_ranks_that_were_at_work_last_are_those_that_ended_or_began_last():
+    works = pl.DataFrame(
+        [(0, 0, 50), (1, 10, 20), (2, 40, 30), (3, 60, 100), (4, 64, 100)],
+        schema={"thread": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64},
+        orient="row",
+    )
+    ranks = pl.DataFrame(
+        {"thread": [0, 1, 2, 3, 4], "of": [7, 7, 8, 9, 9]}, schema_overrides={"thread": pl.Int32}
+    )
+    last = two_last(pl.DataFrame({"until": [5, 10, 45, 60, 100]}), works, ranks)
+    assert last.sort("until").rows() == [
+        (5, 7, None),
+        (10, 7, None),
+        (45, 8, 7),  # both at work: the one that began last
+        (60, 8, 7),  # what begins at the moment itself is not before it
+        (100, 9, 8),  # one rank counts once, however many of its threads work
+    ]
 
 
 def test_an_upstream_that_no_source_recorded_proves_nothing():

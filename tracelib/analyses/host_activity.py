@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.awaited import waits_until
 from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned, with_spans
 from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
 from tracelib.analyses.scheduling import server_threads
-from tracelib.analyses.upstream import waits_until
 from tracelib.analyses.window import Window
 from tracelib.classify import helper_threads, slice_meanings
 from tracelib.intervals import (

@@ -5,10 +5,11 @@ for outputs to the workers. At each step the question is what that process does 
 of its threads tokenizes, the cause is tokenization; else whatever else it works on; if it waits too, the
 question goes on; it ends when the message was sent, for from then on the wait is its receiver's own. Where
 the message is known, the thread that sent it is asked, and the others only as far as they can have worked for
-it (:func:`tracelib.analyses.ipc.senders`): for what else they do, nobody waits. Where everybody waits and the
-API server has nothing to do, there was no work. Nothing recorded at all proves nothing. Only processes of the
-same replica are asked. A script that launches by itself has no engine to wait for: the other threads of its
-process are asked instead. docs/numbers.md, "Ledger 2", defines this.
+it (:func:`tracelib.analyses.ipc.senders`): for what else they do, nobody waits. Of several ranks one is
+asked: the one that sent, else the one that was at work last before the wait ended. Where everybody waits and
+the API server has nothing to do, there was no work. Nothing recorded at all proves nothing. Only processes of
+the same replica are asked. A script that launches by itself has no engine to wait for: the other threads of
+its process are asked instead. docs/numbers.md, "Ledger 2", defines this.
 
 A slice that may wait inside (an engine's schedule step takes microseconds, or seconds while it waits for a
 request) is told from work by the scheduler, or, without its events, by what ends a wait: the process upstream
@@ -22,7 +23,8 @@ from functools import cached_property
 import polars as pl
 
 from tracelib.align.roles import parts_beside
-from tracelib.analyses.ipc import SENDERS, UPSTREAM, busy, senders, untaken
+from tracelib.analyses.awaited import role_asked, two_last
+from tracelib.analyses.ipc import SENDERS, busy, senders, untaken
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.intervals import begin, end, fill, innermost, overlay, union
 from tracelib.trace import Trace
@@ -37,9 +39,11 @@ WORKS = pl.col("waits_for").is_null()
 STEPS = 4
 
 NOT_RECORDED = "upstream not recorded"
-#: A role that is asked, the thread of it that sent the message (None = not known), and whether that was under
-#: way: whether others of the role may work for it.
-_Asked = tuple[str, int | None, bool | None]
+#: A role that is asked, the process of it that is (None = all), the thread that sent the message (None = not
+#: known), and whether that was under way: whether others may work for it.
+_Asked = tuple[str, int | None, int | None, bool | None]
+#: The role of which one process is asked: the other ranks do not work for its messages.
+RANKS = "worker"
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Upstream:
         becomes the thread that is blamed. Adds up to the time of `pieces`; in no order.
         """
         keep = [column for column in pieces.columns if column != "thread"]
+        pieces = pieces.with_columns(origin=self._process_of(pieces["thread"]))
         cut = self._until_sent(_in_words(overlay(pieces, self.host_activity, "thread")))
         waits = pl.col("waits_for").is_not_null()
         done = [cut.filter(~waits).with_columns(cause=pl.col("cause").fill_null("unattributed"))]
@@ -106,7 +111,7 @@ class Upstream:
     def _resolve(self, waiting: pl.DataFrame) -> pl.DataFrame:
         """Add `asked`: the role that the thread waits for, upstream of its own where it waits for that."""
         joined = waiting.join(self._parts, on="thread", how="left", maintain_order="left")
-        asked = _asked(pl.col("waits_for"))
+        asked = role_asked(pl.col("waits_for"))
         if "engine" not in self._roles:
             own = OWN_PROCESS + pl.col("process").cast(pl.String)
             upstream = (
@@ -178,31 +183,69 @@ class Upstream:
 
     def _answer(self, role: str, pieces: pl.DataFrame) -> pl.DataFrame:
         """Cut the pieces by what the processes of `role` did; `cause` null = nothing recorded."""
-        own = overlay(pieces, self._senders(role, pieces["thread"].unique()), "thread")
+        waits = self._idle(pieces["thread"].drop_nulls().unique())
+        own = overlay(pieces, self._senders(role, waits), "thread")
+        own = own.with_columns(process=self._process_of(own["sender"]))
+        if role == RANKS:
+            own = self._with_last(own, waits)
         own = own.drop("thread", "cause", "sub_cause", "what", "waits_for", "asked")
         zero = pl.lit(0, pl.Int32)
         answers: list[pl.DataFrame] = []
-        for (sender, under_way), asking in own.partition_by("sender", "under_way", as_dict=True).items():
-            line = self._timeline((role, sender, under_way)).with_columns(_role=zero)
-            cut = overlay(asking.drop("sender", "under_way").with_columns(_role=zero), line, "_role")
-            answers.append(self._asleep(role, sender, _in_words(cut.drop("_role"))))
+        asked = ["process", "sender", "under_way"]
+        for (process, sender, under_way), asking in own.partition_by(*asked, as_dict=True).items():
+            of = role, process if role == RANKS else None, sender, under_way
+            line = self._timeline(of).with_columns(_role=zero)
+            cut = overlay(asking.drop(asked).with_columns(_role=zero), line, "_role")
+            answers.append(self._asleep(of, _in_words(cut.drop("_role"))))
         return pl.concat(answers)
 
-    def _senders(self, role: str, waiting: pl.Series) -> pl.DataFrame:
-        """Return which thread of `role` sent the messages that each thread waited for."""
+    def _idle(self, threads: pl.Series) -> pl.DataFrame:
+        """Return when each of `threads` did nothing itself: thread, ts_ns, dur_ns."""
+        if threads.is_empty():
+            return self.host_activity.select("thread", "ts_ns", "dur_ns").clear()
+        rows = self.host_activity.filter(pl.col("thread").is_in(threads.implode()) & WORKS)
+        works = union(rows, "thread").with_columns(_works=pl.lit(value=True))
+        span = begin(self.host_activity), end(self.host_activity)
+        free = fill(works, "thread", threads.to_list(), *span).filter(pl.col("_works").is_null())
+        return free.select("thread", "ts_ns", "dur_ns")
+
+    def _senders(self, role: str, waits: pl.DataFrame) -> pl.DataFrame:
+        """Return which thread of `role` sent the messages that threads of other roles waited for."""
         others = self._parts.filter((pl.col("role") != role).fill_null(value=True))["thread"]
-        receivers = waiting.drop_nulls().filter(waiting.drop_nulls().is_in(others.implode()))
+        waits = waits.filter(pl.col("thread").is_in(others.implode()))
         sent = self.ipc.filter(
             pl.col("thread").is_in(self._threads(role).implode()) & pl.col("kind").is_in(["enqueue", "send"])
         )
-        if sent.is_empty() or receivers.is_empty():
+        if sent.is_empty() or waits.is_empty():
             return pl.DataFrame(schema=SENDERS)
-        rows = self.host_activity.filter(pl.col("thread").is_in(receivers.implode()) & WORKS)
-        works = union(rows, "thread").with_columns(_works=pl.lit(value=True))
-        span = begin(self.host_activity), end(self.host_activity)
-        waits = fill(works, "thread", receivers.to_list(), *span).filter(pl.col("_works").is_null())
         taken = self.ipc.filter(pl.col("kind") == "dequeue")["thread"].unique()
         return senders(waits, sent, self._busy_times(role, sent["thread"].unique()), taken)
+
+    def _process_of(self, threads: pl.Series) -> pl.Series:
+        parts = self._parts
+        return threads.replace_strict(parts["thread"], parts["process"], default=None)
+
+    def _with_last(self, asking: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+        """Fill in `process`, where no other rank is known as the sender: the one at work last before the end.
+
+        Of the others than the rank that asks. Ranks that wait for ranks ask them all.
+        """
+        ranks = self._parts.filter(pl.col("role") == RANKS).select("thread", of="process")
+        if ranks["of"].n_unique() < 2:
+            return asking
+        waits = waits.filter(~pl.col("thread").is_in(ranks["thread"].implode()))
+        waits = waits.with_columns(until=pl.col("ts_ns") + pl.col("dur_ns"))
+        works = self.host_activity.filter(pl.col("thread").is_in(ranks["thread"].implode()) & WORKS)
+        last = two_last(waits.select("until").unique(), works, ranks)
+        told = overlay(asking, waits.join(last, on="until", how="left", maintain_order="left"), "thread")
+        other = pl.when(pl.col("last").ne_missing(pl.col("origin"))).then("last").otherwise("before")
+        known = told.with_columns(other=other).drop("last", "before", "until")
+        own = (pl.col("process") == pl.col("origin")) & pl.col("other").is_not_null()
+        sent = known.with_columns(
+            pl.when(~own.fill_null(value=False)).then(column).alias(column)
+            for column in ("process", "sender", "under_way")
+        )
+        return sent.with_columns(process=pl.coalesce("process", "other")).drop("other")
 
     def _busy_times(self, role: str, of: pl.Series) -> pl.DataFrame:
         times = self._busy.get(role)
@@ -219,8 +262,9 @@ class Upstream:
         """
         line = self._timelines.get(asked)
         if line is None:
-            role, sender, under_way = asked
-            rows = self.host_activity.filter(pl.col("thread").is_in(self._threads(role).implode()))
+            role, process, sender, under_way = asked
+            threads = self._threads(role, process)
+            rows = self.host_activity.filter(pl.col("thread").is_in(threads.implode()))
             rows = self._until_sent(rows)
             tokenizes = WORKS & (pl.col("cause") == "tokenization")
             own = (pl.col("thread") == sender) if sender is not None else pl.lit(value=False)
@@ -230,18 +274,19 @@ class Upstream:
             line = self._timelines[asked] = _stacked([layer.drop("seen_by") for layer in layers])
         return line
 
-    def _threads(self, role: str) -> pl.Series:
-        process = OWN_PROCESS + pl.col("process").cast(pl.String)
-        return self._parts.filter((process if role.startswith(OWN_PROCESS) else pl.col("role")) == role)[
-            "thread"
-        ]
+    def _threads(self, role: str, process: int | None = None) -> pl.Series:
+        named = OWN_PROCESS + pl.col("process").cast(pl.String)
+        own = (named if role.startswith(OWN_PROCESS) else pl.col("role")) == role
+        one = pl.lit(process is None) | (pl.col("process") == (process or 0))
+        return self._parts.filter(own & one)["thread"]
 
-    def _asleep(self, role: str, sender: int | None, cut: pl.DataFrame) -> pl.DataFrame:
-        """Put what nobody recorded to the message's sender, or else to the role's main thread.
+    def _asleep(self, asked: _Asked, cut: pl.DataFrame) -> pl.DataFrame:
+        """Put what nobody recorded to the message's sender, or else to the main thread of those asked.
 
         It waits if the scheduler saw it asleep.
         """
-        main = self._main_thread(role) if sender is None else sender
+        role, process, sender, _ = asked
+        main = self._main_thread(role, process) if sender is None else sender
         silent = cut.filter(pl.col("cause").is_null()).with_columns(thread=pl.lit(main, pl.Int32))
         recorded = cut.filter(pl.col("cause").is_not_null())
         states = self.thread_states.select("thread", "ts_ns", "dur_ns", "state")
@@ -265,7 +310,8 @@ class Upstream:
         of_role = pl.col("thread").is_in(self._threads(role).implode())
         awake = [self.thread_states.filter(of_role & about)]
         if role != ENTRANCE:
-            awake.append(self._timeline(("worker", None, None)).filter(WORKS))
+            ranks = self.host_activity.filter(pl.col("thread").is_in(self._threads(RANKS).implode()))
+            awake.append(self._until_sent(ranks).filter(WORKS))
         spans = pl.concat([rows.select("ts_ns", "dur_ns", _role=pl.lit(0, pl.Int32)) for rows in awake])
         line = union(spans, "_role").with_columns(_busy=pl.lit(value=True))
         cut = overlay(crossed.with_columns(_role=pl.lit(0, pl.Int32)), line, "_role")
@@ -274,9 +320,10 @@ class Upstream:
         state = pl.when(doubt).then(pl.lit("unknown")).otherwise("state")
         return cut.with_columns(state=state).drop("_role", "_busy")
 
-    def _main_thread(self, role: str) -> int | None:
+    def _main_thread(self, role: str, process: int | None) -> int | None:
         """Return the thread of the role that did most, or its process's first one if nothing was recorded."""
-        threads = self.trace.threads.filter(pl.col("thread").is_in(self._threads(role).implode()))
+        of = self._threads(role, process)
+        threads = self.trace.threads.filter(pl.col("thread").is_in(of.implode()))
         rows = self.host_activity.filter(pl.col("thread").is_in(threads["thread"].implode()))
         busiest = rows.group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
         first = threads.filter(pl.col("pid") == pl.col("tid"))["thread"]
@@ -319,12 +366,6 @@ class Upstream:
         return categories
 
 
-def _asked(waits_for: pl.Expr) -> pl.Expr:
-    """Return the role that a thread waits for, by its own `role` where it waits for "upstream"."""
-    role = pl.col("role").replace_strict(UPSTREAM, default=None, return_dtype=pl.String)
-    return pl.when(waits_for == "upstream").then(role).otherwise(waits_for)
-
-
 def _in_words(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows of host activity with their meaning as text; `name` is called `what` in the ledgers."""
     return rows.rename({"name": "what"}).with_columns(
@@ -347,48 +388,3 @@ def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
         out.append(cut.filter(pl.col("cause").is_not_null()).drop("_key"))
         whole = cut.filter(pl.col("cause").is_null()).select("_key", "ts_ns", "dur_ns")
     return pl.concat(out).select(layers[0].columns).sort("ts_ns")
-
-
-def waits_until(maybe: pl.DataFrame, trace: Trace, replicas: pl.DataFrame) -> pl.Series:
-    """Return until when each slice of `maybe` may have waited.
-
-    That is the last moment in it at which the role that it waits for ended something, in the same replica
-    (`replicas` is the frame of the analysis).
-
-    Takes `thread`, `may_wait_for` (a role, or "upstream" = the one before the thread's own), `whole_ts`,
-    `whole_ns` (the slice's begin and length). One Int64 a row, in ns: the slice's begin if nothing came (it
-    did not wait); its end if no slice of that role was recorded at all (nobody can say).
-    """
-    roles = trace.threads.select("thread", "role").join(
-        replicas.unique("thread", keep="first"), on="thread", how="left"
-    )
-    rows = maybe.select("thread", "may_wait_for", "whole_ts", until=pl.col("whole_ts") + pl.col("whole_ns"))
-    rows = rows.with_row_index("_row").join(roles, on="thread", how="left")
-    asking = rows.with_columns(asked=_in_replica(_asked(pl.col("may_wait_for").cast(pl.String))))
-    ends = _ends(trace, replicas, asking["asked"].unique())
-    ended = asking.sort("until").join_asof(
-        ends,
-        left_on="until",
-        right_on="came",
-        by="asked",
-        strategy="backward",
-        check_sortedness=False,
-        coalesce=False,
-    )
-    recorded = pl.col("asked").is_in(ends["asked"].unique().implode()).fill_null(value=False)
-    last = pl.max_horizontal("whole_ts", "came")
-    return ended.sort("_row").select(pl.when(recorded).then(last).otherwise("until")).to_series()
-
-
-def _in_replica(role: pl.Expr) -> pl.Expr:
-    return pl.concat_str(role, "replica", separator=" ")
-
-
-def _ends(trace: Trace, replicas: pl.DataFrame, asked: pl.Series) -> pl.DataFrame:
-    """Return when the threads of each role and replica in `asked` ended a slice: asked, came, by `came`."""
-    roles = trace.threads.select("thread", "role").join(replicas, on="thread")
-    whose = roles.select("thread", asked=_in_replica(pl.col("role"))).filter(
-        pl.col("asked").is_in(asked.implode())
-    )
-    ends = trace.slices.select("thread", came=pl.col("ts_ns") + pl.col("dur_ns")).join(whose, on="thread")
-    return ends.select("asked", "came").sort("came")

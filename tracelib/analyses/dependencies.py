@@ -10,8 +10,9 @@ docs/numbers.md, "What-if replay", defines the rules.
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.ipc import UPSTREAM
 from tracelib.analyses.replay import BEGIN, CALL, END, MET, RELEASED, SENT, START, Builder, Graph, Ints
-from tracelib.analyses.upstream import ENTRANCE, UPSTREAM
+from tracelib.analyses.upstream import ENTRANCE
 from tracelib.analyses.window import Window
 from tracelib.intervals import fill, merge_equal, overlay
 from tracelib.trace import Trace

@@ -2,7 +2,8 @@
 
     python hatch_build.py    compile it in this checkout
 
-The library needs no Python headers: it is called through ctypes.
+The library needs no Python headers: it is called through ctypes. For another platform than this machine's,
+CC is its compiler and _PYTHON_HOST_PLATFORM its name, as in Python's own cross builds (packaging/wheels.sh).
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def library_in(folder: Path) -> Path:
     return folder / f"_scan_{hashlib.sha256(b''.join(made_of)).hexdigest()[:12]}.so"
 
 
-def _loads(library: Path) -> bool:
+def _usable(library: Path) -> bool:
+    """Say whether the library is there and loads; one for another platform can only be there."""
+    if "_PYTHON_HOST_PLATFORM" in os.environ:
+        return library.exists()
     try:
         return library.exists() and hasattr(ctypes.CDLL(str(library)), "scan")
     except OSError:
@@ -48,7 +52,7 @@ def compile_scan(root: Path) -> Path | None:
     """Make the library that `native.py` looks for, unless it is there; return its path, or None."""
     folder = root / FOLDER
     library = library_in(folder)
-    if _loads(library):
+    if _usable(library):
         return library
     try:
         with tempfile.TemporaryDirectory(
@@ -63,7 +67,7 @@ def compile_scan(root: Path) -> Path | None:
         reason = "PyTorch traces will be read several times slower, to the same result"
         sys.stderr.write(f"tracelib: {folder / 'scan.c'} was not compiled ({error}): {reason}\n")
         return None
-    return library if _loads(library) else None
+    return library if _usable(library) else None
 
 
 if __name__ == "__main__":

@@ -258,7 +258,7 @@ def test_flags_are_read_as_the_options_that_they_set():
         "--redact",
         "off",
     ]
-    read = options_of(cli._parser().parse_args(["report", "run", "--requests-offset", "7", *flags]))
+    read = options_of(cli.parser().parse_args(["report", "run", "--requests-offset", "7", *flags]))
     assert read == Options(
         traces=["run"],
         offsets={"a=b": 5, "c": -1},

@@ -21,6 +21,11 @@ from tracelib.words import plain
 EXCERPT_CHARACTERS = 80
 
 
+def with_extra(name: str) -> str:
+    """Return how to install an extra of ours: by folder, as the name on the index is another project's."""
+    return f"pip install '.[{name}]' in tracelib's own folder"
+
+
 class TraceError(Exception):
     """The root: anything that tracelib raises on purpose."""
 

@@ -17,7 +17,7 @@ from tracelib.analyses.results import Results
 from tracelib.charts.lanes import Lane, lanes, legend
 from tracelib.charts.theme import HATCHES, label, look
 from tracelib.charts.timeline import timeline_sentence
-from tracelib.errors import MissingEvents
+from tracelib.errors import MissingEvents, with_extra
 from tracelib.intervals.cover import bin_borders
 from tracelib.words import plain
 
@@ -52,9 +52,7 @@ def overview_png(results: Results) -> bytes:
         import resvg_py  # noqa: PLC0415  (an extra: only pictures need it)
     except ImportError as error:
         raise MissingEvents(
-            "the package resvg_py to draw a PNG",
-            ["overview as SVG"],
-            "pip install '.[image]' in tracelib's own folder",
+            "the package resvg_py to draw a PNG", ["overview as SVG"], with_extra("image")
         ) from error
     svg = overview_svg(results, dark=False)
     with resources.as_file(resources.files("tracelib.charts") / "fonts") as fonts:

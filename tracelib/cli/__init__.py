@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from tracelib import __version__
-from tracelib.cli import compare, record, report, share
+from tracelib.cli import compare, record, report, share, shell
 from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR, add_command
 from tracelib.errors import TraceError
 from tracelib.sources.programs import end_on_signals
@@ -27,6 +27,7 @@ RUNS = (
     *(compare.compare, compare.whatif, report.capacity),
     *(record.record, record.check),
     *(share.export, share.redact, share.attach, share.monitor),
+    *(shell.completion, shell.manual),
 )
 
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a path may be no UTF-8
-    flags = _parser().parse_args(arguments)
+    flags = parser().parse_args(arguments)
     if getattr(flags, "no_cache", False):
         os.environ["TRACELIB_CACHE"] = "off"  # the report's notebook runs in a process of its own
     with contextlib.suppress(ValueError):  # not the main thread: whoever called us has the signals
@@ -71,16 +72,15 @@ class _Version(argparse.Action):
     """Prints the version, and whether the compiled pass is there; only this flag asks for that."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from tracelib.sources.torch_profiler.native import available
+        from tracelib.sources.torch_profiler.native import how_read
 
-        slow = "without the compiled pass, several times slower: reinstall where there is a C compiler (cc)"
-        how = "by the compiled pass" if available() else slow
-        print(f"tracelib {__version__}\nPyTorch traces are read {how}")
+        print(f"tracelib {__version__}\n{how_read()}")
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    whole = argparse.ArgumentParser(
         prog="tracelib",
         description=(
             "Why is a multi-GPU LLM server slow while its GPUs are not busy? Answers from your own traces."
@@ -88,12 +88,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="tracelib COMMAND --help teaches each command with examples.",
     )
     how = "show the version, and how PyTorch traces are read"
-    parser.add_argument("--version", action=_Version, nargs=0, help=how)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    whole.add_argument("--version", action=_Version, nargs=0, help=how)
+    whole.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
     for run in RUNS:
         add_command(commands, run)
-    return parser
+    return whole
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelib.cli.compare import page
 from tracelib.cli.flags import PART_FAILED, listed, options_of, positive
-from tracelib.errors import BadParameter
+from tracelib.errors import BadParameter, with_extra
 from tracelib.options import Options, name_of, seconds
 from tracelib.words import NOT_KNOWN, VERDICTS, counted, plain, share
 
@@ -28,6 +28,7 @@ def report(flags: argparse.Namespace) -> int:
     from tracelib.report.notebook_cells import can_draw
     from tracelib.report.pipeline import write_report
     from tracelib.sources.discovery import discover
+    from tracelib.sources.torch_profiler.native import available, how_read
 
     options = options_of(flags)
     failing = listed(flags.fail_on, "--fail-on", VERDICTS)
@@ -47,8 +48,10 @@ def report(flags: argparse.Namespace) -> int:
             more = f" ({len(errors) - 1} more under Trace health in the report)" if len(errors) > 1 else ""
             print(f"tracelib: parts of the recording are lost: {plain(errors[0])}{more}", file=sys.stderr)
     print(f"report: {(folder / 'report.html').resolve()}")
+    if not available():
+        print(f"tracelib: {how_read()}", file=sys.stderr)
     if not can_draw():
-        print("tracelib: no overview.png: it takes the extra image (pip install '.[image]')", file=sys.stderr)
+        print(f"tracelib: no overview.png: {with_extra('image')}", file=sys.stderr)
     if written.failure is not None:
         print(f"tracelib: a part failed: {plain(written.failure.one_line())}", file=sys.stderr)
         return PART_FAILED

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracelib.errors import BadParameter, TraceError
+from tracelib.errors import BadParameter, TraceError, with_extra
 from tracelib.options import LEVELS, OPTIONS
 from tracelib.report.bundle import FILES, as_written, whole_folder
 from tracelib.report.ticket import as_plain, as_wiki
@@ -324,8 +324,7 @@ def _client(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise TraceError(
-            f"the client library {error.name!r} is not installed: "
-            "pip install '.[tickets]' in tracelib's own folder."
+            f"the client library {error.name!r} is not installed: {with_extra('tickets')}."
         ) from None
 
 

@@ -105,6 +105,12 @@ def available() -> bool:
     return _scan() is not None
 
 
+def how_read() -> str:
+    """Return how PyTorch traces are read, for a person, and what to do where that is slow."""
+    slow = "without the compiled pass, several times slower: reinstall where there is a C compiler (cc)"
+    return f"PyTorch traces are read {'by the compiled pass' if available() else slow}"
+
+
 class _Room:
     """Memory for what is found in a text of up to `size` bytes; each thread uses its own again and again."""
 

@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SAMPLE ?= sample_traces/starved
 BASE ?= HEAD
 
-.PHONY: report test suite check test-all coverage lint types layers notebooks gallery bench confusion what-if fuzz clean help
+.PHONY: report test suite check test-all coverage lint types layers notebooks docs gallery bench confusion what-if fuzz clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -49,6 +49,10 @@ layers: $(READY)
 
 notebooks: $(READY)
 	$(BIN)/nbstripout --verify --extra-keys "metadata.papermill cell.metadata.papermill" notebooks/*.ipynb
+
+docs: $(READY)  ## these pages as a site in build/docs, every link in them checked
+	$(BIN)/sphinx-build -W --keep-going -q -c docs -b html -d build/doctrees . build/docs
+	@echo build/docs/index.html
 
 gallery: $(READY)  ## every notebook on a sample, rendered to reports/gallery/ (docs/gallery shows them without)
 	$(BIN)/python docs/gallery/make.py

@@ -42,7 +42,7 @@ class UnknownFormat(TraceError):
 class BadTrace(TraceError):
     """The file at `path` is of `format`, but cannot be read.
 
-    `where` is a position a person can go to ("byte 1234", "line 17", "table CUPTI_…"), `excerpt` what stands
+    `where` is a position a person can go to ("byte 1234", "line 17", "table X"), `excerpt` what stands
     there.
     """
 

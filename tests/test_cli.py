@@ -192,14 +192,19 @@ def test_fail_on_turns_a_verdict_into_a_status(tmp_path, monkeypatch, failing, s
     assert cli.main(["report", SAMPLE, "-o", str(out), "--fail-on", failing]) == status
 
 
-def test_a_picture_that_is_not_drawn_is_told_of(tmp_path, monkeypatch, capsys):
+def test_a_picture_that_is_not_drawn_and_a_slow_reader_are_told_of(tmp_path, monkeypatch, capsys):
     written = pipeline.Report(tmp_path, findings())
     monkeypatch.setattr(pipeline, "write_report", lambda *_, **__: written)
     assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
-    assert "overview.png" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "overview.png" not in said
+    assert ("several times slower" in said) != native.available()
+    monkeypatch.setattr(native, "_scan", lambda: None)
     monkeypatch.setattr(notebook_cells, "can_draw", lambda: False)
     assert cli.main(["report", SAMPLE, "-o", str(tmp_path / "out")]) == 0
-    assert "no overview.png: it takes the extra image" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no overview.png: it takes the extra image" in said
+    assert "without the compiled pass, several times slower" in said
 
 
 def test_terminal_escapes_in_names_are_neutralised(tmp_path, monkeypatch, capsys):
@@ -297,16 +302,20 @@ def test_the_default_folder_stays_below_reports(name, folder):
 def test_install_advice_names_only_what_is_ours():
     """A free name on the index is anybody's to register."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    ours = {".", *(f"'.[{extra}]'" for extra in extras)}
+    ours = re.compile(rf"\.|'(\.|/src)\[({'|'.join(extras)}|,)+\]'")
     texts = [
         ROOT / "README.md",
+        ROOT / "Containerfile",
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("tracelib/**/*.py"),
         *ROOT.glob("tracelib/**/*.toml"),
     ]
-    advice = {name for path in texts for name in re.findall(r"pip install ([^\s`)\"]+)", path.read_text())}
-    assert advice <= ours
-    assert "'.[tickets]'" in advice
+    said = "\n".join(path.read_text() for path in texts)
+    advice = set(re.findall(r"pip install (?:--[\w-]+ )*([^\s`)\"]+)", said)) - {"'.[{name}]'"}  # with_extra
+    assert len(advice) == 2
+    assert [each for each in advice if not ours.fullmatch(each)] == []
+    named = re.findall(r"with_extra\(['\"](\w+)", said)
+    assert {"image", "tickets", "completion"} <= set(named) <= set(extras)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,8 @@ def test_the_threads_of_the_cookbook(answers):
     # A thread has the name of its process until it gives itself one: it counts under its last.
     last = {tid: name for name, tid in re.findall(r"prev_comm=(\S+) prev_pid=(\d+)", text)}
     left = Counter(last[tid] for tid in re.findall(r"prev_pid=(\d+) .* prev_state=R\+? ==>", text))
-    seen = Counter(re.findall(r"^(\S+) +\d+/\d+ .* cpu-clock/freq=499/: *$", text, flags=re.MULTILINE))
+    samples = re.findall(r"^(\S+) +\d+/(\d+) .* cpu-clock/freq=499/: *$", text, flags=re.MULTILINE)
+    seen = Counter(last.get(tid, name) for name, tid in samples)
     assert answers[6][0] == left.most_common(3)
     assert answers[7][0] == seen.most_common(3)
     inner = re.findall(r"^tokenizer +.*cpu-clock/freq=499/: *\n\s+\S+ .*\((.*)\)$", text, re.MULTILINE)

@@ -11,13 +11,10 @@ import time
 
 import pytest
 
-from tests.conftest import ROOT
 from tracelib import cli
 from tracelib.cli import shell
 
 COMMANDS = [run.__name__ for run in cli.RUNS]
-#: Advice in code, help, documentation and the examples: what comes after `pip install`.
-ADVISED = re.compile(r"pip(?:3|\.exe)? install((?: +(?:'[^']*'|\"[^\"]*\"|[\w./\[\]=*,<>~{}()$-]+))+)")
 
 
 def printed(capsys, *words):
@@ -108,21 +105,3 @@ def test_text_is_shown_literally_and_never_a_request():
     assert shell._roff(".so /etc/passwd") == r"\&.so /etc/passwd"
     assert shell._roff("'br") == r"\(aqbr"
     assert shell._roff(r"a\nb --x") == r"a\enb \-\-x"
-
-
-def test_advice_to_install_names_no_package_of_another_project():
-    texts = {
-        path: path.read_text(encoding="utf-8")
-        for pattern in ("tracelib/**/*.py", "tracelib/**/*.toml", "docs/**/*.md", "notebooks/*", "*.md")
-        for path in ROOT.glob(pattern)
-    }
-    advised = [
-        (path.name, word.strip("'\""))
-        for path, text in texts.items()
-        for words in ADVISED.findall(text)
-        for word in words.partition(" in ")[0].split()
-        if not word.startswith("-")
-    ]
-    assert ("errors.py", ".[{name}]") in advised
-    ours = re.compile(r"\.(\[\{?\w+\}?\])?|\S*dist/\S*|\S*tracelib_gpu-\S*\.whl")
-    assert [(name, word) for name, word in advised if not ours.fullmatch(word)] == []

@@ -51,7 +51,8 @@ def report(flags: argparse.Namespace) -> int:
     if not available():
         print(f"tracelib: {how_read()}", file=sys.stderr)
     if not can_draw():
-        print(f"tracelib: no overview.png: {with_extra('image')}", file=sys.stderr)
+        extra = with_extra("image")
+        print(f"tracelib: no overview.png: it takes the extra image ({extra})", file=sys.stderr)
     if written.failure is not None:
         print(f"tracelib: a part failed: {plain(written.failure.one_line())}", file=sys.stderr)
         return PART_FAILED

@@ -18,7 +18,7 @@ from tests.report import trivial
 from tests.report.example import findings, plain
 from tracelib import cli
 from tracelib import loading as progress
-from tracelib.cli.flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, flag, options_of
+from tracelib.cli.flags import BROKEN_PIPE, PART_FAILED, USAGE_ERROR, options_of
 from tracelib.cli.report import default_folder
 from tracelib.options import OPTIONS, Options
 from tracelib.report import notebook_cells, pipeline
@@ -282,7 +282,7 @@ def test_each_option_of_a_command_is_a_flag_with_its_help(command, capsys):
     for each in OPTIONS.values():
         if command in each.commands:
             assert each.help in shown, each.name
-            assert each.name == "traces" or flag(each) in shown, each.name
+            assert each.name == "traces" or each.flag in shown, each.name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 import tracelib
 from tests.conftest import ROOT
 from tracelib.cli import main
-from tracelib.cli.flags import flag
 from tracelib.errors import BadParameter, BadTrace
 from tracelib.manifest import ANY, TABLES, Manifest, manifest, manifest_of
 from tracelib.options import OPTIONS
@@ -72,7 +71,7 @@ def table_of_flags():
     rows = ["| key | flag | value |", "|---|---|---|"]
     for each in OPTIONS.values():
         keys = ", ".join(f"`[{key}]`" if each.kind is dict else f"`{key}`" for key in each.keys)
-        rows += [f"| {keys} | `{flag(each)}` | {each.help} |"] if keys else []
+        rows += [f"| {keys} | `{each.flag}` | {each.help} |"] if keys else []
     return "\n".join(rows) + "\n"
 
 

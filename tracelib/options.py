@@ -53,6 +53,21 @@ class Option:
         """Return the line of a notebook's first cell, in the form that `papermill --help-notebook` reads."""
         return f"{self.name}: {self.kind.__name__} = {json.dumps(self.default)}  # {self.help}"
 
+    @property
+    def flag(self) -> str:
+        """The flag that sets the option: an entry of a dict is given at a time."""
+        name = self.name.removesuffix("s") if self.kind is dict else self.name
+        return f"--{name.replace('_', '-')}"
+
+    def arguments(self, value: Any) -> list[str]:
+        """Return the words on a command line that give the option this value."""
+        if self.name == "traces":
+            return list(value)
+        if self.kind is dict:
+            return [word for key, item in value.items() for word in (self.flag, f"{key}={item}")]
+        each = value if self.kind is list else [value]
+        return [word for item in each for word in (self.flag, str(item))]
+
     def checked(self, value: Any) -> Any:
         """Return `value` in the option's type; None stands for the default, one text for a list of one.
 

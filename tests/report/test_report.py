@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import jsonschema
 import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup
 
 from tests.conftest import ROOT
 from tests.report.browser import chromium, opened
@@ -184,6 +187,91 @@ def test_every_part_and_finding_can_be_opened_by_keyboard(folder, browser):
                 break
         assert reached == names
         assert len(names) >= 6
+
+
+@pytest.mark.browser
+def test_a_row_of_evidence_leads_to_its_moment_in_the_overview(folder, browser, findings):
+    """What its row says of the GPU and of the thread, the lanes say of that moment."""
+    row = next(f for f in findings["findings"] if f["id"] == "cpu_shortage")["evidence"][0]
+    rank = re.search(r"GPU of rank (\d) idle", row["what"]).group(1)
+    assert "without a CPU" in row["value"]
+    at = row["ts_ns"] - findings["window"]["start_ns"]
+    with report_page(browser, folder, unfolded=False) as (page, wrong):
+        page.wait_for_selector("#overview[data-ready]")
+        page.locator("#finding-cpu_shortage button.go").first.click()
+        assert shown_stretch(page)[0] <= at < at + row["dur_ns"] <= shown_stretch(page)[1]
+        assert page.evaluate("document.activeElement.closest('#overview') !== null")
+        page.keyboard.press("ArrowRight")  # the pointer appears in the middle of the view: of the stretch
+        said = page.locator("#overview output").inner_text()
+        assert f"rank {rank} GPU: GPU idle;" in said
+        assert f"rank {rank} launch thread: wanted a CPU and had none;" in said
+        page.go_back()
+        assert page.evaluate("location.hash") == "#finding-cpu_shortage"
+        assert wrong == []
+
+
+def shown_stretch(page):
+    figure = page.locator("#overview")
+    return int(figure.get_attribute("data-from")), int(figure.get_attribute("data-to"))
+
+
+@pytest.mark.browser
+def test_the_overview_zooms_and_moves_by_keys_buttons_and_mouse(folder, browser, findings):
+    whole = findings["window"]["duration_ns"]
+    with report_page(browser, folder, unfolded=False, viewport={"width": 1200, "height": 900}) as (
+        page,
+        wrong,
+    ):
+        page.wait_for_selector("#overview[data-ready]")
+        headlines = page.locator("#overview .tl-now").all_text_contents()
+        page.locator("#overview .scroll").focus()
+        for key, stretch in (
+            ("+", (0.25, 0.75)),
+            ("+", (0.375, 0.625)),
+            ("Shift+ArrowRight", (0.4375, 0.6875)),
+            ("-", (0.3125, 0.8125)),
+            ("0", (0, 1)),
+        ):
+            page.keyboard.press(key)
+            assert shown_stretch(page) == pytest.approx([part * whole for part in stretch], abs=2), key
+        for button in ("Zoom in", "Earlier"):
+            page.get_by_role("button", name=button).click()
+        assert shown_stretch(page) == pytest.approx((0, whole / 2), abs=2)
+        command = page.locator("#overview .cmd code").text_content()
+        assert command == f"tracelib export starved --to perfetto --window 0.000000:{whole / 2e9:.6f}"
+        page.get_by_role("button", name="whole window").click()
+        canvas = page.locator("#overview canvas")
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        unit = box["width"] / 700  # of the picture's: 640 for the lanes, 30 on either side
+        page.mouse.move(box["x"] + (30 + 160) * unit, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + (30 + 480) * unit, box["y"] + 60)
+        page.mouse.up()
+        assert shown_stretch(page) == pytest.approx((whole / 4, 3 * whole / 4), rel=0.01)
+        assert page.locator("#overview .tl-now").all_text_contents() != headlines  # what was at the pointer
+        page.mouse.dblclick(box["x"] + 60 * unit, box["y"] + 60)
+        page.mouse.move(5, 5)
+        assert shown_stretch(page) == (0, whole)
+        assert page.locator("#overview .tl-now").all_text_contents() == headlines
+        page.emulate_media(media="print")
+        assert not canvas.is_visible()
+        assert page.locator("#overview svg").is_visible()
+        assert wrong == []
+
+
+def test_the_command_of_a_row_of_evidence_works_as_printed(folder, tmp_path):
+    """Run where the traces lie, it writes a stretch of the run for Perfetto: less than a tenth of all."""
+    page = BeautifulSoup((folder / "report.html").read_text(), "html.parser")
+    printed = page.select_one("#finding-cpu_shortage .cmd code").get_text()
+    (tmp_path / "starved").symlink_to(SAMPLE)
+    words = shlex.split(printed)
+    assert words[0] == "tracelib"
+    command = [sys.executable, "-m", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
+    (written,) = tmp_path.glob("*.pftrace")
+    assert 1_000 < written.stat().st_size < 1_000_000
 
 
 @pytest.mark.browser

@@ -6,8 +6,9 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from tests.report.example import everywhere, findings, plain, typed
+from tests.report.example import START, everywhere, findings, plain, typed
 from tracelib.report import sections
+from tracelib.report.sections.findings import viewer_of
 from tracelib.report.sections.render import figure, render
 from tracelib.report.ticket import summary
 
@@ -51,7 +52,7 @@ def test_a_part_of_requests_that_no_file_tells_has_no_share():
     assert [row[:3] for row in cells] == [["not known"] * 3, ["0 %", "0 s", "0 s"]]
 
 
-NOT_OF_FINDINGS = {"computed", "frame_table", "picture", "sentences", "shown", "three_figures"}
+NOT_OF_FINDINGS = {"computed", "frame_table", "overview", "picture", "sentences", "shown", "three_figures"}
 PARTS = [name for name, part in vars(sections).items() if inspect.isfunction(part)]
 
 
@@ -149,3 +150,27 @@ def test_the_first_three_findings_are_open_and_the_others_folded():
     assert [part.has_attr("open") for part in shown] == [True] * 3 + [False] * 2
     assert [part["id"] for part in shown] == [f"finding-rule_{n}" for n in range(5)]
     assert section.count == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ({}, "tracelib export 'a b' --to perfetto --window 0.009000:0.011002"),
+        ({"window": "0.5:2"}, "tracelib export 'a b' --to perfetto --window 0.509000:0.511002"),
+        (
+            {"offsets": {"x*": -7}, "redact": "off", "rules": "r.toml", "cpu_bound": 0.2},
+            "tracelib export 'a b' --offset 'x*=-7' --redact off --to perfetto --window 0.009000:0.011002",
+        ),
+    ],
+)
+def test_the_command_for_perfetto_counts_from_where_its_window_does(given, command):
+    """10 ms after the report's window began, for 2 us, with 1 ms around it."""
+    document = plain() | {"parameters": {"traces": ["a b"], **given}}
+    viewer = viewer_of(typed(document))
+    assert viewer.command(START + 10_000_000, START + 10_002_000) == command
+
+
+def test_where_a_window_was_asked_for_by_a_name_no_command_is_printed():
+    document = plain() | {"parameters": {"traces": ["x"], "window_of": "step*"}}
+    assert viewer_of(typed(document)) is None
+    assert "in Perfetto" not in sections.findings_list(typed(document)).html

@@ -22,3 +22,4 @@ from tracelib.charts.overview import overview_png, overview_svg
 from tracelib.charts.phrases import draw
 from tracelib.charts.requests import requests_chart
 from tracelib.charts.timeline import detail_chart, timeline_chart, timeline_sentence, worst_chart
+from tracelib.charts.zoom import zoomable

@@ -9,6 +9,7 @@ import html
 import itertools
 from collections.abc import Iterator
 from importlib import resources
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,14 +76,14 @@ def _needs_more_glyphs(svg: str) -> bool:
 
 def _svg(results: Results, rows: tuple[Lane, ...], bins: int, *, dark: bool | None) -> str:
     sentence = timeline_sentence(results)
-    caption = list(_wrapped(sentence, 150))
+    caption = _caption(results)
     text = [f'<text x="8" y="{18 + 16 * i}">{_text(line, 200)}</text>\n' for i, line in enumerate(caption)]
     title = f'<title id="tl-ov-t">{_text(sentence, 600)}</title>\n'
     style = f"<style>{_style(rows, dark=dark)}</style>\n"
     if not rows:
         start = _start(16 + 16 * len(caption), "tl-ov-t")
         return "".join([start, title, style, *text, "</svg>\n"])
-    tops = _tops(rows, 24 + 16 * len(caption))
+    tops = _tops(rows, len(caption))
     foot = tops[-1] + LANE
     key, height = _legend(rows, foot + 42)
     names = ", ".join(dict.fromkeys(f"{lane.group} {lane.label}: {lane.headline}" for lane in rows))
@@ -114,8 +115,27 @@ def _start(height: int, described_by: str) -> str:
     )
 
 
-def _tops(rows: tuple[Lane, ...], first: int) -> list[int]:
-    tops, top = [], first
+def geometry(results: Results, rows: tuple[Lane, ...]) -> dict[str, Any]:
+    """Return where the picture has its lanes, in its own units: what draws over it must know."""
+    tops = _tops(rows, len(_caption(results)))
+    return {
+        "width": WIDTH,
+        "height": _legend(rows, tops[-1] + LANE + 42)[1],
+        "left": LEFT,
+        "right": LEFT + PX,
+        "strip": STRIP,
+        "tops": tops,
+        "foot": tops[-1] + LANE,
+    }
+
+
+def _caption(results: Results) -> list[str]:
+    return list(_wrapped(timeline_sentence(results), 150))
+
+
+def _tops(rows: tuple[Lane, ...], lines: int) -> list[int]:
+    """Return the upper edge of each lane's strip, under so many lines of caption."""
+    tops, top = [], 24 + 16 * lines
     for before, lane in zip((None, *rows), rows, strict=False):
         top += 0 if before is None else LANE if before.group == lane.group else LANE + AIR
         tops.append(top)
@@ -137,13 +157,14 @@ def _wrapped(sentence: str, width: int) -> Iterator[str]:
     yield line
 
 
-def _css_name(palette: str, state: str) -> str:
+def css_name(palette: str, state: str) -> str:
+    """Return the class of what the picture draws in this state, without its `tl-`."""
     return f"{palette[:3]}-{''.join(c if c.isascii() and c.isalnum() else '-' for c in state)[:40]}"
 
 
 def _style(rows: tuple[Lane, ...], *, dark: bool | None) -> str:
     """Return the rules; with `dark` given they hold plain colours, because resvg does not know variables."""
-    looks = {_css_name(palette, state): look(palette, state) for palette, state in legend(rows)}
+    looks = {css_name(palette, state): look(palette, state) for palette, state in legend(rows)}
     day = {name: appearance.colour for name, appearance in looks.items()}
     changed = {name: appearance.night for name, appearance in looks.items() if appearance.night}
     if dark is not None:
@@ -183,14 +204,14 @@ def _lane(lane: Lane, before: Lane | None, top: int, borders: NDArray[np.int64])
     if before is None or before.group != lane.group:
         yield f'<text class="tl-b" x="8" y="{top + 12}">{_text(lane.group, 10)}</text>'
     yield f'<text x="{LEFT - 8}" y="{top + 12}" text-anchor="end">{_text(lane.label, 14)}</text>'
-    yield f'<text class="tl-s" x="{LEFT + PX + 8}" y="{top + 12}">{_text(lane.headline, 34)}</text>'
+    yield f'<text class="tl-s tl-now" x="{LEFT + PX + 8}" y="{top + 12}">{_text(lane.headline, 34)}</text>'
     yield f'<rect class="tl-bg" x="{LEFT}" y="{top}" width="{PX}" height="{STRIP}"/>\n'
     states = lane.states()
     stack = np.round(np.cumsum(lane.heights(borders), axis=0) * STRIP, 1)
     yield f'<g transform="translate({LEFT} {top + STRIP})">\n'
     for row in range(len(states) - 1, -1, -1):
         pattern = look(lane.palette, states[row]).pattern
-        css, shape = _css_name(lane.palette, states[row]), f"tl-ov-{top}-{row}"
+        css, shape = css_name(lane.palette, states[row]), f"tl-ov-{top}-{row}"
         hatch = f'<use href="#{shape}" fill="url(#{_hatch_id(pattern)})"/>' if pattern else ""
         yield f'<g class="tl-{css}"><path id="{shape}" d="{_outline(stack[row])}"/></g>{hatch}\n'
     yield "</g>\n"
@@ -239,4 +260,4 @@ def _legend_entry(palette: str, state: str, x: int, y: int) -> str:
     pattern = look(palette, state).pattern
     hatch = f'<rect {box} fill="url(#{_hatch_id(pattern)})"/>' if pattern else ""
     name = f'<text class="tl-s" x="{x + 19}" y="{y + 10}">{_text(label(palette, state), 50)}</text>'
-    return f'<rect class="tl-{_css_name(palette, state)}" {box}/>{hatch}{name}\n'
+    return f'<rect class="tl-{css_name(palette, state)}" {box}/>{hatch}{name}\n'

@@ -18,16 +18,13 @@ from tracelib.charts.phrases import charged_to, shortage_of_cpus, useful_and_bus
 from tracelib.charts.theme import GRID, SINCE_START, Look, finished, hatch, label, look, marker, safe
 from tracelib.findings.finding import whole_ns
 from tracelib.intervals import clip
-from tracelib.intervals.cover import bin_borders, ms_since_start, state_shares
+from tracelib.intervals.cover import bin_borders, ms_since_start, state_shares, widened
 from tracelib.words import cause_name, duration, share
 
 MAX_BINS = 1500
 MAX_BARS = 2000
 STRIP = 0.82  # of a lane's height
 ROW_PX = 30
-#: The worst stretch is shown with this much of its length on either side.
-MARGIN = 0.5
-LEAST_MARGIN_NS = 1_000_000
 
 
 def timeline_chart(results: Results, bins: int = 600) -> go.Figure | None:
@@ -265,8 +262,7 @@ def worst_chart(results: Results, cause: str) -> go.Figure | None:
     if stretch is None:
         return None
     start_ns, end_ns = stretch
-    margin = max(round(MARGIN * (end_ns - start_ns)), LEAST_MARGIN_NS)
-    figure = detail_chart(results, start_ns - margin, end_ns + margin)
+    figure = detail_chart(results, *widened(start_ns, end_ns))
     if figure is not None:
         longest = f"The longest stretch lost to {cause_name(cause)} lasts {duration(end_ns - start_ns)}."
         figure.layout.meta["sentence"] = f"{longest} {figure.layout.meta['sentence']}"

@@ -73,17 +73,11 @@ def _add(command: argparse.ArgumentParser, each: Option, note: str) -> None:
     if each.name == "traces":
         command.add_argument("traces", nargs="+", metavar=each.metavar, help=text)
     elif each.kind in (list, dict):
-        command.add_argument(flag(each), action="append", default=[], **how)
+        command.add_argument(each.flag, action="append", default=[], **how)
     else:
         command.add_argument(
-            flag(each), type=each.kind, default=each.default, choices=each.choices or None, **how
+            each.flag, type=each.kind, default=each.default, choices=each.choices or None, **how
         )
-
-
-def flag(each: Option) -> str:
-    """Return the flag that sets an option: an entry of a dict is given at a time."""
-    name = each.name.removesuffix("s") if each.kind is dict else each.name
-    return f"--{name.replace('_', '-')}"
 
 
 def options_of(flags: argparse.Namespace) -> Options:
@@ -104,13 +98,13 @@ def _value(each: Option, value: Any) -> Any:
         return {name: each.items(text) for name, text in pairs}
     except ValueError:
         form = f"{each.metavar} with {each.metavar.rpartition('=')[2]} a whole number"
-        raise BadParameter(flag(each), " ".join(value), [form]) from None
+        raise BadParameter(each.flag, " ".join(value), [form]) from None
 
 
 def _pair(text: str, each: Option) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
     if not (name and equals and value):
-        raise BadParameter(flag(each), text, [each.metavar])
+        raise BadParameter(each.flag, text, [each.metavar])
     return name, value
 
 

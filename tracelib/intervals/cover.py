@@ -326,6 +326,20 @@ def state_shares(pieces: pl.DataFrame, states: list[str], borders: NDArray[np.in
     return np.array(shares).reshape(len(states), len(width))
 
 
+#: A stretch is looked at with this much of its length on either side, at least with so much time.
+MARGIN, LEAST_MARGIN_NS = 0.5, 1_000_000
+
+
+def widened(start_ns: int, end_ns: int) -> tuple[int, int]:
+    """Return a stretch with some time before and after it, to be looked at.
+
+    >>> widened(10_000_000, 14_000_000), widened(10_000_000, 10_000_000)
+    ((8000000, 16000000), (9000000, 11000000))
+    """
+    margin = max(round(MARGIN * (end_ns - start_ns)), LEAST_MARGIN_NS)
+    return start_ns - margin, end_ns + margin
+
+
 def weighted_mean(steps: pl.DataFrame, column: str, borders: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the mean of a step function in each bin; time that no step covers counts as 0."""
     base = int(borders[0])

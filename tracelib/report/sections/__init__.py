@@ -17,6 +17,7 @@ from tracelib.report.sections.tables import (
     frame_table,
     health,
     method,
+    overview,
     per_rank_table,
     per_role_table,
     picture,

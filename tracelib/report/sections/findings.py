@@ -1,7 +1,12 @@
 """The verdict and its numbers, the causes, each finding, and what could not be known, as HTML."""
 
+import shlex
+from dataclasses import dataclass
+
 from tracelib.findings import Document, Finding, Verdict, figures
 from tracelib.findings.finding import at_least
+from tracelib.intervals.cover import widened
+from tracelib.options import OPTIONS, seconds
 from tracelib.report.sections.render import Section, render
 from tracelib.words import NOT_KNOWN, badge, cause_name, counted, duration, share, slow_end
 
@@ -112,13 +117,50 @@ def causes_table(findings: Document) -> Section:
     return Section(render("causes", rows=rows, more_lost=more_lost), text, count=len(rows))
 
 
+@dataclass(frozen=True)
+class Viewer:
+    """The command that shows a stretch of the run in Perfetto, run where the traces lie.
+
+    `words` come before the window's FROM:TO, in s after the moment `zero_ns`.
+    """
+
+    words: str
+    zero_ns: int
+
+    def command(self, start_ns: int, end_ns: int) -> str:
+        """Return the command for the stretch with some time around it."""
+        start, end = widened(start_ns, end_ns)
+        shown = (f"{max(0, ns - self.zero_ns) / 1e9:.6f}" for ns in (start, end))
+        return f"{self.words} {':'.join(shown)}"
+
+
+def viewer_of(findings: Document) -> Viewer | None:
+    """Return how to see the run in Perfetto; None if its window was one of annotations.
+
+    Then it is not known from where on `--window` counts.
+    """
+    given = findings.parameters
+    if "window_of" in given or not given.get("traces"):
+        return None
+    asked = seconds(given.get("window", ""))
+    words = [
+        word
+        for name, value in given.items()
+        if name in OPTIONS and name != "window" and "export" in OPTIONS[name].commands
+        if name == "traces" or value != OPTIONS[name].default
+        for word in OPTIONS[name].arguments(value)
+    ]
+    command = shlex.join(["tracelib", "export", *words, "--to", "perfetto", "--window"])
+    return Viewer(command, findings.window.start_ns - round(asked[0] * 1e9 if asked else 0))
+
+
 def findings_list(findings: Document) -> Section:
     """Return the findings, what to fix first on top: claim, gain, evidence, advice, check, disproof."""
     if not findings.findings:
         return _empty("No rule found anything to report in this window.", "no findings", 0)
-    start_ns = findings.window.start_ns
+    start_ns, viewer = findings.window.start_ns, viewer_of(findings)
     articles = [
-        finding_article(finding, start_ns, is_open=place < OPEN)
+        finding_article(finding, start_ns, is_open=place < OPEN, viewer=viewer)
         for place, finding in enumerate(findings.findings)
     ]
     return Section(
@@ -128,9 +170,12 @@ def findings_list(findings: Document) -> Section:
     )
 
 
-def finding_article(finding: Finding, start_ns: int, *, is_open: bool = True) -> Section:
-    """Return one finding; times of its evidence are after `start_ns`."""
-    return Section(render("finding", finding=finding, start_ns=start_ns, open=is_open), finding.claim)
+def finding_article(
+    finding: Finding, start_ns: int, *, is_open: bool = True, viewer: Viewer | None = None
+) -> Section:
+    """Return one finding; times of its evidence are after `start_ns`. `viewer` shows them elsewhere."""
+    html = render("finding", finding=finding, start_ns=start_ns, open=is_open, viewer=viewer)
+    return Section(html, finding.claim)
 
 
 def abstained(findings: Document) -> Section:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import polars as pl
 from markupsafe import Markup
 
-from tracelib.analyses.results import ANALYSES
+from tracelib.analyses.results import ANALYSES, Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.findings.document import Device, Document, Remark, RoleStates
+from tracelib.report.sections.findings import viewer_of
 from tracelib.report.sections.render import Section, render
 from tracelib.words import CPU_STATES, GPU_STATES, REQUEST_PARTS, SERVER, counted, duration
 
@@ -228,6 +229,28 @@ def frame_table(frame: pl.DataFrame, caption: str, limit: int = FRAME_ROWS) -> S
     columns = [(name, dtype.is_numeric()) for name, dtype in frame.schema.items()]
     rows = frame.head(limit).rows()
     return Section(render("frame", caption=caption, columns=columns, rows=rows, height=frame.height), caption)
+
+
+def overview(results: Results, findings: Document) -> Section:
+    """Return the picture of the run, and what the page's script needs to look into it.
+
+    It stands without JavaScript; times of evidence are told event by event.
+    """
+    from tracelib import charts  # noqa: PLC0415 (plotly: only when it draws)
+
+    caption = charts.timeline_sentence(results)
+    evidence = (row for finding in findings.findings for row in finding.evidence)
+    zoom = charts.zoomable(results, [(row.ts_ns, row.ts_ns + row.dur_ns) for row in evidence])
+    viewer = viewer_of(findings)
+    html = render(
+        "overview",
+        svg=Markup(charts.overview_svg(results)),  # noqa: S704 (our own)
+        caption=caption,
+        zoom=zoom,
+        viewer=viewer,
+        window=findings.window,
+    )
+    return Section(html, caption)
 
 
 def picture(svg: str, caption: str) -> Section:

@@ -47,7 +47,8 @@ SENTENCES = {
     ),
     "collectives_chart": (
         "In half of 3 collectives the ranks arrived within 30.0 ms of each other, in 95 % within 200 ms; "
-        "rank 1 caused 96 % of the waiting in the 3 in which the clocks tell who came last (it did in 2)."
+        "rank 1 caused 96 % of the waiting in the 3 in which the clocks tell who came last (it came last in "
+        "2)."
     ),
     "ipc_chart": (
         "Half of 3 dequeues took up to 300 ms and 95 % up to 400 ms; waiting is 20 % of the time between "
@@ -68,8 +69,8 @@ SENTENCES = {
         "saw the engine."
     ),
     "threads_chart": (
-        "worker rank 1 / worker_TP1 wanted a CPU and had none for 300 ms, 30 % of its time, the most of "
-        "the server's threads."
+        "worker rank 1 / worker_TP1 wanted a CPU and had none for 300 ms, 30 % of its time, more than any "
+        "other thread of the server."
     ),
 }
 

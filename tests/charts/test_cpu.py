@@ -38,7 +38,7 @@ def test_time_that_is_rebuilt_is_said_to_be(results):
     inferred = pl.Series("inferred_ns", [0, 170 * MS])
     figure = charts.threads_chart(make(scheduling=results.scheduling.with_columns(inferred)))
     assert figure.layout.meta["sentence"].endswith(
-        "the most of the server's threads. Switches from idle are missing: 8.5 % of the threads' time is "
+        "more than any other thread of the server. Switches from idle are missing: 8.5 % of the threads' time is "
         "rebuilt from what they did next (wake-ups, samples, the next switch)."
     )
 
@@ -55,7 +55,7 @@ def test_time_that_nobody_recorded_is_in_no_share(results):
     )
     sentence = charts.threads_chart(make(scheduling=partly.head(1))).layout.meta["sentence"]
     assert (
-        "for 300 ms, 75 % of the time for which its states are known (40 % of the window), the most"
+        "for 300 ms, 75 % of the time for which its states are known (40 % of the window), more than"
         in sentence
     )
     assert "missing: 25 % of the threads' time is rebuilt" in sentence

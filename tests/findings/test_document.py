@@ -147,7 +147,7 @@ def test_of_few_requests_the_slow_end_is_their_maximum(number, slow):
     said = requests_part(replace(sheet.results(), requests=whole, first_tokens=came)).sentence
     assert said.startswith(f"Time to first token of {number} requests: p50 200 ms, {slow}. On average: ")
     assert (
-        " For 71 % of the API server's part some thread of it was ready without a CPU; for 37 % some prompt "
+        " For 71 % of the API server's part one of its threads was ready and had no CPU; for 37 % a prompt "
         "was being tokenized (the two may overlap)." in said
     )
 

@@ -168,7 +168,7 @@ def test_recorders_that_cost_more_than_a_twentieth_make_it_less_sure():
     recorders(sheet)
     said = verdict(sheet.results())
     assert said.confidence == "medium"
-    assert "the recorders themselves cost the GPUs about 7.5 % of GPU time" in said.why
+    assert "the recorders themselves cost about 7.5 % of GPU time" in said.why
 
 
 def dispatch_sampled_in(library):

@@ -64,8 +64,8 @@ NO_STEPS = (
 )
 NO_STEP = "the workers' steps do not show which one gave the first token"
 NOT_SENT = (
-    "which of the engine's messages brought the step cannot be told, "
-    "so its way from the tokenizer to the workers stays whole"
+    "nothing tells which of the engine's messages brought the step, "
+    "so the time from the tokenizer to the workers is not split"
 )
 NOT_LOGGED = (
     "the log does not say when the prompt was tokenized, "

@@ -299,7 +299,7 @@ def _outside(log: pl.DataFrame, over: Window, first_tokens: int) -> str:
     if log.is_empty():
         return "the request log holds no request"
     if first_tokens:
-        return f"no request lies in the window whole: of {first_tokens} only the first token does"
+        return f"no request lies whole in the window: of {first_tokens} only the first token came in it"
     away = (int(log["arrived"].min()) - over.start_ns) / 1e9  # type: ignore[arg-type]
     return (
         f"none of the {log.height} requests in the log lies in the window; "

@@ -164,7 +164,7 @@ def _threads_sentence(results: Results, names: dict[int, str]) -> str:
     lacked = lacked_cpu(worst["runnable_ns"], worst["throttled_ns"])
     return (
         f"{names.get(worst['thread'], 'a thread')} {lacked} for {duration(worst['short'])}, "
-        f"{_of_its_time(worst)}, the most of the server's threads.{inferred}"
+        f"{_of_its_time(worst)}, more than any other thread of the server.{inferred}"
     )
 
 

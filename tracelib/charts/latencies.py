@@ -211,7 +211,7 @@ def _collectives_sentence(results: Results, arrivals: pl.DataFrame, names: dict[
     worst = waiting_caused(results.collectives).row(0, named=True)
     return (
         f"{within}; {names.get(worst['straggler'], 'one rank')} caused {share(worst['part'])} of the waiting "
-        f"in the {len(told):,} in which the clocks tell who came last (it did in {worst['events']:,})."
+        f"in the {len(told):,} in which the clocks tell who came last (it came last in {worst['events']:,})."
     )
 
 

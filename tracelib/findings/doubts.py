@@ -62,7 +62,7 @@ def _covers(results: Results) -> list[str]:
         "CPU samples": _covered(results.trace.samples, results),
     }
     return [
-        f"the {name} cover {share(part)} of the window; what they would tell of the rest is not known"
+        f"the {name} cover {share(part)} of the window; of the rest they tell nothing"
         for name, part in parts.items()
         if part is not None and part < WHOLE
     ]
@@ -80,8 +80,8 @@ def _wakeups(results: Results) -> list[str]:
     if ended < FEWEST_SLEEPS or not woken or woken >= WOKEN * ended:
         return []
     without = share(1 - woken / ended)
-    lacks = "such events are missing, so how long threads waited for a CPU is not known there"
-    return [f"{without} of {ended:,} sleeps end without a wake-up: {lacks}"]
+    unknown = "so how long those threads then waited for a CPU is not known"
+    return [f"{without} of {ended:,} sleeps end without a wake-up event, {unknown}"]
 
 
 #: Share of a finding's time, or of the exposed host time, that makes it less sure if it is doubtful.
@@ -200,7 +200,7 @@ def _cost(results: Results) -> list[str]:
     cost = recorder_cost(results).ns
     if results.cpu_time.is_empty() and not cost:
         return ["without CPU samples nothing tells what the recorders themselves cost"]
-    said = f"the recorders themselves cost the GPUs about {share(share_of(results, cost))} of GPU time"
+    said = f"the recorders themselves cost about {share(share_of(results, cost))} of GPU time"
     return [said] if cost else []
 
 
@@ -224,12 +224,12 @@ def unexplained(results: Results) -> list[Unexplained]:
         ),
         Unexplained(
             spent(nothing.filter(sub == NOT_STARTED)),
-            "work had been launched and did not start: what kept the device was not recorded",
+            "work had been launched and did not start, and nothing recorded says why",
             "every process that uses the GPU (nvidia-smi names them), from before the first launch on",
         ),
         Unexplained(
             spent(nothing.filter(sub == NO_LAUNCH)),
-            "no launch call was recorded of what the GPUs did next",
+            "the launch call of what the GPUs did next was not recorded",
             recording.CALLS,
         ),
         Unexplained(
@@ -319,7 +319,9 @@ def _idle(results: Results) -> list[str]:
     part = share_of(results, idle)
     if part < recording.WORTH_SAYING or idle > HALF * spent(results.lost):
         return []
-    return [f"for {share(part)} of GPU time no request was there to work on: this was not the full load"]
+    return [
+        f"for {share(part)} of GPU time there was no request to work on: the server was not under full load"
+    ]
 
 
 def settled_by(results: Results, state: str, confidence: Confidence, part: Shares) -> str:

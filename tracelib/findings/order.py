@@ -48,7 +48,7 @@ PLACES = {
 }
 #: What is said of the first change instead where something may come before it, and of any where no verdict is
 #: possible.
-NOT_YET = "The most that these files explain; what the verdict says to record first may come before it."
+NOT_YET = "The most that these files explain; what the verdict says to record first may matter more."
 NO_ADVICE = "No recommendation: these files are not enough for a verdict."
 SYMPTOM = "A symptom: it goes away when its cause is fixed."
 

@@ -20,8 +20,8 @@ FEWEST = 10
 SLOWEST = 10
 NAMES_TELL_NOTHING = "the names of the steps do not tell what they held, or there are none"
 NOT_SEEN = (
-    "steps with room began without it, or none was in progress: it was still on its way, or blocks of the KV "
-    "cache or the limit of sequences were short, which no file tells"
+    "steps with room began without it, or none was in progress: it was still on its way, or the KV cache or "
+    "the limit on sequences was full; no file tells which"
 )
 
 
@@ -198,10 +198,10 @@ def _in_api_server(rows: pl.DataFrame) -> str:
     tokenizing = ""
     if api.tokenizing_ns:
         part = share(api.tokenizing_ns / api.total_ns)
-        tokenizing = f"; for {part} some prompt was being tokenized (the two may overlap)"
+        tokenizing = f"; for {part} a prompt was being tokenized (the two may overlap)"
     return (
-        f" {where}or {share(api.no_cpu_ns / api.total_ns)} of the API server's part some thread of it was "
-        f"ready without a CPU{tokenizing}."
+        f" {where}or {share(api.no_cpu_ns / api.total_ns)} of the API server's part one of its threads "
+        f"was ready and had no CPU{tokenizing}."
     )
 
 

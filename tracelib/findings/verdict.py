@@ -311,8 +311,8 @@ def _sentence(state: str, told: Shares, results: Results, limits: Thresholds) ->
         "cpu_bound": f"The host {host}.{_shortage(told, results)}",
         "mixed": f"The host is a part of the limit: it {host}.{_shortage(told, results)} {useful}.",
         "not_cpu_bound": f"The host is not the limit: it {host}. {_elsewhere(results)}",
-        "no_load": f"There was no work for {share(told.no_work)} of GPU time: no request for that GPU waited "
-        f"anywhere. The host {host}.",
+        "no_load": f"There was no work for {share(told.no_work)} of GPU time: no request was waiting "
+        f"for that GPU anywhere. The host {host}.",
         "insufficient": f"These files cannot tell: {_unknown(told, results, limits)}. The host {host}.",
     }[state]
 
@@ -382,7 +382,7 @@ def _shortage(part: Shares, results: Results) -> str:
         return " " + " ".join(said)
     lacked = part.starved + part.throttled + (1 - part.cpu_known) * part.host
     if part.host >= 0.05 and lacked <= LACKED * part.host:
-        return " The threads had CPUs when they needed them: it is the host's own work that takes long."
+        return " The threads had CPUs when they needed them; their own work is what takes long."
     return ""
 
 

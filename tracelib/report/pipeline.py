@@ -47,7 +47,7 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
     for name in (*options.files(), str(folder)):
         if readable(name) != name:
             raise TraceError(
-                f"{plain(name)}: a notebook cannot hold this name, which is no UTF-8. Rename it."
+                f"{plain(name)}: a notebook cannot hold this name, which is not UTF-8. Rename it."
             )
     with whole_folder(folder) as made:
         moved = options.with_files(lambda path: portable(path, made))

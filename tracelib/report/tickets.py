@@ -286,7 +286,7 @@ def _refuse_what_was_changed(report: Path, level: str) -> None:
             raise TraceError(f"{path}: is a link, which may lead to anything. {again}. Nothing was sent.")
         if level != "off" and path.exists() and not as_written(path):
             raise TraceError(
-                f"{path}: is not as tracelib wrote it, so that nobody knows what it tells. {again}, "
+                f"{path}: is not as tracelib wrote it, so nobody knows what it tells. {again}, "
                 "or send it as it is with --level off. Nothing was sent."
             )
 

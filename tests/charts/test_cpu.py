@@ -38,8 +38,8 @@ def test_time_that_is_rebuilt_is_said_to_be(results):
     inferred = pl.Series("inferred_ns", [0, 170 * MS])
     figure = charts.threads_chart(make(scheduling=results.scheduling.with_columns(inferred)))
     assert figure.layout.meta["sentence"].endswith(
-        "more than any other thread of the server. Switches from idle are missing: 8.5 % of the threads' time is "
-        "rebuilt from what they did next (wake-ups, samples, the next switch)."
+        "more than any other thread of the server. Switches from idle are missing: 8.5 % of the threads' "
+        "time is rebuilt from what they did next (wake-ups, samples, the next switch)."
     )
 
 

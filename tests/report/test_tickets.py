@@ -173,7 +173,7 @@ def test_jira_gets_the_files_and_a_comment_in_its_markup(server, report):
     assert files == {name: (report / name).read_bytes() for name in FILES}
     comment = json.loads(bodies(server, "/comment")[0])["body"]
     assert comment.startswith("h3. INC-42: decode is slow\n")
-    assert "||Cause of lost GPU time||Share of window||" in comment
+    assert "||Cause of lost GPU time||Share of GPU time||" in comment
     assert server.seen[0][1].startswith("/rest/api/2/attachment/meta")
     assert all(h["Authorization"] == "Bearer jira-secret" for _, _, h, _ in server.seen)
 

@@ -333,7 +333,7 @@ def load_of(requests_log: pl.DataFrame | None) -> Load:
     themselves: the time since the last answer that four of five do not exceed. Requests that do not care for
     answers come within that time as often as it is within that time of one.
     """
-    if requests_log is None or requests_log["finished"].null_count() == requests_log.height:
+    if requests_log is None or not requests_log.get_column("finished", default=pl.Series()).count():
         return Load()
     came, ended = (np.sort(requests_log[name].drop_nulls().to_numpy()) for name in ("arrived", "finished"))
     came = came[came > ended[0]]

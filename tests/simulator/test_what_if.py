@@ -28,8 +28,15 @@ def length(run):
 RUNS = [
     *((defect, "tensor", graph) for defect in CHANGES for graph in (False, True)),
     *((defect, "polling", False) for defect in ("shortage", "tokenization")),
+    *(("tokenization", shape, False) for shape in ("sglang", "pipeline")),
 ]
-QUICK = (("shortage", "tensor", False), ("tokenization", "tensor", True), ("tokenization", "polling", False))
+QUICK = (
+    ("shortage", "tensor", False),
+    ("tokenization", "tensor", True),
+    ("tokenization", "polling", False),
+    ("tokenization", "sglang", False),  # gloo hands on from one scheduler to the other
+    ("tokenization", "pipeline", False),  # stages send to each other, and two batches are under way
+)
 
 
 @pytest.mark.parametrize(("defect", "shape", "graph"), thorough(RUNS, but=QUICK))

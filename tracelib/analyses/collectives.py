@@ -374,3 +374,16 @@ def _named(rows: pl.DataFrame, cause: str, sub_cause: str | None, schema: pl.Sch
     return rows.drop(BLAME, strict=False).with_columns(
         pl.lit(value, schema[name]).alias(name) for name, value in nobody.items()
     )
+
+
+def handed_over(collectives: pl.DataFrame, within_ns: int) -> pl.DataFrame:
+    """Return the point-to-point transfers that end together on two GPUs: they waited for each other.
+
+    Takes the frame :func:`collectives`; returns its rows, with an `event` of their own below 0.
+    """
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    rows = collectives.filter(~pl.col("matched") & pl.col("collective").cast(pl.String).is_in(PEER_TO_PEER))
+    near = rows.sort(end, "gpu").with_columns(_new=(end - end.shift(1) > within_ns).fill_null(value=True))
+    numbered = near.with_columns(event=-pl.col("_new").cum_sum().cast(pl.Int64))
+    both = (pl.len() == 2) & (pl.col("gpu").n_unique() == 2)
+    return numbered.filter(both.over("event")).drop("_new")

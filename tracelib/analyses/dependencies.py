@@ -10,20 +10,19 @@ docs/numbers.md, "What-if replay", defines the rules.
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.collectives import handed_over
 from tracelib.analyses.ipc import UPSTREAM
 from tracelib.analyses.replay import BEGIN, CALL, END, MET, RELEASED, SENT, START, Builder, Graph, Ints
 from tracelib.analyses.upstream import ENTRANCE
 from tracelib.analyses.window import Window
-from tracelib.intervals import fill, merge_equal, overlay
+from tracelib.intervals import fill, merge_equal, merge_near, overlay
 from tracelib.trace import Trace
 from tracelib.words import SERVER
 
 #: A thread that waits in several pieces, with no more than this between them, waits once.
 POLL_NS = 200_000
-#: A front end that did nothing for so long waited for a request.
-ARRIVAL_NS = 1_000_000
-#: By so much the device's clock and the host's may differ: an operation may seem to end after a
-#: synchronisation.
+ARRIVAL_NS = 1_000_000  # a front end that did nothing for so long waited for a request
+#: By so much the device's clock and the host's may differ: operations seem to end after synchronisations.
 EDGE_NS = 10_000
 #: Sub-causes of kernel_launch of which a graph leaves one launch.
 BY_LAUNCH = ("api", "dispatch")
@@ -33,8 +32,7 @@ APART = ("jit_compile", "module_load", "alloc", "decode", "input_pipeline")
 CROSS_NS = 20_000
 #: An operation that starts so soon after the one before it was queued.
 QUEUED_NS = 4_000
-#: The usual gap between two queued operations, and time from the return of a launch to the start on an idle
-#: device, where the run shows none.
+#: The usual gap between queued operations, and from a launch to the start on an idle device, if unknown.
 GAP_NS, LATENCY_NS = 1_000, 5_000
 #: An operation that starts later than so many times that after its launch waited for another one.
 LATE = 4
@@ -206,7 +204,7 @@ def _ended_before(gpu: Ints, ts: Ints, dur: Ints, prior: Ints, done: Ints) -> In
 
 
 def _add_collectives(ops: pl.DataFrame, starts: Ints, collectives: pl.DataFrame, made: Builder) -> Ints:
-    """Add the ends of matched collectives: as long after the last rank's start as recorded, on each rank."""
+    """Add the ends of collectives: as long after the last rank's start as recorded, on each rank."""
     ends = np.full(len(starts), -1)
     numbered = (
         ops.filter("collective")
@@ -214,16 +212,16 @@ def _add_collectives(ops: pl.DataFrame, starts: Ints, collectives: pl.DataFrame,
         .with_columns(row=np.flatnonzero(ops["collective"].to_numpy()))
     )
     met = (
-        collectives.filter("matched")
-        .select("gpu", "ts_ns", "event", "last_start_ns")
+        pl.concat([collectives.filter("matched"), handed_over(collectives, CROSS_NS)])
+        .select("gpu", "ts_ns", "event")
         .join(numbered.unique(["gpu", "ts_ns"]), on=["gpu", "ts_ns"])
         .sort("event", "ts_ns", "gpu")
     )
     if met.is_empty():
         return ends
     row, event = met["row"].to_numpy(), met["event"].to_numpy()
-    ts, dur = (ops[name].to_numpy()[row] for name in ("ts", "dur"))
-    here = made.add(MET, None, ts, ops["gpu"].to_numpy()[row].astype(np.int64))
+    ts, dur, gpu = (ops[name].to_numpy()[row].astype(np.int64) for name in ("ts", "dur", "gpu"))
+    here = made.add(MET, None, ts, gpu)
     made.edge("cause", here, starts[row], ts * 0)
     first = np.append(True, event[1:] != event[:-1])
     made.edge("order", here, np.where(first, -1, np.append(-1, here[:-1])), ts * 0)
@@ -231,33 +229,10 @@ def _add_collectives(ops: pl.DataFrame, starts: Ints, collectives: pl.DataFrame,
     group = np.cumsum(first) - 1
     began, final = ts[last][group], here[last][group]
     transfer = np.maximum(ts + dur - began, 0)
-    ends[row] = made.add(END, None, np.maximum(ts + dur, began), ops["gpu"].to_numpy()[row].astype(np.int64))
+    ends[row] = made.add(END, None, np.maximum(ts + dur, began), gpu)
     made.edge("order", ends[row], starts[row], ts * 0)
     made.edge("cause", ends[row], final, transfer)
     return ends
-
-
-def _merged(rows: pl.DataFrame, apart_ns: int) -> pl.DataFrame:
-    """Join a thread's pieces between which there is not more than that, and that agree in the other columns.
-
-    Returns thread, begin, end, then the others.
-    """
-    end = pl.col("ts_ns") + pl.col("dur_ns")
-    ordered = rows.sort("thread", "ts_ns").with_columns(end=end)
-    same = [name for name in rows.columns if name not in ("ts_ns", "dur_ns")]
-    new = (pl.col("ts_ns") - pl.col("end").shift(1) > apart_ns) | pl.any_horizontal(
-        pl.col(name).ne_missing(pl.col(name).shift(1)) for name in same
-    )
-    return (
-        ordered.with_columns(_run=new.fill_null(value=True).cum_sum())
-        .group_by("_run", maintain_order=True)
-        .agg(
-            pl.exclude("ts_ns", "dur_ns", "end").first(),
-            begin=pl.col("ts_ns").first(),
-            end=pl.col("end").max(),
-        )
-        .drop("_run")
-    )
 
 
 def _add_waits(made: Builder, waits: pl.DataFrame) -> tuple[Ints, tuple[Ints, Ints]]:
@@ -284,7 +259,7 @@ def _add_synchronisations(
     synced = activity.filter(pl.col("cause").cast(pl.String) == "sync").join(of_process, on="process")
     if synced.is_empty():
         return
-    merged = _merged(synced.select("thread", "ts_ns", "dur_ns", "gpu"), EDGE_NS)
+    merged = merge_near(synced.select("thread", "ts_ns", "dur_ns", "gpu"), EDGE_NS)
     over = ops.select(
         "gpu", over=pl.col("ts") + pl.col("dur") + made.window.start_ns, row=pl.int_range(pl.len())
     )
@@ -304,11 +279,15 @@ def _add_synchronisations(
 
 
 def _add_messages(activity: pl.DataFrame, ipc: pl.DataFrame, replicas: pl.DataFrame, made: Builder) -> None:
-    """Let each wait for a message end with the last one that its replica sent in it."""
+    """Let each wait for a message end with the last one that its replica sent in it.
+
+    Threads that wait for others of their own role meet (a collective over the CPU): the last to come ends the
+    wait of all.
+    """
     sent = _sends(activity, ipc)
     waits = _message_waits(activity, sent).join(replicas, on="thread")
     of_replica = sent.join(replicas, left_on="sender", right_on="thread")
-    found = (
+    messages = (
         waits.sort("end")
         .join_asof(
             of_replica.sort("sent_begin"),
@@ -317,13 +296,32 @@ def _add_messages(activity: pl.DataFrame, ipc: pl.DataFrame, replicas: pl.DataFr
             by=["asked", "replica"],
             check_sortedness=False,
         )
-        .filter(pl.col("sent_end") > pl.col("begin"))
-        .with_columns(since=pl.min_horizontal("sent_end", "end"))
+        .filter((pl.col("sent_end") > pl.col("begin")) & (pl.col("sender") != pl.col("thread")))
+    )
+    met = _meetings(waits.filter(pl.col("asked") == pl.col("role")))
+    columns = ["thread", "begin", "end", "sender", "sent_end"]
+    others = messages.join(met, on=["thread", "begin"], how="anti")
+    found = pl.concat([met.select(columns), others.select(columns)]).with_columns(
+        since=pl.min_horizontal("sent_end", "end")
     )
     released, lag = _add_waits(made, found)
     moments = (found["since"] - made.window.start_ns).to_numpy()
     source = made.add(SENT, found["sender"], moments)
     made.edge("cause", released, source, moments * 0, lag)
+
+
+def _meetings(waits: pl.DataFrame) -> pl.DataFrame:
+    """Return the waits during which another thread of the replica came, and the last to do so: `sender`."""
+    others = waits.select("replica", sender="thread").unique()
+    came = waits.select(sender="thread", sent_end=pl.col("begin") + 1).sort(
+        "sent_end"
+    )  # after an earlier wait
+    pairs = waits.join(others, on="replica").filter(pl.col("sender") != pl.col("thread"))
+    last = pairs.sort("end").join_asof(
+        came, left_on="end", right_on="sent_end", by="sender", check_sortedness=False, coalesce=False
+    )
+    during = last.filter(pl.col("sent_end") > pl.col("begin"))
+    return during.sort("sent_end").unique(["thread", "begin"], keep="last", maintain_order=True)
 
 
 def _add_arrivals(activity: pl.DataFrame, ipc: pl.DataFrame, ops: pl.DataFrame, made: Builder) -> None:
@@ -344,7 +342,7 @@ def _add_arrivals(activity: pl.DataFrame, ipc: pl.DataFrame, ops: pl.DataFrame, 
 
 
 def _message_waits(activity: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
-    """Return waits for other roles: thread, begin, end, asked. What a thread sends ends its wait."""
+    """Return waits for messages: thread, begin, end, role, asked. What a thread sends ends its wait."""
     roles = set(activity["role"].unique())
     waits = pl.col("waits_for").cast(pl.String)
     upstream = pl.col("role").replace_strict(UPSTREAM, default=None, return_dtype=pl.String)
@@ -355,9 +353,9 @@ def _message_waits(activity: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
     own = sent.select(thread="sender", ts_ns="sent_begin", nth=pl.int_range(pl.len()).over("sender")).sort(
         "ts_ns"
     )
-    named = rows.select("thread", "ts_ns", "dur_ns", asked=asked).sort("ts_ns")
+    named = rows.select("thread", "ts_ns", "dur_ns", "role", asked=asked).sort("ts_ns")
     between = named.join_asof(own, on="ts_ns", by="thread", check_sortedness=False)
-    return _merged(between, POLL_NS).drop("nth")
+    return merge_near(between, POLL_NS).drop("nth")
 
 
 def _sends(activity: pl.DataFrame, ipc: pl.DataFrame) -> pl.DataFrame:
@@ -370,7 +368,7 @@ def _sends(activity: pl.DataFrame, ipc: pl.DataFrame) -> pl.DataFrame:
     )
     works = _works(activity).select("thread", "ts_ns", "dur_ns", asked="role")
     silent = works.filter(~pl.col("asked").is_in(ranges["asked"].unique().implode()))
-    ended = _merged(silent, POLL_NS).select("asked", sender="thread", sent_begin="end", sent_end="end")
+    ended = merge_near(silent, POLL_NS).select("asked", sender="thread", sent_begin="end", sent_end="end")
     return pl.concat([ranges, ended.match_to_schema(ranges.schema)]).sort("sent_begin")
 
 
@@ -385,7 +383,7 @@ def _works(activity: pl.DataFrame) -> pl.DataFrame:
 def _arrivals(activity: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Return the stretches in which threads of the front end had no request: thread, begin, end."""
     works = _works(activity.filter(pl.col("role") == ENTRANCE))
-    merged = _merged(works.select("thread", "ts_ns", "dur_ns"), ARRIVAL_NS)
+    merged = merge_near(works.select("thread", "ts_ns", "dur_ns"), ARRIVAL_NS)
     before = pl.col("end").shift(1).over("thread").fill_null(window.start_ns)
     return merged.select("thread", end="begin", begin=before).filter(
         pl.col("end") - pl.col("begin") > ARRIVAL_NS

@@ -15,5 +15,15 @@ Python loop runs per row. `tests/test_intervals.py` holds a brute-force oracle f
 """
 
 from tracelib.intervals.by_key import begin, each, end, in_order, in_parts, key_by_key, order_of, whole_keys
-from tracelib.intervals.cover import beneath, clip, fill, layered, merge_equal, overlay, under, union
+from tracelib.intervals.cover import (
+    beneath,
+    clip,
+    fill,
+    layered,
+    merge_equal,
+    merge_near,
+    overlay,
+    under,
+    union,
+)
 from tracelib.intervals.nesting import innermost, outermost

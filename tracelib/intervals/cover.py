@@ -210,6 +210,29 @@ def merge_equal(timeline: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
     return marked.filter("_new").select(*same, "ts_ns", dur_ns=stop - pl.col("ts_ns"))
 
 
+def merge_near(rows: pl.DataFrame, apart_ns: int) -> pl.DataFrame:
+    """Join a thread's pieces between which there is not more than that, and that agree in the other columns.
+
+    Takes `thread`, `ts_ns`, `dur_ns` and others; returns `thread`, the others, `begin`, `end`.
+    """
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    ordered = rows.sort("thread", "ts_ns").with_columns(end=end)
+    same = [name for name in rows.columns if name not in ("ts_ns", "dur_ns")]
+    new = (pl.col("ts_ns") - pl.col("end").shift(1) > apart_ns) | pl.any_horizontal(
+        pl.col(name).ne_missing(pl.col(name).shift(1)) for name in same
+    )
+    return (
+        ordered.with_columns(_run=new.fill_null(value=True).cum_sum())
+        .group_by("_run", maintain_order=True)
+        .agg(
+            pl.exclude("ts_ns", "dur_ns", "end").first(),
+            begin=pl.col("ts_ns").first(),
+            end=pl.col("end").max(),
+        )
+        .drop("_run")
+    )
+
+
 def beneath(first: pl.DataFrame, second: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return the timeline `first`, and the timeline `second` where `first` has nothing; of the same columns.
 

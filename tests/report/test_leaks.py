@@ -124,6 +124,11 @@ STRICT = {
     "/data/molly7#1/x": "molly7",
     "passwort: molly8": "molly8",
     "contrase\u00f1a=molly9": "molly9",
+    "file:///x/customers/molly10": "molly10",
+    "http://gpu7:80/tenant-molly11/v1": "molly11",
+    "http://gpu7/v1?user=molly12": "molly12",
+    "home/molly13/plans/x.py": "molly13",
+    "customers/molly14/model.bin": "molly14",
 }
 LEVELS = {"standard": PLANTED, "strict": {**PLANTED, **STRICT}}
 NS = 1_796_006_360_000_000_000

@@ -171,7 +171,66 @@ def test_the_frames_still_keep_their_schema(clean):
 )
 @pytest.mark.parametrize("level", ["strict", "standard"])
 def test_what_only_looks_private_stays(text, level):
-    assert Redactor(level=level).text(text, recorded=True) == text
+    assert Redactor(level=level).text(text, recorded=True, code=True) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "aten::_scaled_dot_product_flash_attention, seq = 46174, op_id = 993406",
+        "autograd::engine::evaluate_function: BinaryCrossEntropyWithLogitsBackward0",
+        "execute_context_0(0)_generation_32(32)",
+        "gpu_model_runner: preprocess",
+        "shm_broadcast.enqueue",
+        "_forward_step 17: 1 ctx reqs, 8 gen reqs",
+        "Optimizer.step#AdamW.step",
+        "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+        "FSDP::pre_forward (blocks.23._checkpoint_wrapped_module), op_id = 1001700",
+        "nccl:all_reduce",
+        "## Call CompiledFxGraph fuzcv3dyx4gzmo4a2gclgmcfgzicrq62224crngh4fmzuhjfrblx ##",
+        "vllm/v1/engine/core.py(331): _process_engine_step",
+        "anyio/_backends/_asyncio.py(870): task_done",
+        "http://vllm:8000/v1/chat/completions",
+    ],
+)
+def test_a_range_s_name_of_a_framework_s_words_stays(text):
+    assert Redactor().text(text, recorded=True) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "clean_text"),
+    [
+        ("patient_john_smith_has_cancer", "[text of 29 characters]"),
+        ("Dear.Dr.Miller.the.biopsy", "[text of 25 characters]"),
+        ("DismissGiuliaTomorrow", "[text]"),
+        ("dismiss-giulia", "[text]"),
+        ("Giulia", "[text]"),
+        ("giulia77", "[text]"),
+        ("我", "[text]"),
+        ("rerank_giulia_batch_step", "[word]_[word]_batch_step"),
+        ("prefill_giulia_batch", "prefill_[word]_batch"),
+        ("[giulia] step", "[[word]] step"),
+        ("home/alice/plans/x.py", "/.../x.py"),
+        ("customers/acme/model.bin", "[word]/[word]/model.bin"),
+        ("https://gpu7/tenant-acme/v1?user=x", "https://host-1/[word]/v1?[removed]"),
+    ],
+)
+def test_words_of_no_program_go_however_they_are_glued(text, clean_text):
+    assert Redactor().text(text, recorded=True) == clean_text
+
+
+@pytest.mark.parametrize(
+    ("text", "clean_text"),
+    [
+        ("patient_x", "patient_x"),
+        ("customers/acme/run.py(3): forward", "[word]/[word]/run.py(3): forward"),
+        ("numpy/_core/multiarray.py(3): dot", "numpy/_core/multiarray.py(3): dot"),
+        ("kworker/u12:2", "kworker/u12:2"),
+        ("irq/24-ahci", "irq/24-ahci"),
+    ],
+)
+def test_names_of_code_keep_words_but_no_folders(text, clean_text):
+    assert Redactor().text(text, recorded=True, code=True) == clean_text
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,21 @@
 """`tracelib redact`: what was planted is nowhere in the copy; events and their times are the same."""
 
+import base64
+import bz2
 import gzip
 import json
+import lzma
 import re
 import sqlite3
+import struct
+import zlib
 
 import pytest
 
 import tracelib
 from tests.conftest import ROOT
 from tests.cut import cut
+from tests.report.test_leaks import written
 from tests.sources.nsys.conftest import TABLES
 from tracelib.cli import main
 from tracelib.errors import BadParameter, BadTrace, TraceError
@@ -288,3 +294,104 @@ def test_what_is_no_event_at_the_end_of_a_damaged_list_costs_no_good_event(tmp_p
     times = [event["ts"] for event in json.loads((tmp_path / "y.json").read_text())["traceEvents"] if event]
     assert times[0] == 0
     assert times[-1] == 2
+
+
+def test_no_blob_holds_what_was_packed_into_it(tmp_path):
+    said = b"dismiss Giulia on Tuesday, for she is ill. " * 3
+    packed = [gzip.compress(said), zlib.compress(said), bz2.compress(said), lzma.compress(said)]
+    numbers = struct.pack("<IIIIQQII", 3, 0, 9, 0, 7, 1 << 20, 1, 5)
+    with sqlite3.connect(tmp_path / "x.sqlite") as database:
+        for table in ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"):
+            database.execute(f"CREATE TABLE {table} ({TABLES[table]})")
+        database.execute("CREATE TABLE NVTX_EVENTS (binaryData BLOB, other BLOB)")
+        rows = [(blob, blob) for blob in (*packed, b"\1" * 32 + packed[1], numbers)]
+        database.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?)", rows)
+    database.close()
+    redacted_copy(tmp_path / "x.sqlite", tmp_path / "y.sqlite")
+    with sqlite3.connect(tmp_path / "y.sqlite") as copy:
+        kept = copy.execute("SELECT * FROM NVTX_EVENTS").fetchall()
+    copy.close()
+    gone = [(bytes(len(blob)), bytes(len(blob))) for blob, _ in rows[:-1]]
+    assert kept == [*gone, (numbers, bytes(len(numbers)))]
+
+
+def test_no_text_holds_what_was_packed_into_it(tmp_path):
+    said = b"dismiss Giulia on Tuesday, for she is ill. " * 3
+    texts = [base64.b64encode(pack(said)).decode() for pack in (gzip.compress, zlib.compress, bz2.compress)]
+    for name in ("kineto.json", "perf.txt", "ftrace.txt", "nsys.sqlite"):
+        source = written(tmp_path, name, texts)
+        redacted_copy(source, tmp_path / f"copy_{name}")
+        data = (tmp_path / f"copy_{name}").read_bytes()
+        assert [text for text in texts if text[8:40].encode() in data] == []
+
+
+#: What a range or a mark may be called, which is any text; names of code, threads and programs are not.
+SAID = {
+    "patient_orsola_smith_has_cancer": "orsola",
+    "Dear.Dr.Ludovica.Miller": "Ludovica",
+    "DismissCosima": "Cosima",
+    "dismiss-beatrix": "beatrix",
+    "Domitilla": "Domitilla",
+    "prefill_faustina_batch": "faustina",
+    "kündige_Jürgen": "Jürgen",
+    "癌": "癌",
+}
+
+
+def ranges(folder, texts):
+    """Ranges, marks and counters that are called as the texts are, in each format that has some."""
+    events = [
+        {"ph": ph, "cat": cat, "name": text, "pid": 1, "tid": 1, "ts": i, "dur": 1, "args": {text: text}}
+        for i, text in enumerate(texts)
+        for ph, cat in (("X", "cpu_op"), ("X", "user_annotation"), ("X", "gpu_user_annotation"), ("C", ""))
+    ]
+    (folder / "x.json").write_text(
+        json.dumps({"schemaVersion": 1, "traceEvents": events}, ensure_ascii=False)
+    )
+    head = "          python-10      [000] d..2. 45.00000"
+    marks = [
+        f"{head}{i}: tracing_mark_write: {form}{text}"
+        for i, text in enumerate(texts)
+        for form in ("", "B|10|")
+    ]
+    (folder / "x.txt").write_text("# tracer: nop\n#\n" + "\n".join(marks) + "\n")
+    with sqlite3.connect(folder / "x.sqlite") as database:
+        for table in ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"):
+            database.execute(f"CREATE TABLE {table} ({TABLES[table]})")
+        for i, text in enumerate(texts):
+            database.execute("INSERT INTO StringIds VALUES (?, ?)", (i, text))
+            row = (100 * i, 100 * i + 50, 59, text, 1, i)
+            database.execute(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, textId) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                row,
+            )
+    database.close()
+    return ["x.json", "x.txt", "x.sqlite"]
+
+
+def test_no_copy_holds_what_ranges_are_called_but_for_words_of_programs(tmp_path):
+    for name in ranges(tmp_path, [*SAID, "aten::add_, seq = 7", "execute_context_0(0)_generation_8(8)"]):
+        redacted_copy(tmp_path / name, tmp_path / f"copy_{name}")
+        data = (tmp_path / f"copy_{name}").read_bytes().decode("utf-8", "replace")
+        assert [needle for needle in SAID.values() if needle in data] == [], name
+        assert "aten::add_, seq = 7" in data
+        assert "execute_context_0(0)_generation_8(8)" in data
+
+
+def test_a_kernel_s_and_a_thread_s_name_stay_in_a_database(tmp_path):
+    names = ["zorblax_kernel", "zorblaxd", "zorblax", "zorblax_said"]
+    with sqlite3.connect(tmp_path / "x.sqlite") as database:
+        for table in ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"):
+            database.execute(f"CREATE TABLE {table} ({TABLES[table]})")
+        database.execute("CREATE TABLE ThreadNames (nameId INTEGER, globalTid INTEGER)")
+        database.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(names))
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (shortName, demangledName) VALUES (0, 0)")
+        database.execute("INSERT INTO ThreadNames VALUES (1, 7)")
+        database.execute("INSERT INTO NVTX_EVENTS (textId) VALUES (3)")
+    database.close()
+    redacted_copy(tmp_path / "x.sqlite", tmp_path / "y.sqlite")
+    with sqlite3.connect(tmp_path / "y.sqlite") as copy:
+        texts = [text for (text,) in copy.execute("SELECT value FROM StringIds ORDER BY id")]
+    copy.close()
+    assert texts == ["zorblax_kernel", "zorblaxd", "[text]", "[text]"]

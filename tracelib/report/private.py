@@ -31,7 +31,6 @@ _HARMLESS = re.compile(
 )
 _IDS = re.compile(r"\[\s*-?\d")
 _NUMBER = re.compile(r"[-+]?[\d.,:x]+[a-zA-Z%]{0,2}")
-STAND_IN = re.compile(r"\[(?:text(?: of \d+ characters)?|[a-z]{3,11})\]")
 _OPEN, _CLOSE = (
     r"[(\"'<\[{\u00ab\u201c\u201e\u2018\u2039\u00a1\u00bf]{0,2}",
     r"[)\"'>\]}\u00bb\u201d\u2019\u203a]{0,2}",
@@ -54,6 +53,16 @@ _PATH = re.compile(
     rf"(?P<folders>(?:/++{_FOLDER}(?:(?:[ ]{_FOLDER}){{1,4}}+(?=/))?)+)/?"
 )
 _DRIVE = re.compile(r"(?<![\w\\])[A-Za-z]:(?P<folders>(?:\\{1,4}[^\\/:*?\"'<>|\r\n,;()\[\]]{1,200})+)")
+#: A relative path, or what follows the host of an address.
+_RELATIVE = re.compile(
+    rf"(?<![\w./\\~%-])(?<!\d:)(?P<first>[\w.@+~#-]*[A-Za-z][\w.@+~#-]*)(?P<more>(?:/++{_FOLDER})+)"
+    rf"|(?P<address>(?<=://)(?:\[secret\]@)?\[?[\w.:-]+\]?)(?P<place>(?:/[^\s\"'<>,)]*)?)"
+)
+#: A word of three letters and more in a name: `worker` and `Queue` in `workerQueue_TP0`.
+_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[^\W\d_a-zA-Z]+")
+_TOKEN = re.compile(r"\w+")
+_ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
+_FRAME = re.compile(r"[\w./\[\]~<>-]+\(\d+\): [\w.<>]+")
 _FILE = re.compile(r"[\w.+-]+\.(?:py|pyx|so[\w.]*|c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|js|json|gz|txt|sqlite|ko)")
 
 
@@ -155,6 +164,17 @@ def kind_of_key(name: str) -> str:
     return next((kind for kind, pattern in _KEYS.items() if pattern.fullmatch(name)), "") if name else ""
 
 
+@functools.cache
+def names_code(name: str) -> bool:
+    """Say whether under a key there are only names of functions, threads and programs."""
+    return bool(_CODE_KEYS.fullmatch(name))
+
+
+def is_frame(text: str) -> bool:
+    """Say whether a text is a Python frame as a tracer writes it: file, line, function."""
+    return bool(_FRAME.fullmatch(text))
+
+
 def tells(match: re.Match[str]) -> bool:
     """Say whether the value of an assignment tells anything: not a small number or a word of state.
 
@@ -234,6 +254,30 @@ def foreign_words(text: str, known: frozenset[str] | None = None) -> int:
     return max(words, len(_FOREIGN.findall(bare)))
 
 
+def code_words(text: str) -> str | None:
+    """Return `text` with `[word]` for each word that no name of a program is made of; None if most are such.
+
+    However words are glued, by underscores, dots or capitals, each is looked at.
+    """
+    known = 0
+    new: list[str] = []
+    unknown = done = 0
+    aside = [match.span() for match in STAND_IN.finditer(text)]
+    for token in _TOKEN.finditer(text):
+        if _HASHES.fullmatch(token[0]):
+            continue
+        for part in _PART.finditer(text, token.start(), token.end()):
+            if (len(part[0]) < 3 and part[0].isascii()) or any(a <= part.start() < b for a, b in aside):
+                continue
+            if part[0].lower() in IDENTIFIERS:
+                known += 1
+                continue
+            unknown += 1
+            new += [text[done : part.start()], "[word]"]
+            done = part.end()
+    return None if unknown > known else "".join([*new, text[done:]])
+
+
 def command(text: str) -> str:
     """Return a command line with its flags and numbers, without other values; any other text as it is."""
     if not _COMMAND.search(text):
@@ -291,16 +335,44 @@ def _is_package(parts: Sequence[str], at: int) -> bool:
 
 
 def paths(text: str) -> str:
-    """Return `text` with each path that tells its folders shortened (:func:`short_path`)."""
-    text = _PATH.sub(short_path, text) if "/" in text else text
+    """Return `text` with each path that tells its folders shortened (:func:`short_path`, `_own_folders`)."""
+    text = _RELATIVE.sub(_own_folders, _PATH.sub(short_path, text)) if "/" in text else text
     return _DRIVE.sub(short_path, text) if ":\\" in text else text
 
 
+def _own_folders(path: re.Match[str]) -> str:
+    """Return a relative path, or an address, with `[word]` for each folder that no program's name is."""
+    if path["address"]:
+        place, _, query = path["place"].partition("?")
+        kept = "/".join(_folder(part) for part in place.split("/"))
+        return f"{path['address']}{kept}{'?[removed]' if query else ''}"
+    *folders, last = path[0].split("/")
+    if folders[0] in PACKAGES or _is_package(path[0].split("/"), 0):
+        return path[0]
+    if len(folders) < 2 and not _ENDING.search(last):
+        return path[0]
+    if not _FILE.fullmatch(last):
+        last = _folder(last)
+    return "/".join([*map(_folder, folders), last])
+
+
+def _folder(name: str) -> str:
+    return name if not name or code_words(name) == name else "[word]"
+
+
 _DATA = data(__file__, "private.toml")
+#: What stands for something removed; other words in brackets are as good as any.
+STAND_IN = re.compile(
+    r"\[(?:text of \d+ characters|"
+    + "|".join(sorted({*re.findall(r"\[([a-z]+)\]", str(_DATA["shape"])), "text", "removed", "user", "word"}))
+    + r")\]"
+)
 CHECKS = {check.__name__: check for check in (tells, is_address, is_environment, is_card, is_random)}
 SHAPES = tuple(_shapes())
 CREDENTIALS = _credentials()
 VOCABULARY = _vocabulary()
+IDENTIFIERS = VOCABULARY | frozenset(data(__file__, "identifiers.toml")["words"].split())
+PACKAGES = frozenset(data(__file__, "identifiers.toml")["packages"].split())
 OWN = VOCABULARY | frozenset(_DATA["own"]["words"].split())
 COMMON = frozenset(_DATA["names"]["users"])
 _KEYS = {
@@ -312,6 +384,6 @@ _KEYS = {
     "environment": re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+"),
 }
 _A_TOKEN = re.compile(_DATA["names"]["a_token"])
-_RANDOM_NAMES, _PACKAGE, _INSIDE = (
-    re.compile(_DATA["names"][name]) for name in ("random", "packages", "inside")
+_RANDOM_NAMES, _HASHES, _PACKAGE, _INSIDE, _CODE_KEYS = (
+    re.compile(_DATA["names"][name]) for name in ("random", "hashes", "packages", "inside", "code_keys")
 )

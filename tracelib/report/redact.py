@@ -18,12 +18,14 @@ import polars as pl
 from tracelib.findings.document import Document
 from tracelib.report import private
 from tracelib.report.private import Shape
+from tracelib.schema import SLICE_CATEGORY
 from tracelib.trace import Trace
 
 _HOME = re.compile(
     r"(?:(?:(?<![\w./-])(?:/[\w.-]++)*?)?/(?:home|homes|users|Users|user)/"
     r"|(?i:[A-Za-z]:\\+(?:Users|Documents[ ]and[ ]Settings)\\+))"
     r"(?P<user>[^/\\\s:'\"<>|\[\]]+(?:[ ][A-Z][\w.-]{0,30}(?=[/\\]))?)"
+    r"|(?<![\w./\\~-])(?:home|Users)/(?P<owner>[^/\\\s:'\"<>|\[\]]+)(?=/)"
     r"|(?<![\w/.])/root(?=/|\b)|(?<![\w/.~])~(?P<other>[A-Za-z_][\w.-]+)(?=/)"
 )
 _PART = re.compile("[A-Za-z0-9]+")
@@ -47,6 +49,13 @@ _COLUMNS = {
     "sources": ("file", "recorder", "host", "tied_with"),
     "health": ("message", "fix"),
 }
+#: Categories of slices whose names a program's author wrote: any text.
+WRITTEN = ("annotation", "gpu_annotation", "op", "other")
+#: Rows of such names; elsewhere they are names of code, threads, programs, hardware.
+_WRITTEN = {
+    "slices": pl.col("category").is_in(pl.Series(WRITTEN, dtype=SLICE_CATEGORY).implode()),
+    "counters": pl.lit(value=True),
+}
 #: Columns whose text this project wrote: words in them are nobody's prompt.
 _OURS = {"message", "fix", "file", "tied_with", "recorder"}
 
@@ -67,39 +76,45 @@ class Redactor:
         self._by_part: dict[str, list[str]] = defaultdict(list)
         self._given: set[str] = set()  # values of secrets, which may stand elsewhere without their names
         self._known: re.Pattern[str] | None = None
-        self._seen: dict[tuple[str, bool], str] = {}
-        self._values: dict[tuple[str, str, bool], str] = {}
+        self._seen: dict[tuple[str, bool, bool], str] = {}
+        self._values: dict[tuple[str, str, bool, bool], str] = {}
         for user in users:
             self._learn_user(user)
         for host in sorted(hosts):
             if host.lower() not in private.COMMON | private.VOCABULARY:
                 self._learn_host(host)
 
-    def text(self, text: str, *, recorded: bool = False) -> str:
-        """Return `text` redacted; `recorded` = out of a trace, where free text is a user's words."""
+    def text(self, text: str, *, recorded: bool = False, code: bool = False) -> str:
+        """Return `text` redacted; `recorded` = out of a trace, where free text is a user's words.
+
+        `code` = where only names of functions, kernels, threads and programs stand; elsewhere a text is such
+        a name if its words are (:func:`private.code_words`).
+        """
         if self.level == "off":
             return text
         if len(text) > LONGEST:
             return self._gone("free text", text)
-        key = (text, recorded)
+        key = (text, recorded, code)
         if key not in self._seen:
-            self._seen[key] = self._redacted(text, recorded=recorded)
+            self._seen[key] = self._redacted(text, recorded=recorded, code=code)
         return self._seen[key]
 
-    def value(self, name: str, text: str, *, recorded: bool = True) -> str:
-        """Return `text` redacted that is the value of `name`, which may tell of a secret."""
-        key = (name, text, recorded)
+    def value(self, name: str, text: str, *, recorded: bool = True, code: bool = False) -> str:
+        """Return `text` redacted that is the value of `name`, which may tell of a secret, or of code."""
+        key = (name, text, recorded, code)
         if key not in self._values:
-            self._values[key] = self._valued(name, text, recorded=recorded) if self.level != "off" else text
+            new = self._valued(name, text, recorded=recorded, code=code) if self.level != "off" else text
+            self._values[key] = new
         return self._values[key]
 
-    def _valued(self, name: str, text: str, *, recorded: bool) -> str:
+    def _valued(self, name: str, text: str, *, recorded: bool, code: bool) -> str:
         text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair is not a character
         kind = private.kind_of_key(name)
+        code = code or private.names_code(name)
         if not kind or private.STAND_IN.fullmatch(text) or (kind == "environment" and not recorded):
-            return self.text(text, recorded=recorded)
+            return self.text(text, recorded=recorded, code=code)
         if private.tells_nothing(kind, name, text):
-            return self.text(text, recorded=recorded) if kind == "number" else text
+            return self.text(text, recorded=recorded, code=code) if kind == "number" else text
         if kind == "prompt":
             return self._gone("prompt-like text", text)
         if kind in ("secret", "number", "environment"):
@@ -107,7 +122,7 @@ class Redactor:
         if kind == "host":
             return self.host(text)
         self._learn_user(text)
-        return self.text(text, recorded=recorded)
+        return self.text(text, recorded=recorded, code=code)
 
     def names_secret(self, name: str) -> bool:
         """Say whether values under `name` are secrets, were they numbers: counts of tokens are not."""
@@ -183,19 +198,19 @@ class Redactor:
         ]
         return f"Removed before writing: {', '.join(parts)}." if parts else ""
 
-    def _redacted(self, text: str, *, recorded: bool) -> str:
+    def _redacted(self, text: str, *, recorded: bool, code: bool) -> str:
         """Return `text` redacted until nothing more is to be removed: what it returns, it leaves as it is."""
         for _ in range(5):
             plain = private.decoded(text)
-            new = self._once(plain, recorded=recorded)
+            new = self._once(plain, recorded=recorded, code=code)
             if new == plain and plain != text:  # nothing is hidden in it
-                new = self._once(text, recorded=recorded)
+                new = self._once(text, recorded=recorded, code=code)
             if new == text:
                 return text
             text = new
         return self._gone("free text", text)
 
-    def _once(self, text: str, *, recorded: bool) -> str:
+    def _once(self, text: str, *, recorded: bool, code: bool) -> str:
         if self._known and (again := self._known.search(text)):
             self._removed["secret"].add(again[0])
             text = self._known.sub("[secret]", text)
@@ -215,7 +230,14 @@ class Redactor:
             text = self._shorter("folder", text, private.paths(text))
         if private.foreign_words(text) >= private.WORDS[self.level]:
             return self._gone("free text", text)
-        return text
+        return text if code or self.level != "strict" else self._named(text)
+
+    def _named(self, text: str) -> str:
+        """Return free text of unknown kind as far as names of programs are made of its words."""
+        if private.is_frame(text):
+            return text
+        new = private.code_words(text)
+        return self._gone("free text", text) if new is None else self._shorter("free text", text, new)
 
     def _assigned(self, name: str, value: str, *, given: bool) -> str:
         self._removed["assignment"].add(f"{name}={value}")
@@ -254,7 +276,7 @@ class Redactor:
 
     def _home(self, path: re.Match[str]) -> str:
         self._removed["home directory path"].add(path[0])
-        self._learn_user(path["user"] or path["other"] or "")
+        self._learn_user(path["user"] or path["owner"] or path["other"] or "")
         return "~"
 
     def _learn_user(self, user: str) -> None:
@@ -314,7 +336,10 @@ def trace(run: Trace, level: str = "strict") -> tuple[Trace, Redactor]:
     if level == "off":
         return run, redactor
     _learn(run, redactor)
-    frames = {name: _frame(getattr(run, name), columns, redactor) for name, columns in _COLUMNS.items()}
+    frames = {
+        name: _frame(getattr(run, name), columns, redactor, _WRITTEN.get(name, pl.lit(value=False)))
+        for name, columns in _COLUMNS.items()
+    }
     return run.replace(**frames), redactor
 
 
@@ -333,27 +358,30 @@ def request_ids(log: pl.DataFrame | None, redactor: Redactor) -> pl.DataFrame | 
 def _learn(run: Trace, redactor: Redactor) -> None:
     """Learn user names from the home directories in libraries' paths before other names are looked at."""
     for library in run.stacks["library"].cast(pl.String).unique().drop_nulls():
-        redactor.text(library, recorded=True)
+        redactor.text(library, recorded=True, code=True)
 
 
-def _frame(frame: pl.DataFrame, columns: Iterable[str], redactor: Redactor) -> pl.DataFrame:
+def _frame(frame: pl.DataFrame, columns: Iterable[str], redactor: Redactor, written: pl.Expr) -> pl.DataFrame:
+    """Return `frame` with `columns` redacted; `written` = in rows whose text is not code's name."""
     for column in columns:
-        dtype = frame.schema[column]
-        names = frame[column].cast(pl.String).unique().drop_nulls()
-        redacted = {name: _name(name, column, redactor) for name in names}
-        changed = {name: new for name, new in redacted.items() if new != name}
-        if changed:
-            frame = frame.with_columns(pl.col(column).cast(pl.String).replace(changed).cast(dtype))
+        dtype, text = frame.schema[column], pl.col(column).cast(pl.String)
+        changed: dict[bool, dict[str, str]] = {True: {}, False: {}}
+        for name, free in frame.select(column, free=written).unique().drop_nulls().iter_rows():
+            new = _name(name, column, redactor, code=not free)
+            changed[free] |= {name: new} if new != name else {}
+        if any(changed.values()):
+            parts = (text.replace(changed[free]) if changed[free] else text for free in (True, False))
+            frame = frame.with_columns(pl.when(written).then(next(parts)).otherwise(next(parts)).cast(dtype))
     return frame
 
 
-def _name(name: str, column: str, redactor: Redactor) -> str:
+def _name(name: str, column: str, redactor: Redactor, *, code: bool) -> str:
     if column == "host":
         return redactor.host(name)
     if column in _OURS:
         # A file that could not be read is named with the folders that it lies in.
         return redactor.text(re.sub(r"^not read: .*?(?=[^/]+: not readable as)", "not read: ", name))
-    return redactor.text(name, recorded=True)
+    return redactor.text(name, recorded=True, code=code)
 
 
 def current_user() -> set[str]:

@@ -25,12 +25,13 @@ from tracelib.errors import BadParameter, TraceError, UnknownFormat
 from tracelib.options import LEVELS
 from tracelib.report import private
 from tracelib.report.private import words_of_command
-from tracelib.report.redact import SHORTEST, Redactor
+from tracelib.report.redact import SHORTEST, WRITTEN, Redactor
 from tracelib.report.redacted_formats import SQLITE, redacted_database, redacted_line
 from tracelib.sources.discovery import recognised
 from tracelib.sources.files import head, open_stream
 from tracelib.sources.programs import Scratch
 from tracelib.sources.torch_profiler.chunks import Cutter, event_boundaries
+from tracelib.sources.torch_profiler.events import gpu_kind, slice_category
 from tracelib.sources.torch_profiler.repairs import repaired
 
 #: Yields a file's copy, piece by piece.
@@ -254,6 +255,21 @@ def _clean(value: Any, redactor: Redactor, key: str = "") -> Any:
     return value
 
 
+def _clean_event(event: Any, redactor: Redactor) -> Any:
+    """Return an event redacted: by its category, its name is one of code; that of a thread is so always."""
+    clean = _clean(event, redactor)
+    name = event.get("name") if isinstance(event, dict) else None
+    if not isinstance(name, str):
+        return clean
+    said, category = event.get("args"), event.get("cat")
+    own = said.get("name") if name in ("thread_name", "process_name") and isinstance(said, dict) else None
+    if isinstance(own, str):
+        clean["args"]["name"] = redactor.text(own, recorded=True, code=True)
+    elif isinstance(category, str) and (gpu_kind(category) or slice_category(category) not in WRITTEN):
+        clean["name"] = redactor.text(name, recorded=True, code=True)
+    return clean
+
+
 def _names(value: Mapping[str, Any], key: str) -> list[str]:
     """Return what names each item: its key, one above that names a secret, the item `name` beside `value`."""
     beside = next((value[name] for name in ("name", "key") if isinstance(value.get(name), str)), "")
@@ -280,7 +296,7 @@ def _events(text: bytes, redactor: Redactor, *, last: bool) -> tuple[Iterator[by
     body, tail = _ended(text) if last else (text, None)
     events = _parsed(b"[" + body + b"]")
     found = _readable(body, redactor) if events is None else events
-    return (_encode(_clean(event, redactor)) for event in found), tail
+    return (_encode(_clean_event(event, redactor)) for event in found), tail
 
 
 def _ended(text: bytes) -> tuple[bytes, bytes | None]:

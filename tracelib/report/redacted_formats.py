@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tracelib.data import data
 from tracelib.errors import BadTrace, TraceError
 from tracelib.report import private
 from tracelib.report.redact import LONGEST, Redactor
@@ -20,11 +21,14 @@ from tracelib.sources.perf.heads import EVENT, HEAD, LOOSE_HEAD, TRACING
 
 SQLITE = b"SQLite format 3\0"
 GONE = "[removed]"
-#: Tables whose prose nsys wrote itself: it is nobody's prompt.
-OURS = re.compile(r"ENUM_|DIAGNOSTIC_EVENT|META_DATA_EXPORT|TARGET_INFO_GPU")
 _MAC = re.compile(r"(?i)(?:.*_)?mac(?:_?addr(?:ess)?)?")
-#: Settings of the recording that tell how the program was started.
-STARTED = re.compile(r".*(?:ENV|ARGUMENT|COMMAND|WORKING_DIR|USER).*", re.IGNORECASE | re.DOTALL)
+_NSYS = {name: re.compile(pattern) for name, pattern in data(__file__, "private.toml")["nsys"].items()}
+#: The only blobs that are read (nsys/slices.py): NCCL's numbers, 32 bytes and some fields.
+_NUMBERS, MOST_NUMBERS = ("NVTX_EVENTS", "binaryData"), 512
+#: How gzip, zstd, xz, bzip2, LZ4, zip and zlib begin.
+_PACKED = re.compile(
+    rb"\x1f\x8b\x08|\x28\xb5\x2f\xfd|\xfd7zXZ|BZh|\x04\x22\x4d\x18|PK\x03\x04|x[\1^\x9c\xda]"
+)
 _TYPE = re.compile(r"(?i:INTEGER|INT|BIGINT|TEXT|REAL|FLOAT|DOUBLE|BLOB|NUMERIC|BOOLEAN)")
 #: Text in a blob, in ASCII or as UTF-16.
 _TEXT_IN_BLOB = re.compile(
@@ -178,41 +182,48 @@ def _count_changed(database: sqlite3.Connection, schema: str, redactor: Redactor
 
 def _clean_with(database: sqlite3.Connection, schema: str, redactor: Redactor) -> None:
     """Define the function `cleaned` of a cell: table, name, type, bytes and the row's id."""
-    printed = _printed(database, schema)
+    printed = _ids(database, schema, _NSYS["printed"])
+    called = _ids(database, schema, _NSYS["names"]) - _ids(database, schema, _NSYS["texts"])
 
     def cleaned(table: str, name: Any, kind: str, value: bytes, row: Any) -> bytes | None:
-        if kind == "blob":  # nothing is known of its layout: it keeps its length
-            return bytes(len(value)) if _holds_text(value) else value
+        if kind == "blob":  # it keeps its length
+            return value if (table, name) == _NUMBERS and _holds_numbers(value) else bytes(len(value))
         text = value.decode("utf-8", "replace")
         if kind != "text":  # nothing stands for a number
             secret = redactor.names_secret(str(name)) and redactor.value(str(name), text) != text
             return None if secret or _MAC.fullmatch(str(name)) else value
         if table == "StringIds" and row in printed:
             return GONE.encode()
-        if table == "META_DATA_CAPTURE" and name != "name" and STARTED.fullmatch(str(name)):
+        if table == "META_DATA_CAPTURE" and name != "name" and _NSYS["started"].fullmatch(str(name)):
             redactor.value("user_name" if "USER" in str(name).upper() else "", text)
             return GONE.encode()
-        recorded = not (OURS.match(table) and private.is_own(text, redactor.level))
-        new = redactor.value(str(name), text, recorded=recorded)
+        recorded = not (_NSYS["ours"].match(table) and private.is_own(text, redactor.level))
+        code = row in called if table == "StringIds" else (table, name) == ("PROCESSES", "name")
+        new = redactor.value(str(name), text, recorded=recorded, code=code)
         return new.encode("utf-8", "replace")
 
     database.create_function("cleaned", 5, cleaned)
 
 
-def _holds_text(blob: bytes) -> bool:
-    texts = (
-        blob.decode(code, "ignore") for code in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
-    )
-    return _TEXT_IN_BLOB.search(blob) is not None or any(map(_LETTERS.search, texts))
+def _holds_numbers(blob: bytes) -> bool:
+    """Say whether a blob is short and holds neither text nor what may be unpacked to some."""
+    codes = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+    letters = any(_LETTERS.search(blob.decode(code, "ignore")) for code in codes)
+    return len(blob) <= MOST_NUMBERS and not (letters or _TEXT_IN_BLOB.search(blob) or _PACKED.search(blob))
 
 
-def _printed(database: sqlite3.Connection, schema: str) -> set[Any]:
-    """Return the ids of the texts that programs printed: no question that a trace answers needs them."""
-    columns = {row[1] for row in database.execute(f"PRAGMA {schema}.table_info(ProcessStreams)")}
+def _ids(database: sqlite3.Connection, schema: str, columns: re.Pattern[str]) -> set[Any]:
+    """Return the ids in all columns whose `table.column` matches."""
+    tables = database.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table'").fetchall()
     return {
         value
-        for column in columns & {"contentId", "filenameId"}
-        for (value,) in database.execute(f"SELECT {_quoted(column)} FROM {schema}.ProcessStreams")
+        for (table,) in tables
+        for row in database.execute(f"PRAGMA {schema}.table_info({_quoted(table)})").fetchall()
+        if columns.fullmatch(f"{table}.{row[1]}")
+        for (value,) in database.execute(
+            f"SELECT DISTINCT {_quoted(row[1])} FROM {schema}.{_quoted(table)} "
+            f"WHERE typeof({_quoted(row[1])}) = 'integer'"
+        )
     }
 
 
@@ -228,16 +239,8 @@ _BASE = re.compile(
 )
 _FRAME = re.compile(r"(?P<start>\s+[0-9a-f]+ )(?P<symbol>.*?)(?P<middle> \()(?P<library>.*)(?P<end>\)[^)]*)")
 _COMMENT = re.compile(r"(?P<start>#[\s#]*)(?P<key>[\w ./-]*?)(?P<colon>\s*:\s*)(?P<value>.*)")
-#: What perf says of the machine and of itself: its words, which name no person.
-_OWN_KEYS = re.compile(
-    r"captured on|header version|.* offset|.* size|os release|perf version|arch|nrcpus .*|cpu\w*|total memory"
-    r"|event|sibling .*|.*cache.*|clock.*|reference time|time of .*|sample duration|missing features|node\d.*"
-    r"|pmu.*|\w+ pmu .*|tracer|entries-in-buffer/entries-written|CPU \d+|TASK-PID.*"
-)
-#: Comments of perf and ftrace that hold no text of anybody's.
-_OWN_COMMENT = re.compile(
-    r"# \w+ info available, use -I to display|#\s+(?:TASK-PID|TIME|CPU)\b[A-Z #|/-]*"
-    r"|#[ =|/\\_-]*(?:=> [a-zA-Z/-]+|delay)?"
+_OWN_KEYS, _OWN_COMMENT = (
+    re.compile(data(__file__, "private.toml")["own"][name]) for name in ("keys", "comments")
 )
 #: An event among the calls of a function graph.
 _GRAPH = re.compile(r"(?P<start>.*\|\s+/\* )(?P<rest>.*) \*/")
@@ -263,7 +266,7 @@ def redacted_line(line: str, redactor: Redactor) -> str | None:
     if line.lstrip().startswith("#"):
         return _comment(line, redactor)
     if frame := _FRAME.fullmatch(line):
-        symbol, library = (redactor.text(frame[part], recorded=True) for part in ("symbol", "library"))
+        symbol, library = (redactor.value(part, frame[part], code=True) for part in ("symbol", "library"))
         return f"{frame['start']}{symbol}{frame['middle']}{library}{frame['end']}"
     return _timed(line, redactor)
 
@@ -272,7 +275,9 @@ def _timed(line: str, redactor: Redactor) -> str | None:
     for pattern in _FTRACE if _FTRACE_LIKE.match(line) else ():
         if match := pattern.match(line):
             return _event(line, match, redactor)
-    if (graph := _GRAPH.fullmatch(line)) and redactor.text(graph["start"], recorded=True) == graph["start"]:
+    if (graph := _GRAPH.fullmatch(line)) and redactor.text(graph["start"], recorded=True, code=True) == graph[
+        "start"
+    ]:
         return graph["start"] + _says(graph["rest"], redactor) + " */"
     for pattern in _PERF:
         if match := pattern.match(line):
@@ -304,7 +309,7 @@ def _comment(line: str, redactor: Redactor) -> str | None:
 def _command(value: str, redactor: Redactor) -> str:
     """Return perf's own options; the program that it started, and its arguments, are nobody's business."""
     words = value.split(" ")
-    kept = [redactor.text(words[0], recorded=True)]
+    kept = [redactor.text(words[0], recorded=True, code=True)]
     for before, word in itertools.pairwise(words):
         flag, equals, said = word.partition("=")
         if not word.startswith("-") and not before.startswith("-") and word not in _TOOLS:
@@ -312,12 +317,12 @@ def _command(value: str, redactor: Redactor) -> str:
         if word == "--":
             return " ".join([*kept, "--", "[removed]"])
         if _SAYING.fullmatch(before):
-            new = redactor.text(word, recorded=True) if _SAID.fullmatch(word) else "[removed]"
+            new = redactor.text(word, recorded=True, code=True) if _SAID.fullmatch(word) else "[removed]"
         elif equals and word.startswith("-"):
             new = f"{flag}={said if _SAYING.fullmatch(flag) and _SAID.fullmatch(said) else '[removed]'}"
         else:
             own = word in _TOOLS or private.is_plain(word) or re.fullmatch(r"-\w{1,5}|--[a-z-]+", word)
-            new = redactor.text(word, recorded=True) if own else "[removed]"
+            new = redactor.text(word, recorded=True, code=True) if own else "[removed]"
         kept.append(new)
     return " ".join(kept)
 
@@ -325,7 +330,7 @@ def _command(value: str, redactor: Redactor) -> str:
 def _task(task: str, redactor: Redactor) -> str:
     name, dash, number = _TASK.fullmatch(task).groups()  # type: ignore[union-attr]
     blanks = name[: len(name) - len(name.lstrip())]
-    return f"{blanks}{redactor.text(name.strip(), recorded=True)}{dash}{number}"
+    return f"{blanks}{redactor.text(name.strip(), recorded=True, code=True)}{dash}{number}"
 
 
 def _sample(line: str, match: re.Match[str], redactor: Redactor) -> str | None:
@@ -338,12 +343,11 @@ def _sample(line: str, match: re.Match[str], redactor: Redactor) -> str | None:
     blanks = comm[: len(comm) - len(comm.lstrip())]
     rest = event["rest"]
     before = line[match.end("base") : len(line) - len(rest)]
-    new = redactor.text(event["event"], recorded=True) if event["event"] else ""
+    new = redactor.text(event["event"], recorded=True, code=True) if event["event"] else ""
     if event["event"] and new != event["event"]:
         return None
-    return (
-        f"{blanks}{redactor.text(comm.strip(), recorded=True)}{base['ids']}{before}{_fields(rest, redactor)}"
-    )
+    name = redactor.text(comm.strip(), recorded=True, code=True)
+    return f"{blanks}{name}{base['ids']}{before}{_fields(rest, redactor)}"
 
 
 def _says(rest: str, redactor: Redactor) -> str:
@@ -352,7 +356,7 @@ def _says(rest: str, redactor: Redactor) -> str:
     if (
         name is None
         or private.kind_of_key(name[0].rstrip(": ("))
-        or redactor.text(name[0], recorded=True) != name[0]
+        or redactor.text(name[0], recorded=True, code=True) != name[0]
     ):
         return redactor.text(rest, recorded=True)
     return name[0] + _fields(rest[name.end() :], redactor, name[0])

@@ -20,7 +20,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ MOST_TIMES, ALWAYS = 250, 1 << 28
 #: A tar whose header declares more than there is asks for the bytes behind its end, without an end.
 MOST_EMPTY = 100
 LONGEST_NAME = 200
+#: No recording has more files: an archive of a million would keep the disk busy for many minutes.
+MOST_MEMBERS = 10_000
 #: A damaged tar loses the block in which the damage is.
 TAR_BLOCK = 1 << 13
 #: What macOS and file managers put beside the files that one meant to pack.
@@ -68,6 +70,10 @@ class Damage(NamedTuple):
 
 class _TooLarge(OSError):
     """The archive takes more of the disk than it may."""
+
+
+class _TooMany(OSError):
+    """The archive holds more members than are unpacked."""
 
 
 def damage_of(path: Path) -> Damage | None:
@@ -186,6 +192,8 @@ def _unpacked(path: Path, *_version: int) -> tuple[tuple[Path, ...], str]:
         for name, blocks in _zip_members(path) if _is_zip(path) else _tar_members(path):
             if _JUNK.search(name):
                 continue
+            if len(names) == MOST_MEMBERS:
+                raise _TooMany(f"it holds more than {MOST_MEMBERS:,} files, and only so many were unpacked")
             names.append(name)
             try:
                 free -= _copied(blocks, Path(folder.name, f"{len(names)}"), free)
@@ -206,11 +214,16 @@ def _is_zip(path: Path) -> bool:
 
 
 def _placed(folder: Path, path: Path, members: list[str], reasons: dict[int, str]) -> tuple[Path, ...]:
-    """Return where the members are, each in its own folder under its name; remember which are damaged."""
+    """Return where the members are, those of one folder together as in there; remember which are damaged."""
     places = []
-    for number, name in enumerate(_names(members), start=1):
-        place = folder / f"member{number}" / name
-        place.parent.mkdir()
+    seen: Counter[tuple[str, ...]] = Counter()
+    folders: dict[tuple[tuple[str, ...], int], Path] = {}
+    for number, (member, name) in enumerate(zip(members, _names(members), strict=True), start=1):
+        parts = tuple(_parts(member))
+        seen[parts] += 1
+        home = folders.setdefault((parts[:-1], seen[parts]), folder / f"folder{len(folders) + 1}")
+        home.mkdir(exist_ok=True)
+        place = home / name
         (folder / f"{number}").rename(place)
         if number in reasons:
             _damage[place] = Damage(f"member of {path.name}", reasons[number])

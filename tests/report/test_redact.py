@@ -180,6 +180,7 @@ def test_what_only_looks_private_stays(text, level):
         "aten::_scaled_dot_product_flash_attention, seq = 46174, op_id = 993406",
         "autograd::engine::evaluate_function: BinaryCrossEntropyWithLogitsBackward0",
         "execute_context_0(0)_generation_32(32)",
+        "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
         "gpu_model_runner: preprocess",
         "shm_broadcast.enqueue",
         "_forward_step 17: 1 ctx reqs, 8 gen reqs",

@@ -374,3 +374,23 @@ def test_names_that_are_no_utf_8_are_read_and_shown(tmp_path):
     assert main(["inspect", str(folder / os.fsdecode(b"g\xff.json"))]) == 0
     assert main(["report", str(folder), "-o", str(tmp_path / "out")]) == 2
     assert main(["export", str(folder), "--to", "chrome", "-o", str(tmp_path / "out.json")]) == 0
+
+
+def test_an_archive_of_very_many_members_is_unpacked_up_to_a_bound_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MOST_MEMBERS", 4)
+    path = tmp_path / "a.zip"
+    path.write_bytes(zipped([*RANKS, *((f"notes/{n}.txt", b"hello") for n in range(9))]))
+    trace = tracelib.load(path)
+    assert trace.sources.height == 3
+    assert [row["message"] for row in trace.health.rows(named=True) if "more than 4 files" in row["message"]]
+    assert len(discover([path]).others) == 1
+
+
+def test_members_of_one_folder_are_unpacked_together_and_two_of_one_name_apart(tmp_path):
+    path = tmp_path / "a.zip"
+    path.write_bytes(
+        zipped([("a/x.json", rank_text(0)), ("a/y.json", rank_text(1)), ("b/x.json", rank_text(2))])
+    )
+    one, two, three = (trace.path for trace in discover([path]).traces)
+    assert [one.name, two.name, three.name] == ["a-x.json", "y.json", "b-x.json"]
+    assert one.parent == two.parent != three.parent

@@ -60,6 +60,9 @@ class Check:
     shift_ns: int = 0
 
 
+Compare = Callable[[int, int, Sequence[Tie]], Check | None]
+
+
 @dataclass
 class Evidence:
     """What each of `traces` can be compared by, computed when first asked for."""
@@ -68,6 +71,9 @@ class Evidence:
     max_error_ns: int  # a fit that may be further off is not used
     _frames: dict[tuple[int, str], pl.DataFrame] = field(default_factory=dict)
     _fits: dict[tuple[int, int], Fit | None] = field(default_factory=dict)
+    _checks: dict[tuple[object, ...], Check | None] = field(default_factory=dict)
+    _spans: dict[int, tuple[int, int] | None] = field(default_factory=dict)
+    _ids: dict[int, set[int]] = field(default_factory=dict)
 
     def _frame(self, index: int, what: str) -> pl.DataFrame:
         if (index, what) not in self._frames:
@@ -76,6 +82,11 @@ class Evidence:
 
     def span(self, index: int) -> tuple[int, int] | None:
         """Return from when to when a source recorded, as far as it or its events tell, in its own clock."""
+        if index not in self._spans:
+            self._spans[index] = self._span(index)
+        return self._spans[index]
+
+    def _span(self, index: int) -> tuple[int, int] | None:
         trace, row = self.traces[index], source_row(self.traces[index])
         frames = (trace.slices, trace.gpu_ops, trace.samples, trace.sched, trace.counters)
         times = [frame["ts_ns"].to_numpy() for frame in frames if frame.height]
@@ -89,6 +100,29 @@ class Evidence:
         """Say whether two sources name different hosts, on which thread ids mean nothing to each other."""
         hosts = {source_row(self.traces[index])["host"] for index in (one, other)} - {None}
         return len(hosts) > 1
+
+    def groups(self, index: int) -> dict[str, int | None]:
+        """Return the groups that a source's collectives name, and how many ranks each has, if known."""
+        trace = self.traces[index]
+        if self._frame(index, COLLECTIVES).is_empty():
+            return {}
+        named = trace.gpu_ops.filter(pl.col("collective").is_not_null())
+        sizes = named.group_by(pl.col("group").cast(pl.String).fill_null("")).agg(pl.col("group_size").max())
+        return dict(sizes.sort("group").iter_rows())
+
+    def only_collectives(self, one: int, other: int) -> bool:
+        """Say whether nothing but collectives can compare two sources: other hosts, or other processes."""
+        if self._apart(one, other):
+            return True
+        traces = [self.traces[index] for index in (one, other)]
+        if any(trace.sched.height or trace.samples.height for trace in traces):
+            return False
+        ranks = [source_row(trace)["rank"] for trace in traces]
+        for index in (one, other):
+            if index not in self._ids:
+                self._ids[index] = processes(self.traces[index])
+        differ = None not in ranks and ranks[0] != ranks[1]
+        return differ or not self._ids[one] & self._ids[other]
 
     def _have_activity(self, *, slices: int, sched: int) -> bool:
         return self.traces[sched].sched.height > 0 and self.traces[slices].slices.height > 0
@@ -207,6 +241,23 @@ class Evidence:
 
     def check(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
         """Return how two tied sources agree, None if they share nothing that tells."""
+        return self._kept(self._check, one, other, ties)
+
+    def check_ends(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
+        """Return how two tied ranks agree by their collectives."""
+        return self._kept(self._check_ends, one, other, ties)
+
+    def _kept(self, make: Compare, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
+        """Return what `make` finds; the same sources are checked again when a third one was tied anew."""
+        key = (make.__name__, one, other, ties[one], ties[other])
+        if key not in self._checks:
+            self._checks[key] = make(one, other, ties)
+        return self._checks[key]
+
+    def _check_ends(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
+        return self._check_moments(one, other, COLLECTIVES, ties)
+
+    def _check(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:
         apart = self._apart(one, other)
         kinds = ACROSS_HOSTS if apart else KINDS
         pairs = () if apart else ((one, other), (other, one))
@@ -248,9 +299,9 @@ class Evidence:
         return Check("activity", way.anchors, abs(off) + way.error_ns, shift_ns=shift), through
 
     def _check_moments(self, one: int, other: int, kind: str, ties: Sequence[Tie]) -> Check | None:
-        first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))
-        if first.is_empty() or second.is_empty():
+        if any(self._frame(index, kind).is_empty() for index in (one, other)):
             return None
+        first, second = (_moved(self._frame(index, kind), ties[index], "ts_ns") for index in (one, other))
         if kind == COLLECTIVES and (ordered := fit_ends(first, second)) is not None:
             return _check_in_order(ordered, second["ts_ns"])
         missed = np.abs(residuals(first, second))
@@ -284,6 +335,12 @@ def _check_in_order(found: Fit, times: pl.Series) -> Check:
     return Check(
         COLLECTIVES, found.anchors, found.error_ns, found.p50_ns, found.p99_ns, shift if wrong else 0
     )
+
+
+def processes(trace: Trace) -> set[int]:
+    """Return the ids of processes with slices."""
+    active = trace.slices["thread"].unique().drop_nulls().implode()
+    return set(trace.threads.filter(pl.col("thread").is_in(active))["pid"].drop_nulls().to_list()) - {0, -1}
 
 
 def _meet(moments: pl.DataFrame, off: pl.DataFrame) -> bool:

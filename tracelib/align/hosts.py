@@ -11,17 +11,20 @@ process's name for each thread.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
+from tracelib.align.evidence import processes
 from tracelib.align.ties import Remark, source_row
 from tracelib.sources import format_named
 from tracelib.trace import Trace
 from tracelib.words import share
 
+Rows = Sequence[Mapping[str, Any]]  # of `sources`, one per trace
 #: pid, tid, name, process, number of events
 Identity = tuple[int | None, int, str | None, str | None, int]
 
@@ -32,6 +35,8 @@ CLASHES = 0.1
 #: Above this share of slices that begin while their thread is off the CPU (in truth none does), the ids are
 #: another machine's, or the clock is wrong.
 IMPOSSIBLE = 0.02
+#: So many files that claim a process's id are named.
+SHOWN = 3
 #: The kernel cuts a thread's name to so many bytes.
 COMM_BYTES = 15
 KINETO_THREAD = re.compile(r"^(?:thread|stream) -?\d+(?: \((.*)\))?$", re.DOTALL)
@@ -76,57 +81,64 @@ def group_hosts(
             new = row["host"] not in hosts.names
             hosts.group[index] = hosts.add(row["host"]) if new else hosts.names.index(row["host"])
     identities = [_identities(trace) for trace in traces]
+    ids = [processes(trace) for trace in traces]
+    holders, seen = _by_id(ids), _by_id([{row[1] for row in own} for own in identities])
     # Those that see most threads first: ftrace sees every process, a Kineto file only its own.
     unnamed = [i for i in range(len(traces)) if hosts.group[i] < 0 and not apart[i]]
     for index in sorted(unnamed, key=lambda i: -len(identities[i])):
+        met = {at for row in identities[index] for at in seen[row[1]]}
+        groups = sorted({hosts.group[at] for at in met} - {-1})
+        rivals = _rivals(index, rows, {at for pid in ids[index] for at in holders[pid]})
         hosts.group[index] = _place(
-            index, hosts, identities, off_share, str(rows[index]["file"]), _rivals(index, traces)
+            index, groups, hosts, identities, off_share, str(rows[index]["file"]), rivals
         )
     for index, alone in enumerate(apart):
         if alone:
             hosts.group[index] = hosts.add(f"{rows[index]['host'] or 'host'} (untied: {rows[index]['file']})")
-    _name_rivals(hosts, traces)
+    _name_rivals(hosts, rows, ids)
     return hosts
 
 
-def _name_rivals(hosts: Hosts, traces: Sequence[Trace]) -> None:
+def _by_id(ids: Sequence[set[int]]) -> defaultdict[int, list[int]]:
+    """Return which sources hold each id, in their order."""
+    holders: defaultdict[int, list[int]] = defaultdict(list)
+    for source, own in enumerate(ids):
+        for each in own:
+            holders[each].append(source)
+    return holders
+
+
+def _name_rivals(hosts: Hosts, rows: Rows, ids: Sequence[set[int]]) -> None:
     """Name unnamed hosts where two of them hold the same process id, so that (host, pid) stays a key."""
-    members = {group: hosts.members(group) for group in range(len(hosts.names))}
-    pids = {group: set().union(*(_processes(traces[i]) for i in own)) for group, own in members.items()}
-    unnamed = [group for group, name in enumerate(hosts.names) if name is None]
-    for group in unnamed:
-        if any(pids[group] & pids[other] for other in unnamed if other != group):
-            hosts.names[group] = f"host of {source_row(traces[members[group][0]])['file']}"
+    unnamed = [source for source, group in enumerate(hosts.group) if hosts.names[group] is None]
+    groups = {pid: {hosts.group[at] for at in own if at in set(unnamed)} for pid, own in _by_id(ids).items()}
+    rivals = {group for of in groups.values() if len(of) > 1 for group in of}
+    for source in reversed(unnamed):  # a host is called after its first file
+        if hosts.group[source] in rivals:
+            hosts.names[hosts.group[source]] = f"host of {rows[source]['file']}"
 
 
-def _rivals(index: int, traces: Sequence[Trace]) -> list[str]:
+def _rivals(index: int, rows: Rows, alike: Iterable[int]) -> list[str]:
     """Return files of the same recorder, none of which names its host, that hold a process with the same id.
 
-    Of PyTorch's profiler, one process writes several files one after the other, never two at a time, and
-    keeps its rank. An nsys session may be any node's: ids and names repeat on every node that runs the same
-    image.
+    `alike` are the sources that hold one. Of PyTorch's profiler, one process writes several files one after
+    the other, never two at a time, and keeps its rank. An nsys session may be any node's: ids and names
+    repeat on every node that runs the same image.
     """
-    own = source_row(traces[index])
+    own = rows[index]
     scope = format_named(own["format"]).scope
     if scope == "machine":
         return []
     rivals = []
-    for trace in (*traces[:index], *traces[index + 1 :]):
-        other = source_row(trace)
-        if other["format"] != own["format"] or not _processes(traces[index]) & _processes(trace):
+    for other in (rows[at] for at in sorted(alike) if at != index):
+        if other["format"] != own["format"]:
             continue
         if scope == "session" or other["rank"] != own["rank"] or _overlap(own, other):
             rivals.append(str(other["file"]))
     return rivals
 
 
-def _processes(trace: Trace) -> set[int]:
-    """Return the ids of processes with slices."""
-    active = trace.slices["thread"].unique().drop_nulls().implode()
-    return set(trace.threads.filter(pl.col("thread").is_in(active))["pid"].drop_nulls().to_list()) - {0, -1}
-
-
-def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Say whether both cover a common moment of wall time; if that is unknown, they may."""
     spans = [(row["first_ns"], row["last_ns"], row["wall_offset_ns"]) for row in (one, other)]
     if any(None in span for span in spans):
@@ -149,6 +161,7 @@ def _identities(trace: Trace) -> list[Identity]:
 
 def _place(
     index: int,
+    groups: Sequence[int],
     hosts: Hosts,
     identities: Sequence[list[Identity]],
     off_share: Callable[[int, int], float | None],
@@ -157,11 +170,12 @@ def _place(
 ) -> int:
     """Return the group of source `index`: a host whose threads its own agree with, else one of its own.
 
-    `rivals` are files that claim the same process ids for other processes: then ids and names are not enough,
-    and only the activity of the threads decides.
+    `groups` are the hosts on which a thread has an id that one of its own has. `rivals` are files that claim
+    the same process ids for other processes: then ids and names are not enough, and only the activity of the
+    threads decides.
     """
     fitting: list[int] = []
-    for group in range(len(hosts.names)):
+    for group in groups:
         members = hosts.members(group)
         theirs = [row for other in members for row in identities[other]]
         met, clashes = _agreement(identities[index], theirs)
@@ -186,7 +200,8 @@ def _place(
         hosts.remark(index, "info", message)
         return fitting[0]
     if rivals:
-        files = ", ".join(rivals)
+        more = f" and {len(rivals) - SHOWN} more" if len(rivals) > SHOWN else ""
+        files = ", ".join(rivals[:SHOWN]) + more
         message = (
             f"{file} and {files} hold different processes of one id, and no source proves where each ran; "
             f"{file} is kept apart"

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from tracelib.align.anchors import Fit
 from tracelib.clocks import LONGEST_NS, STEADY, TRACE_CLOCKS
 from tracelib.errors import BadParameter
 from tracelib.sources import format_named
@@ -135,3 +136,21 @@ def shared_clock_tie(row: Mapping[str, Any], others: Sequence[tuple[Mapping[str,
         return None
     other, tie = same[0]
     return Tie("declared", tie.offset_ns, tie.drift_ppb, tie.pivot_ns, tie.error_ns, against=other["file"])
+
+
+def tie_through(fit: Fit, against: Tie, file: str) -> Tie:
+    """Return the tie of a source that `fit` maps to the clock of a source tied by `against`."""
+    at_pivot = fit.pivot_ns + fit.offset_ns
+    drifted = (at_pivot - against.pivot_ns) * against.drift_ppb // BILLION
+    return Tie(
+        "anchors",
+        fit.offset_ns + against.offset_ns + drifted,
+        fit.drift_ppb + against.drift_ppb,
+        fit.pivot_ns,
+        fit.error_ns + (against.error_ns or 0),
+        against=file,
+        anchors=fit.anchors,
+        p50_ns=fit.p50_ns,
+        p99_ns=fit.p99_ns,
+        kind=fit.kind,
+    )

@@ -8,15 +8,16 @@ the others are pointed out.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 from tracelib.align.anchors import Fit
-from tracelib.align.evidence import COARSE_NS, COLLECTIVES, Check, Evidence
+from tracelib.align.evidence import COARSE_NS, COLLECTIVES, GOOD_NS, Check, Evidence
+from tracelib.align.stars import Stars, stars
 from tracelib.align.ties import (
-    BILLION,
     UNMOVED,
     UNTIED,
     Remark,
@@ -24,6 +25,7 @@ from tracelib.align.ties import (
     declared_tie,
     shared_clock_tie,
     source_row,
+    tie_through,
     user_offset,
 )
 from tracelib.trace import Trace
@@ -75,7 +77,10 @@ def timeline(traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: 
 
 
 class _Tying:
-    """The sources' ties so far: None, until one is found."""
+    """The sources' ties so far: None, until one is found.
+
+    `groups` are those of ranks, by source; `pairs` the pairs of sources that are compared one by one.
+    """
 
     def __init__(self, traces: Sequence[Trace], offsets: Mapping[str, int], max_error_ns: int) -> None:
         self.rows: Rows = [source_row(trace) for trace in traces]
@@ -88,6 +93,10 @@ class _Tying:
         if not any(self.ties):
             sizes = [(trace.gpu_ops.height, _events(trace)) for trace in traces]
             self.ties[sizes.index(max(sizes))] = Tie("reference")
+        self.groups = [self.evidence.groups(index) for index in range(len(traces))]
+        self.stars = Stars()
+        every = combinations(range(len(traces)), 2)
+        self.pairs = [pair for pair in every if not self.ranks_apart(*pair)]
 
     def settled(self) -> list[Tie]:
         return [tie or UNTIED for tie in self.ties]
@@ -102,17 +111,38 @@ class _Tying:
                     ]
                     self.ties[index] = shared_clock_tie(row, tied)
             fits = [
-                (fit, index, through, against)
+                (fit, index, through)
                 for index, tie in enumerate(self.ties)
                 if tie is None
-                for through, against in enumerate(self.ties)
-                if against is not None and (fit := self.evidence.fit(through, index)) is not None
+                for fit, through in self.fits(index)
             ]
             if fits:
-                fit, index, through, against = min(fits, key=lambda item: item[0].error_ns)
-                self.ties[index] = _through(fit, against, self.files[through])
+                fit, index, through = min(fits, key=lambda item: item[0].error_ns)
+                self.ties[index] = tie_through(fit, self.ties[through] or UNTIED, self.files[through])
             elif not self.tie_by_rhythm():
                 return
+
+    def fits(self, index: int) -> Iterator[tuple[Fit, int]]:
+        """Yield how a source's clock maps to those of tied ones; of ranks up to the first good one.
+
+        Those with which a rank was compared go first, and of these those with which most agree.
+        """
+        tied = [through for through, tie in enumerate(self.ties) if tie is not None]
+        mates = {at for pair in self.stars.checks if index in pair for at in pair}
+        good = False
+        for through in sorted(tied, key=lambda at: (at not in mates, -self.stars.agree[at])):
+            rank = self.ranks_apart(index, through)
+            if rank and (good or not self.groups[index].keys() & self.groups[through].keys()):
+                continue
+            fit = self.evidence.fit(through, index)
+            if fit is not None:
+                yield fit, through
+                good = good or (rank and fit.error_ns <= GOOD_NS)
+
+    def ranks_apart(self, one: int, other: int) -> bool:
+        """Say whether two sources are ranks of which nothing but collectives can tell."""
+        both = self.groups[one] and self.groups[other]
+        return bool(both) and self.evidence.only_collectives(one, other)
 
     def tie_by_rhythm(self) -> bool:
         """Tie one more source by when threads were busy, if one can be."""
@@ -120,7 +150,7 @@ class _Tying:
             found = self.evidence.rhythm(index, self.ties)
             if found is not None:
                 fit, through = found
-                self.ties[index] = _through(replace(fit, kind="activity"), UNMOVED, self.files[through])
+                self.ties[index] = tie_through(replace(fit, kind="activity"), UNMOVED, self.files[through])
                 return True
         return False
 
@@ -160,30 +190,29 @@ class _Tying:
     def checks(self) -> Checks:
         """Return how the sources agree whose clocks nobody measured."""
         ties = self.settled()
-        checks: Checks = {}
-        for pair in combinations([index for index, tie in enumerate(self.ties) if tie is not None], 2):
+        declared = [index for index, tie in enumerate(ties) if tie.method not in ("anchors", "untied")]
+        ranks = [index for index in declared if self.groups[index]]
+        self.stars = stars(ranks, self.groups, lambda one, other: self.evidence.check_ends(one, other, ties))
+        checks: Checks = {**self.stars.checks}
+        for pair in self.pairs:
+            if any(self.ties[index] is None for index in pair):
+                continue
             files = [self.files[index] for index in pair]
             measured = [ties[index] for index in pair if ties[index].method == "anchors"]
             # What was tied through the other one proves nothing about it.
             if len(measured) < 2 and not any(tie.against in files for tie in measured):
                 check = self.evidence.check(*pair, ties)
-                if check is not None:
+                if check is not None and not self.strangers(pair, check):
                     checks[pair] = check
-        checks = {pair: check for pair, check in checks.items() if not self.strangers(pair, checks)}
         return {**checks, **self.checks_by_rhythm(checks)}
 
-    def strangers(self, pair: tuple[int, int], checks: Checks) -> bool:
+    def strangers(self, pair: tuple[int, int], check: Check) -> bool:
         """Say whether a pair's collectives disagree because all ranks of one's group were found, elsewhere.
 
         Replicas do the same in one order, and their groups often bear one name.
         """
-        ours = [each for each, check in checks.items() if check.kind == COLLECTIVES and not check.shift_ns]
-        sizes = [self.evidence.traces[index].gpu_ops["group_size"].max() for index in pair]
-        met = [sum(index in each for each in ours) for index in pair]
-        full = any(
-            isinstance(size, int) and others >= size - 1 for size, others in zip(sizes, met, strict=True)
-        )
-        return checks[pair].kind == COLLECTIVES and bool(checks[pair].shift_ns) and full
+        ranks = all(self.groups[index] for index in pair)
+        return ranks and check.kind == COLLECTIVES and bool(check.shift_ns) and not self.stars.related(*pair)
 
     def checks_by_rhythm(self, checks: Checks) -> Checks:
         """Return what the sources' activity says of declared clocks that nothing else checks closely."""
@@ -208,13 +237,16 @@ class _Tying:
         """
         method = [tie.method for tie in self.settled()]
         # What was measured against an accused one repeats its word: only declared clocks bear witness.
-        votes = [index for pair in wrong if all(method[at] != "anchors" for at in pair) for index in pair]
-        agree = [index for pair in checks if pair not in wrong for index in pair]
+        own = checks.keys() - self.stars.checks.keys()
+        votes = Counter(
+            at for pair in own & wrong.keys() if all(method[at] != "anchors" for at in pair) for at in pair
+        )
+        agree = Counter(at for pair in own - wrong.keys() for at in pair)
         return max(
             (index for pair in wrong for index in pair if method[index] == "declared"),
             key=lambda index: (
-                votes.count(index),
-                -agree.count(index),
+                votes[index] + self.stars.disagree[index],
+                -(agree[index] + self.stars.agree[index]),
                 -self.shared_time(index),
                 self.evidence.traces[index].gpu_ops.is_empty(),
                 index,
@@ -232,24 +264,6 @@ class _Tying:
 
 def _events(trace: Trace) -> int:
     return sum(frame.height for frame in trace.frames().values())
-
-
-def _through(fit: Fit, against: Tie, file: str) -> Tie:
-    """Return the tie of a source that `fit` maps to the clock of a source tied by `against`."""
-    at_pivot = fit.pivot_ns + fit.offset_ns
-    drifted = (at_pivot - against.pivot_ns) * against.drift_ppb // BILLION
-    return Tie(
-        "anchors",
-        fit.offset_ns + against.offset_ns + drifted,
-        fit.drift_ppb + against.drift_ppb,
-        fit.pivot_ns,
-        fit.error_ns + (against.error_ns or 0),
-        against=file,
-        anchors=fit.anchors,
-        p50_ns=fit.p50_ns,
-        p99_ns=fit.p99_ns,
-        kind=fit.kind,
-    )
 
 
 def _other(pair: tuple[int, int], one: int) -> int:

@@ -231,7 +231,7 @@ def hashed(path: Path) -> Iterator[None]:
         yield
 
 
-@functools.lru_cache
+@functools.cache
 def _sha256(path: Path, *_version: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -83,6 +83,19 @@ MEANINGS = [
     ("<built-in method item of numpy.int64 object at 0x7f>", "python", "host_work/None"),
     ("<built-in method item of Tensor object at 0x7f>", "python", "sync/None"),
     # waiting and polling
+    ("own_ring.py(33): spin_until_ready", "python", "ipc/wait"),
+    ("own/mailbox.py(12): _try_recv", "python", "ipc/wait"),
+    ("own/feed.py(12): wait_for_next_batch", "python", "ipc/wait"),
+    ("engine_idle_wait", "annotation", "ipc/wait"),
+    ("poll_ring", "annotation", "ipc/wait"),
+    ("<built-in function sched_yield>", "python", "ipc/wait"),
+    ("multiprocessing/synchronize.py(95): __enter__", "python", "ipc/wait"),  # a lock between processes
+    ("<built-in method read of _ssl._SSLSocket object at 0x7f>", "python", "ipc/wait"),
+    ("own/kv.py(12): wait_for_layer_load", "python", "host_work/None"),  # nobody upstream answers that
+    ("subprocess.py(1264): wait", "python", "host_work/None"),
+    ("torch/cuda/streams.py(230): synchronize", "python", "sync/None"),
+    ("own/images.py(40): _preprocess", "python", "host_work/None"),
+    ("vllm/v1/worker/gpu_model_runner.py(900): _preprocess", "python", "scheduling/None"),
     ("sglang/srt/managers/detokenizer_manager.py(184): event_loop", "python", "host_work/None"),
     ("sglang/srt/managers/scheduler_components/request_receiver.py(80): recv_requests", "python", "ipc/wait"),
     ("sglang/srt/managers/io_struct.py(2740): sock_recv", "python", "ipc/wait"),

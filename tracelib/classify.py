@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelib.schema import NS_PER_MS
+from tracelib.schema import NS_PER_MS, SLICE_CATEGORY
 from tracelib.slice_rules import TIERS, Rules, SliceRule, StackRule, ThreadRule
 
 SLICE_MEANING = pl.Schema(
@@ -36,10 +36,18 @@ SLICE_MEANING = pl.Schema(
         "between_launches": pl.Boolean,
     }
 )
+#: CPython's perf trampoline (Python/perf_trampoline.c) names a function by `co_qualname`: with the classes
+#: and functions around it, which no rule needs.
+QUALIFIED = r"^py::(?:[^:/]*\.)?([^.:/]+):"
+#: The same function as Kineto names it, of an unknown line: what a slice's name means holds of a sample, too.
+OF_KINETO = r"^py::([^:/]+):(.*)$", "${2}(0): ${1}"
 #: Slices that are looked up at a time.
 CHUNK = 2**16
 #: Of no more different names, what they match is kept: to try all patterns costs tens of ms even for one.
 KEPT = 2**12
+
+#: What a call chain means whose Python frames wait.
+POLLS = StackRule("spin", sub_cause="poll", tier="named")
 
 Rule = TypeVar("Rule", SliceRule, StackRule, ThreadRule)
 
@@ -91,23 +99,25 @@ def stack_causes(stacks: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
     A frame that names what is done (a launch call, a tokenizer, a run-time compiler) covers all that it
     calls, so the innermost of those decides; else the innermost known library; else the kernel's or the
-    interpreter's entry point.
+    interpreter's entry point. A Python frame that waits as a slice polls in a chain: its thread is on a CPU.
 
     One row per stack of `stacks`: `stack` i32, `cause` str, `sub_cause` str (both null = no rule knows any
     frame), `worker_cause` str, `worker_sub_cause` str (what it means on a worker's thread; the same unless a
     rule differs), `tier` str (named, library, fallback: how much the chain says; null = nothing).
     """
-    frames = stacks.select("stack", "depth", "symbol", "library", leaf=pl.col("depth") == 0)
+    symbol = pl.col("symbol").cast(pl.String).str.replace(QUALIFIED, "py::${1}:")
+    frames = stacks.select("stack", "depth", "library", symbol=symbol, leaf=pl.col("depth") == 0)
     anywhere = {n: rule for n, rule in enumerate(rules.stacks) if rule.inside is None}
     inside = {n: rule for n, rule in enumerate(rules.stacks) if rule.inside is not None}
     matching = [
         _matching(frames, anywhere),
         *(_only_inside(_matching(frames, {n: rule}), frames, rule) for n, rule in inside.items()),
+        _polling(frames, rules).with_columns(rule=pl.lit(len(rules.stacks), pl.Int32)),
     ]
     tier_name = pl.col("tier").cast(pl.Int64).replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)
     best = (
         pl.concat(matching)
-        .join(_stack_meanings(rules.stacks), on="rule")
+        .join(_stack_meanings([*rules.stacks, POLLS]), on="rule")
         .sort("stack", "tier", "depth", "rule")
         .unique("stack", keep="first", maintain_order=True)
         .select("stack", "cause", "sub_cause", "worker_cause", "worker_sub_cause", tier=tier_name)
@@ -277,6 +287,21 @@ def _only_inside(matching: pl.DataFrame, frames: pl.DataFrame, rule: StackRule) 
     outermost = outer.group_by("stack").agg(outer=pl.col("depth").max())
     joined = matching.join(outermost, on="stack").filter(pl.col("outer") > pl.col("depth"))
     return joined.select("stack", "depth", "rule")
+
+
+def _polling(frames: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Return the Python frame of each call chain that waits by the rules for slices: stack, depth.
+
+    As of nested slices, the innermost decides that has a meaning; of those that count only where no frame
+    around them has one, if there is no other.
+    """
+    python = pl.col("symbol").str.starts_with("py::")
+    name = pl.col("symbol").str.replace(*OF_KINETO).cast(pl.Categorical)
+    named = frames.filter(python).select("stack", "depth", name=name)
+    named = named.with_columns(category=pl.lit("python", SLICE_CATEGORY))
+    told = named.join(slice_causes(named, rules), on=["name", "category"]).drop_nulls("cause")
+    decides = told.sort("stack", "weak", "depth").unique("stack", keep="first", maintain_order=True)
+    return decides.filter("waits").select("stack", "depth")
 
 
 def _stack_condition(rule: StackRule) -> pl.Expr:

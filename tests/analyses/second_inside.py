@@ -70,7 +70,16 @@ class Inside:
         self, sampled: list[Span], told: list[Span], states: list[Span], compilers: list[Span]
     ) -> None:
         self.states, self.compilers = states, compilers
-        self.named = sorted(sampled, key=lambda span: span[:2])
+        # A thread is not ready because of the recorder: its interrupts come between other work.
+        self.named = sorted(
+            (
+                (x, y, what)
+                for a, b, what in sampled
+                for x, y, state in (cut(states, a, b) if what.cause == "profiler" else [(a, b, None)])
+                if state in (None, "running", "unknown")
+            ),
+            key=lambda span: span[:2],
+        )
         self.seen = covered(told)
         self.telling = covered([span for span in told if span[2] in ("named", "library")])
         alone = [span for span in self.named if _names(span[2])]

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from second_inside import Inside, marked
 from second_lines import Doing, Span, covered, cut, merged
 from second_replicas import SERVER, messages, replicas
+from second_samples import BETWEEN, sampled
 from second_upstream import ABOVE, Upstream
 
-from tracelib.classify import sample_causes, slice_causes
+from tracelib.classify import slice_causes
 from tracelib.slice_rules import load_rules
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
 
 PEERS = ("send", "recv", "send_recv")
 COPIES = ("memcpy", "memset")
-BETWEEN = "between launches"
 Row = dict[str, Any]
 #: A slice that may hide a wait is one from so many times the median of its name on, where no scheduler event
 #: tells.
 MANY_TIMES, LONG_NS = 10, 1_000_000
+#: A loop asks again within so long.
+POLL_NS = 200_000
 WORKING = ("compute", "copy", "collective_transfer", "collective")
 
 Row = dict[str, Any]
@@ -159,25 +161,23 @@ def doing(
         rows += [row for row in spans if row["end"] > window.start_ns and row["begin"] < window.end_ns]
         own = [row for row in rows if row["cause"]]
         told[thread] = _doing(own, window, states.get(thread, []), ends[thread]) if own else []
-    sampled, stretches = _sampled(trace, window)
-    taken = {what.which: b for spans in sampled.values() for _, b, what in spans}
+    samples = sampled(trace, window, states)
+    taken = samples.taken
     seen: dict[int, list[Span]] = {}
-    for thread in {*told, *sampled}:
+    for thread in {*told, *samples.said}:
         line, slices = told.get(thread, []), {row["n"]: row for row in threads[thread]}
-        awake = [
-            (x, y, _waiting_too(what, taken[what.which], line, slices))
-            for a, b, what in sampled.get(thread, [])
-            for x, y, s in cut(states.get(thread, []), a, b)
-            if s != "blocked"
+        waiting = [
+            (a, b, _waiting_too(what, taken[what.which], line, slices))
+            for a, b, what in samples.said.get(thread, [])
         ]
-        # What follows an unnamed range is not seen in it.
+        # An unnamed range in which the sample was not taken is not what it saw.
         seen[thread] = [
             (x, y, what)
-            for a, b, what in awake
+            for a, b, what in waiting
             for x, y, at in cut(line, a, b)
-            if at is None or at.sub != BETWEEN or slices[at.which]["end"] >= taken[what.which]
+            if at is None or at.sub != BETWEEN or _holds(slices[at.which], taken[what.which])
         ]
-        told[thread] = _layered(line, seen[thread], first_span, slices)
+        told[thread] = _polled(_layered(line, seen[thread], first_span, slices))
     roles = {row["thread"]: row["role"] for row in trace.threads.iter_rows(named=True)}
     compilers = covered(
         [
@@ -190,9 +190,13 @@ def doing(
     for thread, line in told.items():
         earned = _earned(line, thread, launched, states.get(thread, []), roles)
         names = {row["n"]: row["name"] for row in threads[thread]}
-        inside = Inside(seen[thread], stretches[thread], states.get(thread, []), compilers)
-        told[thread] = merged(inside.refine(earned, names) if sampled else earned)
+        inside = Inside(seen[thread], samples.tiers[thread], states.get(thread, []), compilers)
+        told[thread] = merged(inside.refine(earned, names) if samples.said else earned)
     return told
+
+
+def _holds(row: Row, at: int) -> bool:
+    return row["begin"] <= at <= row["end"]
 
 
 def _slices(trace: Trace, window: Window) -> dict[int, list[Row]]:
@@ -255,6 +259,17 @@ def _layered(line: list[Span], seen: list[Span], first_span: int, slices: dict[i
     return whole
 
 
+def _polled(line: list[Span]) -> list[Span]:
+    """Between two polls without a gap, what names nothing for a moment is the loop around them."""
+    out = list(line)
+    for k in range(1, len(line) - 1):
+        (_, before, asked), (a, b, what), (after, _, again) = line[k - 1 : k + 2]
+        short = what.sub == BETWEEN and b - a < POLL_NS
+        if short and before == a and after == b and asked.waits_for and again.waits_for:
+            out[k] = (a, b, what._replace(cause=asked.cause, sub=asked.sub, waits_for=asked.waits_for))
+    return out
+
+
 def _server(trace: Trace) -> set[int]:
     return {row["thread"] for row in trace.threads.iter_rows(named=True) if row["role"] in SERVER}
 
@@ -292,57 +307,6 @@ def _earned(
             )
             out.append((x, y, what._replace(cause=cause, sub=sub)))
     return out
-
-
-def _sampled(trace: Trace, window: Window) -> tuple[dict[int, list[Span]], dict[int, list[Span]]]:
-    """Return what samples say per thread, and how much each says.
-
-    Each counts back to the one before it, at most what it stands for.
-    """
-    spinning = {"yield": ("ipc", "wait"), "device_wait": ("sync", None)}
-    before: dict[int, int] = {}
-    out: dict[int, list[Span]] = defaultdict(list)
-    rows = sample_causes(trace.samples, trace.threads, trace.stacks, load_rules())
-    rows = rows.sort("ts_ns", maintain_order=True)
-    between = _between(rows)
-    inside: dict[int, list[tuple[int, int, int, Row]]] = defaultdict(list)
-    for n, row in enumerate(rows.iter_rows(named=True)):
-        thread, at = row["thread"], row["ts_ns"]
-        stands = row["period"] if "clock" in (row["event"] or "") else between
-        begin = max(before.get(thread, at - stands), at - stands, window.start_ns)
-        before[thread] = at
-        if begin < min(at, window.end_ns):
-            inside[thread].append((begin, min(at, window.end_ns), n, row))
-    for thread, k in ((thread, k) for thread, own in inside.items() for k in range(len(own))):
-        begin, end, n, row = inside[thread][k]
-        beside = [inside[thread][m][3] for m in (k - 1, k + 1) if 0 <= m < len(inside[thread])]
-        cause, sub = (
-            (row["cause"], row["sub_cause"])
-            if row["cause"] != "spin"
-            else spinning.get(row["sub_cause"], (None, None))
-        )
-        nothing = cause is None and row["cause"] is None and row["stack"] is not None
-        nothing |= cause == "other" and sub in ("python", "kernel")
-        polls = any(r["cause"] == "spin" or (r["cause"], r["sub_cause"]) == ("ipc", "wait") for r in beside)
-        if (cause, sub) == ("kernel_launch", "dispatch") or (
-            nothing and row["role"] in ("api_server", "engine", "worker") and not polls
-        ):
-            cause, sub = "host_work", BETWEEN
-        if cause not in (None, "other"):
-            out[thread].append((begin, end, Doing(cause, sub, None, -1 - n)))
-    every = {thread: [(a, b, row["tier"]) for a, b, _, row in own] for thread, own in inside.items()}
-    return out, defaultdict(list, every)
-
-
-def _between(rows: pl.DataFrame) -> int:
-    """Return the median time between two samples in a row on one CPU, if of one thread."""
-    last: dict[int, tuple[int, int]] = {}
-    gaps = []
-    for thread, cpu, at in rows.select("thread", "cpu", "ts_ns").iter_rows():
-        if cpu in last and last[cpu][0] == thread:
-            gaps.append(at - last[cpu][1])
-        last[cpu] = thread, at
-    return round(median(gaps)) if gaps else 0
 
 
 def _helpers(trace: Trace) -> set[int]:

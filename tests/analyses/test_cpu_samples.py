@@ -5,7 +5,10 @@ import pytest
 
 from tests.findings.sheet import MS, Sheet
 from tracelib import schema
-from tracelib.analyses.cpu_samples import symbols, weighed_samples
+from tracelib.analyses.cpu_samples import sample_stretches, symbols, weighed_samples
+from tracelib.analyses.thread_states import CPU_STATE, thread_states
+from tracelib.analyses.window import Window
+from tracelib.slice_rules import load_rules
 
 COLLECT = ("gc_collect_main", "/usr/bin/python3.12")
 
@@ -139,3 +142,47 @@ def test_beside_polling_it_is_polling():
 def test_lost_time_that_only_samples_saw_is_called_by_their_function():
     lost = server("cycles", 6_000_000).results().lost
     assert lost.filter(pl.col("cause") == "gc")["what"].unique().to_list() == ["gc_collect_main"]
+
+
+def told(sheet, lost=()):
+    """Which ms of the engine's time go to the sample taken at which ms; at `lost` begin unknown states."""
+    trace, over, rules = sheet.trace(), Window(0, 40 * MS, ""), load_rules()
+    gone = pl.col("ts_ns").is_in([at * MS for at in lost])
+    unknown = pl.when(gone).then(pl.lit("unknown")).otherwise("state").cast(CPU_STATE)
+    states = thread_states(trace, over).with_columns(state=unknown)
+    rows = sample_stretches(trace, over, rules, states).filter(pl.col("thread") == sheet.engine)
+    times = rows.select("taken_ns", "ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"))
+    return [tuple(ns / MS for ns in row) for row in times.iter_rows()]
+
+
+def turns(*samples):
+    """The engine runs 0 to 1 ms, sleeps until 5, is ready until 6, runs until 8, sleeps until 20, runs on."""
+    sheet = Sheet()
+    for begin, end in ((0, 1), (6, 8), (20, 40)):
+        sheet.runs(sheet.engine, begin, end, cpu=0)
+    sheet.ready(sheet.engine, 5, 6, cpu=0)
+    for at in samples:
+        sheet.sampled(sheet.engine, at - 2, at, COLLECT)
+    return sheet
+
+
+def test_a_sample_tells_of_the_turns_around_it_and_of_the_wait_for_one_but_not_of_sleep():
+    """At 7 ms the engine had run for 2 ms: 4 ms, two periods, of its own time after that end at 23."""
+    assert told(turns(7)) == [(7, 0, 1), (7, 5, 6), (7, 6, 8), (7, 20, 23)]
+
+
+def test_between_two_samples_the_nearer_one_tells():
+    """At 7 and 21 ms it had run for 2 and 4 ms; the middle, 3 ms, is when it fell asleep at 8."""
+    assert told(turns(7, 21)) == [(7, 0, 1), (7, 5, 6), (7, 6, 8), (21, 20, 25)]
+
+
+def test_where_no_scheduler_event_tells_a_sample_tells_of_the_time_before_it():
+    sheet = Sheet()
+    for at in (7, 8, 21):
+        sheet.sampled(sheet.engine, at - 2, at, COLLECT)
+    assert told(sheet) == [(7, 5, 7), (8, 7, 8), (21, 19, 21)]
+
+
+def test_what_lies_beyond_lost_events_is_not_near():
+    """Whether it ran from 8 to 20 ms is not known: what comes after that is another stretch of own time."""
+    assert told(turns(7), lost=[8]) == [(7, 0, 1), (7, 5, 6), (7, 6, 8)]

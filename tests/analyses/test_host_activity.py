@@ -6,7 +6,7 @@ import pytest
 from tests.analyses.scheduling_frames import IDLE, switch, trace, wakeup, window
 from tests.findings.sheet import MS, Sheet
 from tracelib import schema
-from tracelib.analyses.cpu_time import sample_stretches
+from tracelib.analyses.cpu_samples import sample_stretches
 from tracelib.analyses.host_activity import host_activity
 from tracelib.analyses.launches import launches
 from tracelib.analyses.thread_states import thread_states
@@ -51,8 +51,8 @@ def test_what_another_thread_of_the_worker_does_is_one():
 
 
 def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
-    """Thread 1 sleeps 0..900, runs 900..1400, and is sampled at 1000 with a period of 500: 500..900 is not
-    its doing.
+    """Thread 1 sleeps 0..900, runs 900..1400, and is sampled at 1000 with a period of 500: all that it ran is
+    its doing, and nothing before.
     """
     made = trace(
         [
@@ -74,8 +74,8 @@ def test_a_sample_after_a_sleep_tells_only_of_the_time_awake():
         over,
         load_rules(),
         thread_states(sampled, over),
-        sample_stretches(sampled, over, load_rules()),
+        sample_stretches(sampled, over, load_rules(), thread_states(sampled, over)),
         launches(sampled, over),
         sampled.threads.select("thread", replica=pl.lit(0, pl.Int32)),
     )
-    assert told.select("thread", "ts_ns", "dur_ns", "cause").rows() == [(1, 900, 100, "gc")]
+    assert told.select("thread", "ts_ns", "dur_ns", "cause").rows() == [(1, 900, 500, "gc")]

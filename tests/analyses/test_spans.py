@@ -173,3 +173,35 @@ def test_a_sample_that_names_something_knows_more_than_a_span():
     spent = told(sheet)
     assert spent["gc", None] == 10
     assert spent["scheduling", None] == 20
+
+
+def polls(*, between_ms=0.1, calls=""):
+    """The engine's own loop asks again and again, 0.05 ms each time; `calls` is a frame between two polls."""
+    sheet = Sheet()
+    sheet.kernel(0, 1)
+    sheet.doing(0, 1, 101, "shm_broadcast.dequeue")
+    sheet.doing(sheet.api, 0, 102, "wait_for_requests")
+    sheet.doing(sheet.engine, 0, 110, "own/inbox.py(9): serve", "python")
+    at = 0.0
+    while at < 105:
+        sheet.doing(sheet.engine, at, at + 0.05, "<built-in function sched_yield>", "python")
+        if calls:
+            sheet.doing(sheet.engine, at + 0.06, at + 0.14, calls, "python")
+        at += 0.05 + between_ms
+    sheet.kernel(103, 104)
+    return told(sheet)
+
+
+def test_the_loop_around_polls_waits_whatever_frame_it_is():
+    assert polls()["no_work", None] > 99
+
+
+def test_a_loop_that_does_something_for_longer_between_two_polls_works():
+    spent = polls(between_ms=0.45)
+    assert spent["host_work", "engine"] > 85
+    assert spent["no_work", None] < 15
+
+
+def test_what_a_loop_calls_between_two_polls_is_work():
+    """Of each 0.15 ms it merges tables for 0.08, and 0.02 are its own around that."""
+    assert polls(calls="own/tables.py(3): merge")["host_work", "engine"] > 60

@@ -9,7 +9,6 @@ import pytest
 from tests.findings.cases import Case, no_samples, no_sched, outcome, rule_tests
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.capacity import server_cpus
-from tracelib.analyses.cpu_samples import SAMPLED_TURNS
 from tracelib.analyses.cpu_time import SPINNING, polls
 from tracelib.analyses.results import analyse
 from tracelib.analyses.scheduling import cpu_contention
@@ -93,6 +92,23 @@ def test_a_process_beside_the_server_that_has_the_wanted_cpu_is_named_by_its_pro
     sheet.runs(second, 38, 40, cpu=0)
     found = outcome("cpu_shortage", sheet.results())
     assert ": api_server 80 %, zstd (not known as the server's) 20 %." in found.claim
+
+
+def test_the_recorder_s_part_of_what_ran_instead_is_named_apart():
+    """For 20 ms the front end serves (a range), 12 of them in the profiler (samples); perf had 5 more."""
+    sheet = gap()
+    sheet.runs(0, 0, 20, cpu=0)
+    sheet.ready(0, 20, 45, cpu=0)
+    sheet.runs(0, 45, 102, cpu=0)
+    sheet.doing(sheet.api, 10, 60, "own_server.py(7): serve", "python")
+    sheet.sampled(sheet.api, 20, 28, ("[unknown]", "/usr/bin/python3.12"))
+    sheet.sampled(sheet.api, 28, 40, ("libkineto::x", "/x/libtorch_cpu.so"))
+    sheet.runs(sheet.api, 20, 40, cpu=0)
+    sheet.runs(sheet.thread("recorder", "perf", pid=901), 40, 45, cpu=0)
+    found = outcome("cpu_shortage", sheet.results())
+    # A moment goes to the nearest sample: that at 30 ms has it from 29 ms on.
+    named = ": api_server (recording) 44 %, api_server 36 %, perf (recording) 20 %."
+    assert named in found.claim
 
 
 def test_without_scheduler_events_shortage_is_abstained_from():
@@ -224,7 +240,8 @@ def test_the_same_cpu_number_of_another_host_is_another_cpu():
     states = pl.concat([results.thread_states, pl.DataFrame([row], schema=THREAD_STATES)]).sort(
         "thread", "ts_ns"
     )
-    no_turns = pl.DataFrame(schema=SAMPLED_TURNS)
+    names = {"thread": pl.Int32, "ts_ns": pl.Int64, "dur_ns": pl.Int64, "cause": pl.String}
+    no_turns = pl.DataFrame(schema={**names, "sub_cause": pl.String})
     told = cpu_contention(
         results.trace, results.lost, states, results.host_activity, results.spinning, no_turns
     )
@@ -260,6 +277,23 @@ def test_openmp_polling_on_the_wanted_cpu_costs_and_is_named():
     assert (found.exposed_ns, found.confidence) == (20 * MS, "high")
     assert "idle OpenMP threads polling at a barrier 20.0 ms" in found.claim
     assert found.advice[0].startswith("Let idle OpenMP threads sleep")
+
+
+def test_what_polling_cost_where_a_part_was_recorded_is_the_least_of_it():
+    """Switches were recorded for 30 ms of 102; the poller had the wanted CPU for 20 of them."""
+    sheet = gap()
+    sheet.runs(0, 15, 20, cpu=0)
+    sheet.ready(0, 20, 40, cpu=0)
+    sheet.runs(helper(sheet), 20, 40, cpu=0)
+    sheet.runs(0, 40, 45, cpu=0)
+    claim = outcome("busy_wait", sheet.results()).claim
+    assert claim.startswith("Polling burnt 67 % of the server's CPU time in the 29 % of the window that the")
+    assert "held the GPUs up for at least 20 % of GPU time: a poller sat on the CPU" in claim
+
+
+def test_polling_that_cost_next_to_nothing_is_not_worth_a_finding():
+    sheet = gap()
+    assert outcome("busy_wait", kept_off(sheet, helper(sheet), 20, 21.5).results()) is None
 
 
 def test_work_on_the_wanted_cpu_is_no_polling():

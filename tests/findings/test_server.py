@@ -184,6 +184,26 @@ def test_a_thread_that_works_all_the_time_is_saturated():
     assert found.claim.startswith("Thread worker_TP0/100 worked for 100 % of the window")
 
 
+def test_a_thread_of_which_a_part_was_recorded_is_saturated_by_that_part():
+    """Switches were recorded for 51 of the 102 ms; it worked for 50 of them."""
+    sheet = gap()
+    sheet.runs(0, 10, 60, cpu=0)
+    sheet.runs(sheet.engine, 60, 61, cpu=1)
+    found = outcome("single_thread_saturated", sheet.results())
+    assert found.exposed_ns == 50 * MS
+    worked = "worked for 98 % of the 50 % of the window that was recorded of it, as much as one thread can"
+    assert found.claim.startswith(f"Thread worker_TP0/100 {worked}")
+    assert "for at least 49 % of GPU time the GPUs waited for it" in found.claim
+
+
+def test_a_thread_that_slept_in_the_part_that_was_recorded_is_not_saturated():
+    """It worked for 40 of the 51 ms in which switches were recorded."""
+    sheet = gap()
+    sheet.runs(0, 10, 40, cpu=0)
+    sheet.runs(0, 51, 61, cpu=0)
+    assert outcome("single_thread_saturated", sheet.results()) is None
+
+
 def test_a_thread_that_polls_all_the_time_is_not():
     sheet = Sheet()
     sheet.kernel(0, 1)
@@ -212,9 +232,10 @@ def test_a_thread_that_compiles_all_the_time_is_not():
 
 
 def alone(until=102):
-    """The worker works from the first millisecond on."""
+    """The worker works from the first millisecond on; the engine's last switch ends what was recorded."""
     sheet = gap()
     sheet.runs(0, 0, until, cpu=0)
+    sheet.runs(sheet.engine, 101, 102, cpu=1)
     return sheet
 
 

@@ -66,6 +66,10 @@ def test_collective_of(kernel, collective):
         ("pcclKernel_twoShotAllReduceKernel(x)", "all_reduce"),
         ("void deep_ep::internode_ll::combine<true, 9, 7168>(x)", "all_to_all"),
         ("one_shot_all_reduce_kernel_optimized", "all_reduce"),
+        ("void mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>(x)", "all_to_all"),
+        ("void uccl::internode_ll::combine<true>(x)", "all_to_all"),
+        ("void hybrid_ep::dispatch_kernel<8>(x)", "all_to_all"),
+        ("void nvshmem::barrier_on_stream_kernel(x)", "barrier"),
         # what computes on one GPU alone
         ("triton_poi_fused_add_all_reduce_bitwise_and_bitwise_not_0", None),
         ("triton_red_fused_all_gather_rms_norm_3", None),
@@ -74,6 +78,7 @@ def test_collective_of(kernel, collective):
         ("void tensorrt_llm::kernels::lowPrecisionPreprocessKernel<half>(x)", None),
         ("moeA2APrepareDispatchKernel(int*)", None),
         ("void deep_ep::layout::get_dispatch_layout<256>(x)", None),
+        ("void uccl::layout::get_dispatch_layout(x)", None),
         ("void cub::DeviceReduceKernel<float>(x)", None),
         ("void at::native::index_put_with_scatter_gather_kernel<4>(x)", None),
         ("void at::native::_scatter_gather_elementwise_kernel<128, 8>(x)", None),

@@ -49,12 +49,14 @@ RIVAL = 0.8
 class Bounds:
     """The shifts of the profiler's clock that `absences` of threads allow: `low_ns` to `high_ns`.
 
-    `low_ns` > `high_ns`: no shift agrees. `contradicted` = share of the absences during which their thread
-    did something.
+    `low_ns` > `high_ns`: no shift agrees. `error_ns` = how far off it can be at some time: the tightest
+    limits are of different times, and a clock that drifts keeps clear of them all. `contradicted` = share of
+    the absences during which their thread did something.
     """
 
     low_ns: int
     high_ns: int
+    error_ns: int
     absences: int
     contradicted: float
 
@@ -80,12 +82,15 @@ def off_share(begins: pl.DataFrame, off: pl.DataFrame) -> float | None:
 
 def bounds(moments: pl.DataFrame, off: pl.DataFrame) -> Bounds | None:
     """Return which shifts of the moments agree with the absences, None if nothing tells (on one clock)."""
-    limits = _limits(_pairs(off, moments), 0.0, 0.0, 0, 2 * SLACK_NS)
+    pairs = _pairs(off, moments)
+    centre = int(np.median(np.concatenate([at for _, _, at in pairs]))) if pairs else 0
+    limits = _limits(pairs, 0.0, 0.0, centre, 2 * SLACK_NS)
     if limits is None:
         return None
-    _, low, high = limits
+    when, low, high = limits
     wrong = float(np.mean((low > SLACK_NS) | (high < -SLACK_NS)))
-    return Bounds(_trimmed(low, "max"), _trimmed(high, "min"), len(low), wrong)
+    room = _room(when, low, high, (int(when.min()), int(when.max())))
+    return Bounds(_trimmed(low, "max"), _trimmed(high, "min"), room, len(low), wrong)
 
 
 def activity_fit(off: pl.DataFrame, moments: pl.DataFrame) -> Fit | None:

@@ -277,8 +277,7 @@ class Evidence:
         if limits is None and _meet(moments, off):
             return None  # they cover a common time, and nothing in it tells
         if limits is not None and limits.contradicted <= CONTRADICTED and limits.low_ns <= limits.high_ns:
-            low, high = limits.low_ns, limits.high_ns
-            return Check("activity", limits.absences, max(-low, high, low, -high))
+            return Check("activity", limits.absences, limits.error_ns)
         return self._check_of(activity.activity_fit(off, moments), "activity")
 
     def _check_messages(self, one: int, other: int, ties: Sequence[Tie]) -> Check | None:

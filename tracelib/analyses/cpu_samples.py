@@ -9,18 +9,15 @@ half of these are no further apart than the sampling itself.
 
 import polars as pl
 
-from tracelib.intervals import overlay
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
+from tracelib.analyses.window import Window
+from tracelib.classify import sample_causes
+from tracelib.intervals import clip, overlay
+from tracelib.slice_rules import Rules
 from tracelib.trace import Trace
 
-SAMPLED_TURNS = pl.Schema(
-    {
-        "thread": pl.Int32(),
-        "ts_ns": pl.Int64(),
-        "dur_ns": pl.Int64(),
-        "cause": pl.String(),
-        "sub_cause": pl.String(),
-    }
-)
+_SPAN = ("sample", "ts_ns", "dur_ns")
+
 #: Sampling periods of a thread's own time on a CPU up to which its nearest sample tells what it did.
 REACH = 2
 
@@ -118,54 +115,97 @@ def symbols(stacks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def sampled_turns(thread_states: pl.DataFrame, sample_stretches: pl.DataFrame) -> pl.DataFrame:
-    """Return what the samples say of each thread's turns on a CPU.
+def sample_stretches(trace: Trace, window: Window, rules: Rules, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return which of its thread's time each sample tells of.
 
-    Takes the frames of the analyses of those names. A thread that takes turns shorter than the sampling
-    period is sampled once in several of them. So nearness is counted in the thread's own time on a CPU: each
-    moment of it goes to the nearest sample, at most `REACH` periods away.
+    Takes the frame `thread_states`. A thread that takes turns shorter than the sampling period is sampled
+    once in several of them. So nearness is counted in the thread's own time on a CPU: each moment of it goes
+    to the nearest sample, at most `REACH` periods away; the time in which it was ready for a turn goes with
+    that turn, and none in which it slept. Where no scheduler event tells, a sample tells of the time since
+    the one before it, one period at most.
 
-    One row per stretch: `thread` (Int32), `ts_ns`, `dur_ns` (Int64), `cause`, `sub_cause` (String: of the
-    sample, as of :func:`tracelib.classify.sample_causes`). Sorted by `thread`, `ts_ns`.
+    One row per stretch: the columns of `samples`, `stands_ns` (Int64), `role`, `cause`, `sub_cause`, `tier`
+    as of :func:`tracelib.classify.sample_causes`; `symbol` (Categorical: the function it was in, as of
+    :func:`symbols`; null = no call chain); `sample` (Int32: a number of the sample), `taken_ns` (Int64: when
+    it was taken), `ts_ns`, `dur_ns` (Int64: the stretch, cut to the window). No moment of a thread is in two
+    rows. Sorted by `thread`, `ts_ns`.
     """
-    turns = (
-        thread_states.filter(pl.col("state") == "running")
-        .sort("thread", "ts_ns")
-        .select("thread", began="ts_ns", dur_ns="dur_ns", ts_ns=_own_time(pl.col("dur_ns")))
+    told = sample_causes(weighed_samples(trace), trace.threads, trace.stacks, rules).join(
+        symbols(trace.stacks), on="stack", how="left", maintain_order="left"
     )
-    taken = sample_stretches.filter(pl.col("thread").is_not_null()).with_columns(
-        at=pl.col("ts_ns") + pl.col("dur_ns")
+    ordered = told.drop_nulls("thread").sort("thread", "ts_ns", maintain_order=True)
+    samples = ordered.rename({"ts_ns": "taken_ns"}).with_columns(
+        sample=pl.int_range(pl.len(), dtype=pl.Int32)
     )
-    placed = (
-        taken.sort("at")
-        .join_asof(
-            turns.select("thread", "began", turn="dur_ns", own="ts_ns").sort("began"),
-            left_on="at",
-            right_on="began",
-            by="thread",
-            check_sortedness=False,
-        )
-        .drop_nulls("own")
-        .with_columns(own=pl.col("own") + pl.min_horizontal(pl.col("at") - pl.col("began"), "turn"))
-    )
-    told = overlay(turns, _nearest(placed), "thread").filter(pl.col("cause").is_not_null())
-    wall = told.join(turns.select("thread", "began", own="ts_ns"), on=["thread", "began"])
-    rows = wall.with_columns(ts_ns=pl.col("began") + pl.col("ts_ns") - pl.col("own"))
-    return rows.select(list(SAMPLED_TURNS)).match_to_schema(SAMPLED_TURNS).sort("thread", "ts_ns")
+    states = thread_states.select("thread", "ts_ns", "dur_ns", "state").sort("thread", "ts_ns")
+    spans = pl.concat([_by_turns(samples, states), _by_clock(samples, states)])
+    rows = clip(spans.filter(pl.col("dur_ns") > 0), window.start_ns, window.end_ns)
+    return rows.join(samples, on="sample", maintain_order="left").sort("thread", "ts_ns")
 
 
-def _own_time(length: pl.Expr) -> pl.Expr:
-    """Return how long each thread had been on a CPU before each of its turns, which are in order."""
-    return length.cum_sum().over("thread") - length
+def _by_clock(samples: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
+    """Return what samples tell where nobody knows whether the thread ran: sample, ts_ns, dur_ns."""
+    before = pl.col("taken_ns").shift(1).over("thread", order_by="taken_ns")
+    start = pl.max_horizontal(before, pl.col("taken_ns") - pl.col("stands_ns"))
+    since = samples.select("sample", "thread", ts_ns=start, dur_ns=pl.col("taken_ns") - start)
+    unseen = (pl.col("state") == "unknown").fill_null(value=True)
+    return overlay(since, states, "thread").filter(unseen).select(_SPAN)
+
+
+def _by_turns(samples: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
+    """Return what samples tell of their threads' turns, and of the time for which these were ready for them.
+
+    One row per stretch: sample, ts_ns, dur_ns. What lies beyond time of which nothing is known is not near.
+    """
+    turns = _with_own_time(states)
+    last = samples.sort("taken_ns").join_asof(
+        turns.sort("ts_ns"),
+        left_on="taken_ns",
+        right_on="ts_ns",
+        by="thread",
+        allow_exact_matches=False,
+        check_sortedness=False,
+        coalesce=False,
+    )
+    into = pl.min_horizontal(pl.col("taken_ns") - pl.col("ts_ns"), "ran_ns")
+    seen = (pl.col("state") != "unknown").fill_null(value=False)
+    near = _nearest(last.filter(seen).with_columns(own_ns=pl.col("own_ns") + into))
+    on_cpu = overlay(
+        turns.select("line", began="ts_ns", since="own_ns", ts_ns="own_ns", dur_ns="ran_ns"), near, "line"
+    ).drop_nulls("sample")
+    ready = turns.filter(pl.col("state").is_in(WAITS_FOR_CPU)).select("line", "ts_ns", "dur_ns", "own_ns")
+    for_turn = ready.sort("own_ns").join_asof(
+        near.select("line", "sample", own_ns="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")).sort(
+            "own_ns"
+        ),
+        on="own_ns",
+        by="line",
+        check_sortedness=False,
+    )
+    moved = on_cpu.with_columns(ts_ns=pl.col("began") + pl.col("ts_ns") - pl.col("since"))
+    return pl.concat([moved.select(_SPAN), for_turn.filter(pl.col("own_ns") < pl.col("until")).select(_SPAN)])
+
+
+def _with_own_time(states: pl.DataFrame) -> pl.DataFrame:
+    """Add `ran_ns` (each state's, on a CPU), `own_ns` (before it), and `line`, in which these are known."""
+    gaps = (pl.col("state") == "unknown").cum_sum().over("thread")
+    ran = pl.when(pl.col("state") == "running").then("dur_ns").otherwise(0)
+    return states.with_columns(
+        ran_ns=ran,
+        own_ns=ran.cum_sum().over("thread") - ran,
+        line=pl.struct("thread", gaps.alias("gaps")).rank("dense").cast(pl.Int32),
+    )
 
 
 def _nearest(placed: pl.DataFrame) -> pl.DataFrame:
     """Return the stretch of its thread's own time to which each sample is the nearest."""
-    ordered = placed.sort("thread", "own").unique(["thread", "own"], keep="first", maintain_order=True)
-    own, reach = pl.col("own"), REACH * pl.col("stands_ns")
-    before = (own + own.shift(1).over("thread")) // 2
-    after = (own + own.shift(-1).over("thread")) // 2
+    ordered = placed.sort("line", "own_ns", "sample").unique(
+        ["line", "own_ns"], keep="first", maintain_order=True
+    )
+    own, reach = pl.col("own_ns"), REACH * pl.col("stands_ns")
+    before = (own + own.shift(1).over("line")) // 2
+    after = (own + own.shift(-1).over("line")) // 2
     spans = ordered.with_columns(
         start=pl.max_horizontal(before, own - reach), end=pl.min_horizontal(after, own + reach)
     )
-    return spans.select("thread", "cause", "sub_cause", ts_ns="start", dur_ns=pl.col("end") - pl.col("start"))
+    return spans.select("line", "sample", ts_ns="start", dur_ns=pl.col("end") - pl.col("start"))

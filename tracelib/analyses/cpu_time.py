@@ -9,11 +9,12 @@ never certain.
 
 import polars as pl
 
-from tracelib.analyses.cpu_samples import symbols, weighed_samples
+from tracelib.analyses.cpu_samples import weighed_samples
+from tracelib.analyses.ipc import thread_processes
 from tracelib.analyses.quantiles import nearest_rank
 from tracelib.analyses.window import Window
-from tracelib.classify import sample_causes, slice_causes, slices_named
-from tracelib.intervals import clip, fill, merge_equal, overlay, union
+from tracelib.classify import sample_causes
+from tracelib.intervals import fill, merge_equal, overlay, union
 from tracelib.slice_rules import Rules
 from tracelib.trace import Trace
 
@@ -59,15 +60,19 @@ Z = 1.96
 INTERPRETER = r"(^|/)(python[0-9.]*|libpython[0-9.]*\.so[.\d]*)$"
 
 
-def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def cpu_time(
+    trace: Trace, window: Window, thread_states: pl.DataFrame, host_activity: pl.DataFrame, rules: Rules
+) -> pl.DataFrame:
     """Return CPU time by role and cause.
+
+    Takes the frames of the analyses of those names.
 
     A sample weighs the time that it stands for (:mod:`tracelib.analyses.cpu_samples`); where scheduler events
     prove a thread's running time, its samples are scaled to that. Idle and system threads are left out.
 
     `spin` is busy polling: `yield` (sched_yield), `device_wait` (the driver polls inside a synchronous call),
-    `openmp` (idle OpenMP threads), `poll` (any other code of a thread whose open range waits for another
-    process: it is on a CPU, so it asks again and again).
+    `openmp` (idle OpenMP threads), `poll` (any other code in a frame or range that waits for another process
+    and names no work of its own: the thread is on a CPU, so it asks again and again).
 
     One row per role, cause and sub-cause: `role`, `cause`, `sub_cause` (String; role null = unknown),
     `samples` (Int64), `cpu_ns` (Int64), `share` (Float64, of all `cpu_ns`), `ci_low`, `ci_high` (Float64:
@@ -82,11 +87,8 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
     )
     if samples.is_empty():
         return pl.DataFrame(schema=CPU_TIME)
-    vague = pl.col("cause").fill_null("other").is_in(VAGUE) | (pl.col("tier") == "fallback")
-    polls = (pl.col("waiting") & vague).fill_null(value=False)
-    weighed = _waiting(_weighed(samples, thread_states), trace, rules).with_columns(
-        cause=pl.when(polls).then(pl.lit("spin")).otherwise("cause").fill_null("unattributed"),
-        sub_cause=pl.when(polls).then(pl.lit("poll")).otherwise("sub_cause"),
+    weighed = _polling(_weighed(samples, thread_states), host_activity).with_columns(
+        pl.col("cause").fill_null("unattributed")
     )
     rows = weighed.group_by("role", "cause", "sub_cause").agg(
         samples=pl.len().cast(pl.Int64), cpu_ns=pl.col("weight").sum().round().cast(pl.Int64)
@@ -99,21 +101,26 @@ def cpu_time(trace: Trace, window: Window, thread_states: pl.DataFrame, rules: R
     )
 
 
-def _waiting(samples: pl.DataFrame, trace: Trace, rules: Rules) -> pl.DataFrame:
-    """Add `waiting`: the thread is inside a range that waits for another process."""
-    waits = slice_causes(trace.slices, rules).filter(pl.col("waits") & ~pl.col("weak"))
-    ranges = slices_named(trace.slices, waits).filter(pl.col("thread").is_not_null())
-    begun = ranges.select("thread", begin="ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns"))
-    last = samples.sort("ts_ns").join_asof(
-        begun.sort("begin"),
-        left_on="ts_ns",
-        right_on="begin",
-        by="thread",
-        strategy="backward",
-        check_sortedness=False,
+def _polling(samples: pl.DataFrame, host_activity: pl.DataFrame) -> pl.DataFrame:
+    """Call samples polling that were taken in a range that waits, and name no work of their own.
+
+    Of a driver without symbols only its library is known: in a range that waits for the device, it polls.
+    """
+    waits, device = pl.col("waits_for").is_not_null(), pl.col("cause") == "sync"
+    ranges = host_activity.filter(waits | device).select(
+        "thread", "ts_ns", "dur_ns", _in=pl.when(waits).then(pl.lit("poll")).otherwise(pl.lit("device_wait"))
     )
-    waiting = (pl.col("until") > pl.col("ts_ns")).fill_null(value=False)
-    return last.with_columns(waiting=waiting).drop("begin", "until")
+    moments = samples.with_columns(pl.col("ts_ns") - 1, dur_ns=pl.lit(1, pl.Int64)).sort("thread", "ts_ns")
+    unread = (pl.col("cause") == "ipc") & (pl.col("sub_cause") == "serialize").fill_null(value=False)
+    vague = pl.col("cause").fill_null("other").is_in(VAGUE) | (pl.col("tier") == "fallback")
+    driver = (pl.col("sub_cause") == "api") & (pl.col("tier") == "library")
+    polls = (
+        pl.when(pl.col("_in") == "poll").then(vague & ~unread).when(pl.col("_in").is_not_null()).then(driver)
+    )
+    return overlay(moments, ranges, "thread").with_columns(
+        cause=pl.when(polls).then(pl.lit("spin")).otherwise("cause"),
+        sub_cause=pl.when(polls).then("_in").otherwise("sub_cause"),
+    )
 
 
 def _weighed(samples: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -144,30 +151,8 @@ def _with_shares(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def sample_stretches(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
-    """Return the samples as the stretches that they stand for.
-
-    One row per sample: the columns of `samples`, `role`, `cause`, `sub_cause`, `tier` as of
-    :func:`tracelib.classify.sample_causes`; `symbol` (Categorical: the function it was in, as of
-    :func:`tracelib.analyses.cpu_samples.symbols`; null = no call chain); `ts_ns`, `dur_ns` = the time since
-    the thread's sample before it, what it stands for at most, cut to the window. Sorted by `thread`, `ts_ns`.
-    """
-    samples = sample_causes(weighed_samples(trace), trace.threads, trace.stacks, rules).join(
-        symbols(trace.stacks), on="stack", how="left", maintain_order="left"
-    )
-    ordered = samples.sort("thread", "ts_ns")
-    before = pl.col("ts_ns").shift(1).over("thread", order_by="ts_ns")
-    start = pl.max_horizontal(before, pl.col("ts_ns") - pl.col("stands_ns"))
-    stretches = ordered.with_columns(ts_ns=start, dur_ns=pl.col("ts_ns") - start)
-    return clip(stretches, window.start_ns, window.end_ns)
-
-
 def spinning(
-    window: Window,
-    host_activity: pl.DataFrame,
-    thread_states: pl.DataFrame,
-    sample_stretches: pl.DataFrame,
-    sampled_turns: pl.DataFrame,
+    window: Window, host_activity: pl.DataFrame, thread_states: pl.DataFrame, sample_stretches: pl.DataFrame
 ) -> pl.DataFrame:
     """Return when each thread was on a CPU only to ask again (polled).
 
@@ -182,11 +167,9 @@ def spinning(
     by_slice = _on_cpu_while_waiting(host_activity, thread_states)
     spins = pl.col("cause") == "spin"
     states = thread_states.select("thread", "ts_ns", "dur_ns", "state")
-    unseen = overlay(sample_stretches.filter(spins), states, "thread").filter(
-        (pl.col("state") == "unknown").fill_null(value=True)
-    )
-    columns = ["thread", "ts_ns", "dur_ns", pl.col("sub_cause").alias("kind")]
-    sampled = pl.concat([frame.select(columns) for frame in (sampled_turns.filter(spins), unseen)])
+    on_cpu = pl.col("state").cast(pl.String).fill_null("unknown").is_in(["running", "unknown"])
+    sampled = overlay(sample_stretches.filter(spins), states, "thread").filter(on_cpu)
+    sampled = sampled.select("thread", "ts_ns", "dur_ns", kind="sub_cause")
     threads = sampled["thread"].drop_nulls().unique().to_list()
     free = fill(by_slice, "thread", threads, window.start_ns, window.end_ns).filter(pl.col("kind").is_null())
     added = overlay(free.drop("kind"), sampled.sort("thread", "ts_ns"), "thread").filter(
@@ -237,7 +220,7 @@ def gil_waits(trace: Trace, lost: pl.DataFrame, sample_stretches: pl.DataFrame) 
     a thread asleep in framework or Python code while a sibling's sample lies in the interpreter. Sorted by
     `gpu`, `ts_ns`.
     """
-    process = trace.threads.select("thread", _process=pl.struct("host", "pid").rank("dense").cast(pl.Int32))
+    process = thread_processes(trace).select("thread", _process=pl.col("process").cast(pl.Int32))
     in_lock = lost.filter(pl.col("cause") == "gil").select(list(GIL_WAITS))
     in_python = (pl.col("sub_cause") == "dispatch") | (pl.col("cause") == "unattributed")
     asleep = lost.filter((pl.col("cpu_state") == "blocked") & in_python.fill_null(value=False)).select(

@@ -11,16 +11,15 @@ import numpy as np
 import polars as pl
 
 from tracelib.analyses.collectives import handed_over
-from tracelib.analyses.ipc import UPSTREAM
+from tracelib.analyses.dispatch import POLL_NS
+from tracelib.analyses.ipc import UPSTREAM, thread_processes
 from tracelib.analyses.replay import BEGIN, CALL, END, MET, RELEASED, SENT, START, Builder, Graph, Ints
-from tracelib.analyses.upstream import ENTRANCE
+from tracelib.analyses.upstream import ENTRANCE, WORKS
 from tracelib.analyses.window import Window
 from tracelib.intervals import fill, merge_equal, merge_near, overlay
 from tracelib.trace import Trace
 from tracelib.words import SERVER
 
-#: A thread that waits in several pieces, with no more than this between them, waits once.
-POLL_NS = 200_000
 ARRIVAL_NS = 1_000_000  # a front end that did nothing for so long waited for a request
 #: By so much the device's clock and the host's may differ: operations seem to end after synchronisations.
 EDGE_NS = 10_000
@@ -55,7 +54,7 @@ def graph_of(
     `steps` are stretches of threads (thread, ts_ns, dur_ns, step) at whose edges host time is cut.
     """
     ops = _operations(launches, window)
-    roles = trace.threads.select("thread", "role", process=pl.struct("host", "pid").rank("dense"))
+    roles = trace.threads.select("thread", "role").join(thread_processes(trace), on="thread")
     threads = _threads(roles, ops, host_activity, thread_states, ipc)
     pieces = _pieces(threads, host_activity, thread_states, steps, window)
     made = Builder(window, {thread: n for n, thread in enumerate(threads)})
@@ -366,23 +365,15 @@ def _sends(activity: pl.DataFrame, ipc: pl.DataFrame) -> pl.DataFrame:
     ranges = ipc.filter(pl.col("kind").is_in(["enqueue", "send"])).select(
         asked="role", sender="thread", sent_begin="ts_ns", sent_end=pl.col("ts_ns") + pl.col("dur_ns")
     )
-    works = _works(activity).select("thread", "ts_ns", "dur_ns", asked="role")
+    works = activity.filter(WORKS).select("thread", "ts_ns", "dur_ns", asked="role")
     silent = works.filter(~pl.col("asked").is_in(ranges["asked"].unique().implode()))
     ended = merge_near(silent, POLL_NS).select("asked", sender="thread", sent_begin="end", sent_end="end")
     return pl.concat([ranges, ended.match_to_schema(ranges.schema)]).sort("sent_begin")
 
 
-def _works(activity: pl.DataFrame) -> pl.DataFrame:
-    """Return what threads did but wait; unnamed moments between two polls are waiting."""
-    waits = pl.col("waits_for").is_not_null()
-    beside = pl.all_horizontal(waits.shift(n).over("thread").fill_null(value=False) for n in (1, -1))
-    polls = beside & (pl.col("cause") == "host_work") & (pl.col("dur_ns") < POLL_NS)
-    return activity.filter(~waits & ~polls.fill_null(value=False))
-
-
 def _arrivals(activity: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Return the stretches in which threads of the front end had no request: thread, begin, end."""
-    works = _works(activity.filter(pl.col("role") == ENTRANCE))
+    works = activity.filter(WORKS, pl.col("role") == ENTRANCE)
     merged = merge_near(works.select("thread", "ts_ns", "dur_ns"), ARRIVAL_NS)
     before = pl.col("end").shift(1).over("thread").fill_null(window.start_ns)
     return merged.select("thread", end="begin", begin=before).filter(

@@ -22,6 +22,8 @@ BETWEEN_LAUNCHES = "between launches"
 #: Two launches are of one burst if their distance is less than so many times the usual one of the thread, and
 #: never if it is longer than this: a thread that launches once a step has no bursts.
 TIMES_USUAL, LONGEST_NS = 10, 1_000_000
+#: A thread that waits in several pieces, with no more than this between them, waits once.
+POLL_NS = 200_000
 
 
 def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
@@ -47,6 +49,27 @@ def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
     )
     longest = pl.min_horizontal(TIMES_USUAL * pl.col("_own").median().over("thread"), LONGEST_NS)
     return own.filter(pl.col("_own") < longest).select("thread", "ts_ns", "dur_ns")
+
+
+def polling(activity: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of host activity in which a loop's own moments between two of its polls wait as these do.
+
+    Such a moment is shorter than `POLL_NS`, names nothing, and lies between two waits without a gap: the loop
+    asked, got nothing, and asks again. Rows in the order of `activity`, sorted by `thread`, `ts_ns`.
+    """
+    unnamed = activity["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
+    at = (unnamed & (activity["dur_ns"] < POLL_NS)).arg_true().cast(pl.Int64)
+    at = at.filter((at > 0) & (at < activity.height - 1))
+    columns = activity.select("thread", "ts_ns", "waits_for", end=pl.col("ts_ns") + pl.col("dur_ns"))
+    before, own, after = (columns.select(pl.all().gather(at + step)) for step in (-1, 0, 1))
+    meet = (before["end"] == own["ts_ns"]) & (own["end"] == after["ts_ns"])
+    same = (before["thread"] == own["thread"]) & (after["thread"] == own["thread"])
+    polled = at.filter(meet & same & before["waits_for"].is_not_null() & after["waits_for"].is_not_null())
+    if polled.is_empty():
+        return activity
+    source = pl.int_range(activity.height, eager=True).scatter(polled, polled - 1)
+    words = ("cause", "sub_cause", "waits_for")
+    return activity.with_columns(activity[word].gather(source) for word in words)
 
 
 def earned(

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from tracelib.analyses.awaited import waits_until
-from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned, with_spans
-from tracelib.analyses.long_slices import LONG_NS, OUTLIER, refined_by_samples
+from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned, polling, with_spans
+from tracelib.analyses.long_slices import refined_by_samples, waiting_decided
 from tracelib.analyses.scheduling import server_threads
 from tracelib.analyses.window import Window
 from tracelib.classify import helper_threads, slice_meanings
@@ -88,7 +87,7 @@ def host_activity(
     faint_line = innermost(weak, "thread")
     words = _in_words(faint_line, weak, meanings, window)
     sampled = _in_waits(_sampled(sample_stretches), ((line, strong), (faint_line, weak)), meanings)
-    sampled = _awake(_of_its_range(sampled, words), thread_states)
+    sampled = _of_its_range(sampled, words)
     inferred = weak["meaning"].gather(faint_line["row"]) >= said.height
     hidden, spans = (
         _decided(_in_words(faint_line.filter(kind), weak, meanings, window), trace, thread_states, replicas)
@@ -110,7 +109,7 @@ def host_activity(
     quiet = functools.reduce(lambda first, second: beneath(first, second, "thread"), layers)
     others = pl.concat([apart, under(line, quiet, "thread")])
     whole = _together(line, plain, strong, meanings, others)
-    whole = earned(whole, bursts(launches, thread_states), launches, trace.threads)
+    whole = earned(polling(whole), bursts(launches, thread_states), launches, trace.threads)
     del own, slices, line, strong  # the largest frames of all
     compilers = _compilers(trace, sampled)
     refined = refined_by_samples(whole, sampled, sample_stretches, compilers, thread_states)
@@ -226,47 +225,11 @@ def _decided(
 ) -> pl.DataFrame:
     """Return the columns of `HOST_ACTIVITY`, with rows that may have waited cut into waiting and not."""
     sure = pl.col("may_wait_for").is_null()
-    maybe = in_order(_waits(rows.filter(~sure), trace, thread_states, replicas), "thread")
+    maybe = in_order(waiting_decided(rows.filter(~sure), trace, thread_states, replicas), "thread")
     # Whether the thread had a CPU does not make one range several.
     same = [column for column in HOST_ACTIVITY if column not in ("ts_ns", "dur_ns")]
     maybe = merge_equal(maybe, [*same, "whole_ts"])
     return pl.concat([frame.select(list(HOST_ACTIVITY)) for frame in (rows.filter(sure), maybe)])
-
-
-def _waits(
-    maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame, replicas: pl.DataFrame
-) -> pl.DataFrame:
-    """Decide about slices that may wait inside, as an engine's scheduler does: asleep = it waits.
-
-    Where no scheduler event tells, a slice that lasts many times the median of its name, or whose median is
-    longer than such work takes, waits until what it waits for came.
-    """
-    typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
-    cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
-    cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
-    unlike = (pl.col("whole_ns") > OUTLIER * pl.col("median_ns")) | (pl.col("median_ns") >= LONG_NS)
-    outlier = (pl.col("whole_ns") >= LONG_NS) & unlike
-    state = pl.col("state").cast(pl.String).fill_null("unknown")
-    doubt = (state == "unknown") & outlier
-    asleep = cut.with_columns(
-        waits_for=pl.when(state == "blocked").then("may_wait_for").otherwise("waits_for")
-    )
-    return pl.concat([asleep.filter(~doubt), *_cut_at_arrival(cut.filter(doubt), trace, replicas)])
-
-
-def _cut_at_arrival(
-    doubtful: pl.DataFrame, trace: Trace, replicas: pl.DataFrame
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the stretches of slices that may have waited, up to what came for them, and after it."""
-    end = pl.col("ts_ns") + pl.col("dur_ns")
-    came = waits_until(doubtful, trace, replicas).alias("_came")
-    middle = pl.max_horizontal("ts_ns", pl.min_horizontal("_came", end))
-    before = doubtful.with_columns(came).with_columns(
-        dur_ns=middle - pl.col("ts_ns"), waits_for="may_wait_for"
-    )
-    after = doubtful.with_columns(came).with_columns(ts_ns=middle, dur_ns=end - middle)
-    long = pl.col("dur_ns") > 0
-    return before.filter(long).drop("_came"), after.filter(long).drop("_came")
 
 
 def _covered(timeline: pl.DataFrame, covering: pl.DataFrame, meanings: pl.DataFrame) -> pl.DataFrame:
@@ -327,35 +290,41 @@ def _threads_of_overhead(slices: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 
 def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
-    """Return what the samples say a thread was at, in the columns of `HOST_ACTIVITY`."""
+    """Return what the samples say a thread was at: the columns of `HOST_ACTIVITY`, and `taken_ns`."""
     # Spinning burns CPU time (Ledger 3); as a cause of lost GPU time it is what the spinner waits for.
     spins, kind = pl.col("cause") == "spin", pl.col("sub_cause")
-    awaited = pl.when(kind == "yield").then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
+    message = kind.is_in(["yield", "poll"])
+    awaited = pl.when(message).then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
     dispatch = ((pl.col("cause") == "kernel_launch") & (kind == "dispatch")) | _unnamed()
-    named = sample_stretches.with_columns(
-        cause=pl.when(spins).then(awaited).when(dispatch).then(pl.lit("host_work")).otherwise("cause"),
-        sub_cause=pl.when(spins & (kind == "yield"))
-        .then(pl.lit("wait"))
-        .when(dispatch)
-        .then(pl.lit(BETWEEN_LAUNCHES))
-        .when(~spins)
-        .then("sub_cause"),
-        name="symbol",
-        waits_for=pl.lit(None, pl.String),
-        seen_by=pl.lit("sample"),
-    ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
-    return named.select(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items())
+    named = (
+        _beside_polls(sample_stretches)
+        .with_columns(
+            cause=pl.when(spins).then(awaited).when(dispatch).then(pl.lit("host_work")).otherwise("cause"),
+            sub_cause=pl.when(spins & message)
+            .then(pl.lit("wait"))
+            .when(dispatch)
+            .then(pl.lit(BETWEEN_LAUNCHES))
+            .when(~spins)
+            .then("sub_cause"),
+            name="symbol",
+            waits_for=pl.lit(None, pl.String),
+            seen_by=pl.lit("sample"),
+        )
+        .filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
+    )
+    return named.select(*(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items()), "taken_ns")
 
 
 def _of_its_range(sampled: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
-    """Leave out ranges that name nothing and ended before the sample: it saw what came after."""
+    """Leave out ranges that name nothing, and in which the sample was not taken: it saw something else."""
     unnamed = words.filter(pl.col("sub_cause").cast(pl.String) == BETWEEN_LAUNCHES)
-    ranges = unnamed.select("thread", "ts_ns", "dur_ns", _until=pl.col("whole_ts") + pl.col("whole_ns"))
-    taken = sampled.with_columns(_taken=pl.col("ts_ns") + pl.col("dur_ns"))
-    cut = overlay(taken, ranges, "thread").filter(
-        pl.col("_until").is_null() | (pl.col("_taken") <= pl.col("_until"))
+    ranges = unnamed.select(
+        "thread", "ts_ns", "dur_ns", _since="whole_ts", _until=pl.col("whole_ts") + pl.col("whole_ns")
     )
-    return cut.select(sampled.columns).sort("thread", "ts_ns")
+    inside = pl.col("taken_ns").is_between("_since", "_until").fill_null(value=True)
+    return (
+        overlay(sampled, ranges, "thread").filter(inside).select(list(HOST_ACTIVITY)).sort("thread", "ts_ns")
+    )
 
 
 def _in_waits(
@@ -369,7 +338,7 @@ def _in_waits(
     words = ["cause", "sub_cause", "waits_for"]
     vague = ((pl.col("sub_cause") == BETWEEN_LAUNCHES) | AWAITS_MESSAGE).fill_null(value=False)
     rows = sampled.filter(vague)
-    at = rows.select("thread", ts_ns=pl.col("ts_ns") + pl.col("dur_ns"), dur_ns=pl.lit(1, pl.Int64))
+    at = rows.select("thread", ts_ns="taken_ns", dur_ns=pl.lit(1, pl.Int64))
     meaning = pl.repeat(None, rows.height, dtype=pl.UInt32, eager=True)
     for line, slices in lines:
         found = slices["meaning"].gather(overlay(at, line, "thread")["row"])
@@ -380,6 +349,15 @@ def _in_waits(
     return in_order(pl.concat([sampled.filter(~vague), rows.filter(~waits), waiting]), "thread")
 
 
+def _beside_polls(sample_stretches: pl.DataFrame) -> pl.DataFrame:
+    """Add `beside`: the sample of its thread before or after it polls, or waits for a message."""
+    samples = sample_stretches.unique("sample", keep="first").sort("sample")
+    waits = (pl.col("cause") == "spin") | AWAITS_MESSAGE
+    beside = pl.any_horizontal(waits.shift(n).over("thread", order_by="sample") for n in (1, -1))
+    flagged = samples.select("sample", beside=beside.fill_null(value=False))
+    return sample_stretches.join(flagged, on="sample", maintain_order="left")
+
+
 def _unnamed() -> pl.Expr:
     """Say which samples show that a thread of the server works, and not at what.
 
@@ -387,16 +365,5 @@ def _unnamed() -> pl.Expr:
     """
     nothing = (pl.col("cause") == "other") & pl.col("sub_cause").is_in(NAMES_NOTHING)
     unknown = pl.col("cause").is_null() & pl.col("stack").is_not_null()
-    waits = (pl.col("cause") == "spin") | AWAITS_MESSAGE
-    beside = pl.any_horizontal(waits.shift(n).over("thread", order_by="ts_ns") for n in (1, -1))
     server = pl.col("role").is_in(SERVER)
-    return (server & (nothing | unknown) & ~beside.fill_null(value=False)).fill_null(value=False)
-
-
-def _awake(stretches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
-    """Leave out the time before a sample in which its thread slept: the sample cannot have seen it."""
-    asleep = thread_states.filter(pl.col("state") == "blocked").select(
-        "thread", "ts_ns", "dur_ns", _asleep=pl.lit(value=True)
-    )
-    cut = overlay(stretches, asleep, "thread")
-    return cut.filter(pl.col("_asleep").is_null()).select(stretches.columns).sort("thread", "ts_ns")
+    return (server & (nothing | unknown) & ~pl.col("beside")).fill_null(value=False)

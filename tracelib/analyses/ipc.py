@@ -62,8 +62,14 @@ def ipc(trace: Trace, window: Window, rules: Rules) -> pl.DataFrame:
 
 
 def thread_processes(trace: Trace) -> pl.DataFrame:
-    """Return a number for the process of each thread: thread, process (Int64)."""
-    return trace.threads.select("thread", process=pl.struct("host", "pid").rank("dense").cast(pl.Int64))
+    """Return a number for the process of each thread: thread, process (Int64).
+
+    A thread whose process is not known is one by itself.
+    """
+    alone = pl.when(pl.col("pid").is_null()).then("thread")
+    return trace.threads.select(
+        "thread", process=pl.struct("host", "pid", alone).rank("dense").cast(pl.Int64)
+    )
 
 
 def worker_steps(
@@ -228,3 +234,61 @@ def last_done(launched: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
     return (
         during.drop_nulls("received_ns").group_by("process", "received_ns").agg(done_ns=pl.col("end").max())
     )
+
+
+def answering_steps(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps that made each first token: row, next_ns, sent_ns, received_ns, done_ns.
+
+    The one that gave it is on each worker the last that was done by then: `sent_ns`, and of the last worker
+    `received_ns` and `done_ns`. `next_ns` = when the engine began to send the first step after the prompt was
+    tokenized. Where the log has `scheduled`, `next_ns` and `sent_ns` are that, and `received_ns` is of the
+    first step sent since. No row where some worker shows no step since; `sent_ns` and `next_ns` null where
+    the workers' steps are not known to be of one message.
+    """
+    workers, sent = steps.select("process").unique(), pl.col("sent_ns")
+    since = pl.coalesce("scheduled", "since")
+    asked = (
+        log.select("row", "scheduled", "first_token", since=since)
+        .join(workers, how="cross")
+        .sort("first_token")
+    )
+    given = asked.join_asof(
+        steps.sort("done_ns"),
+        left_on="first_token",
+        right_on="done_ns",
+        by="process",
+        strategy="backward",
+        check_sortedness=False,
+        coalesce=False,
+    ).filter(pl.col("received_ns") >= pl.col("since"))
+    one = (sent.null_count() == 0) & (sent.n_unique() == 1) & (sent.min() >= pl.col("since").first())
+    answered = given.group_by("row", "since", "scheduled").agg(
+        pl.len().alias("workers"),
+        pl.col("received_ns", "done_ns").max(),
+        sent_ns=pl.when(one).then(sent.min()),
+    )
+    placed = _first_since(answered.filter(pl.col("workers") == workers.height), steps)
+    doubt = sent.is_null() | (pl.col("doubt_ns") < pl.col("received_ns")).fill_null(value=False)
+    taken = ~doubt & pl.col("scheduled").is_not_null()
+    return placed.select(
+        "row",
+        "done_ns",
+        received_ns=pl.when(taken).then("first_ns").otherwise("received_ns"),
+        **{name: pl.when(~doubt).then(pl.coalesce("scheduled", name)) for name in ("next_ns", "sent_ns")},
+    )
+
+
+def _first_since(placed: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Add the first step sent since `since`: next_ns, first_ns (when it was received).
+
+    Also doubt_ns: when the first one since was received whose sending is not recorded.
+    """
+    sent = pl.col("sent_ns")
+    sure = steps.filter(sent.is_not_null()).group_by(next_ns=sent).agg(first_ns=pl.col("received_ns").max())
+    unsure = steps.filter(sent.is_null()).select(doubt_ns="received_ns").unique()
+    for times in (sure, unsure):
+        name = times.columns[0]
+        placed = placed.sort("since").join_asof(
+            times.sort(name), left_on="since", right_on=name, strategy="forward", coalesce=False
+        )
+    return placed

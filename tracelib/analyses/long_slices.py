@@ -6,10 +6,13 @@ cost of its own replaces the slice's meaning; a sample in the framework or the i
 the slice did. Nor is `schedule` scheduling while its samples sit in the collector: there, siblings or not,
 what names another cost wins for its share. But where nearly all that is named inside a stretch is one such
 cost, the rest of it is too: a compiler written in Python leaves samples without names.
+
+A slice that may wait inside waits if it outlasts its siblings and no scheduler event tells.
 """
 
 import polars as pl
 
+from tracelib.analyses.awaited import waits_until
 from tracelib.intervals import in_order, overlay, union
 from tracelib.trace import Trace
 
@@ -92,6 +95,42 @@ def _lost_in(outlasts: pl.Series, host_activity: pl.DataFrame, lost: pl.DataFram
     return inside.filter(pl.col("ts_ns") < pl.col("until")).drop("until")
 
 
+def waiting_decided(
+    maybe: pl.DataFrame, trace: Trace, thread_states: pl.DataFrame, replicas: pl.DataFrame
+) -> pl.DataFrame:
+    """Decide about slices that may wait inside, as an engine's scheduler does: asleep = it waits.
+
+    Where no scheduler event tells, a slice that lasts many times the median of its name, or whose median is
+    longer than such work takes, waits until what it waits for came.
+    """
+    typical = maybe.group_by("thread", "name").agg(median_ns=pl.col("whole_ns").median())
+    cut = overlay(maybe, thread_states.select("thread", "ts_ns", "dur_ns", "state"), "thread")
+    cut = cut.join(typical, on=["thread", "name"], how="left", maintain_order="left")
+    unlike = (pl.col("whole_ns") > OUTLIER * pl.col("median_ns")) | (pl.col("median_ns") >= LONG_NS)
+    outlier = (pl.col("whole_ns") >= LONG_NS) & unlike
+    state = pl.col("state").cast(pl.String).fill_null("unknown")
+    doubt = (state == "unknown") & outlier
+    asleep = cut.with_columns(
+        waits_for=pl.when(state == "blocked").then("may_wait_for").otherwise("waits_for")
+    )
+    return pl.concat([asleep.filter(~doubt), *_cut_at_arrival(cut.filter(doubt), trace, replicas)])
+
+
+def _cut_at_arrival(
+    doubtful: pl.DataFrame, trace: Trace, replicas: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the stretches of slices that may have waited, up to what came for them, and after it."""
+    end = pl.col("ts_ns") + pl.col("dur_ns")
+    came = waits_until(doubtful, trace, replicas).alias("_came")
+    middle = pl.max_horizontal("ts_ns", pl.min_horizontal("_came", end))
+    before = doubtful.with_columns(came).with_columns(
+        dur_ns=middle - pl.col("ts_ns"), waits_for="may_wait_for"
+    )
+    after = doubtful.with_columns(came).with_columns(ts_ns=middle, dur_ns=end - middle)
+    long = pl.col("dur_ns") > 0
+    return before.filter(long).drop("_came"), after.filter(long).drop("_came")
+
+
 def refined_by_samples(
     activity: pl.DataFrame,
     sampled: pl.DataFrame,
@@ -129,9 +168,14 @@ def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.Dat
     """Replace what samples name: all the time between two that agree, else a period in which the thread ran.
 
     In a slice that has a meaning of its own a sample tells of its period only. The recorder's interrupts come
-    between other work: two samples in it do not say that all between them is its.
+    between other work: two samples in it do not say that all between them is its, nor does a thread that is
+    ready wait for a CPU because of it.
     """
-    rows = sampled.sort("thread", "ts_ns")
+    states = thread_states.select("thread", "ts_ns", "dur_ns", _state="state")
+    on_cpu = pl.col("_state").cast(pl.String).fill_null("unknown").is_in(["running", "unknown"])
+    records = pl.col("cause").cast(pl.String) == "profiler"
+    recorder = overlay(sampled.filter(records), states, "thread").filter(on_cpu).drop("_state")
+    rows = pl.concat([sampled.filter(~records), recorder]).sort("thread", "ts_ns")
     end = pl.col("ts_ns") + pl.col("dur_ns")
     same = pl.all_horizontal(
         pl.col(c).eq_missing(pl.col(c).shift(1)) for c in ("thread", "cause", "sub_cause")
@@ -144,10 +188,7 @@ def _by_samples(long: pl.DataFrame, sampled: pl.DataFrame, thread_states: pl.Dat
         .filter(named | pl.col("cause").is_in(OTHER))
         .select("thread", "ts_ns", "dur_ns", "_agree", _cause="cause", _sub="sub_cause")
     )
-    states = thread_states.select("thread", "ts_ns", "dur_ns", _state="state")
-    ran = overlay(exact.filter(~pl.col("_agree")), states, "thread").filter(
-        pl.col("_state").fill_null("unknown").is_in(["running", "unknown"])
-    )
+    ran = overlay(exact.filter(~pl.col("_agree")), states, "thread").filter(on_cpu)
     costs = pl.concat([exact.filter("_agree").drop("_agree"), ran.drop("_agree", "_state")])
     alone = rows.filter(named | pl.col("cause").is_in(OTHER)).select(
         "thread", "ts_ns", "dur_ns", _cause="cause", _sub="sub_cause"

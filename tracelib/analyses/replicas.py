@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
+from tracelib.analyses.ipc import thread_processes
 from tracelib.trace import Trace
 from tracelib.words import SERVER
 
@@ -52,10 +53,10 @@ def replicas(trace: Trace, ipc: pl.DataFrame, whole_collectives: pl.DataFrame) -
 def _processes(trace: Trace) -> pl.DataFrame:
     """Return the server's threads with a number of their process, and its replica's number if named."""
     number = pl.concat_str("name", "process", separator=" ", ignore_nulls=True).str.extract(r"DP_?(\d+)")
-    alone = pl.when(pl.col("pid").is_null()).then("thread")
-    threads = trace.threads.with_columns(process=pl.struct("host", "pid", alone).rank("dense").cast(pl.Int64))
-    named = threads.with_columns(number=number.cast(pl.Int64).max().over("process"))
-    return named.filter(pl.col("role").is_in(SERVER)).select(
+    named = trace.threads.with_columns(named=number.cast(pl.Int64)).drop("process")
+    threads = named.join(thread_processes(trace), on="thread", maintain_order="left")
+    numbered = threads.with_columns(number=pl.col("named").max().over("process"))
+    return numbered.filter(pl.col("role").is_in(SERVER)).select(
         "thread", "host", "pid", "role", "rank", "process", "number"
     )
 

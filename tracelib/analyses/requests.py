@@ -11,6 +11,7 @@ then.
 import polars as pl
 
 from tracelib.analyses.gpu_time import USEFUL
+from tracelib.analyses.ipc import answering_steps
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.analyses.steps import QUEUE_REASONS, prompt_steps, queue_reasons
 from tracelib.analyses.window import Window
@@ -171,7 +172,7 @@ def requests(
     within = _within(window)
     by_prompt = prompt_steps(log, model_steps)
     inside = _scheduled(log.filter(within), by_prompt, worker_steps)
-    placed = inside.join(_step_of(inside, worker_steps), on="row", how="left")
+    placed = inside.join(answering_steps(inside, worker_steps), on="row", how="left")
     cut = _with_prompts(_between_messages(placed), by_prompt)
     queued = _within_queue(cut, model_steps)
     cut = _with_untimed_tokenizer(cut).join(queued, on="row", how="left")
@@ -318,64 +319,6 @@ def _why(worker_steps: pl.DataFrame, model_steps: pl.DataFrame) -> pl.Expr:
         .when(pl.col("unknown_ns") > 0)
         .then(pl.lit(BEFORE))
     )
-
-
-def _step_of(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that made each first token: row, next_ns, sent_ns, received_ns, done_ns.
-
-    The one that gave it is on each worker the last that was done by then: `sent_ns`, and of the last worker
-    `received_ns` and `done_ns`. `next_ns` = when the engine began to send the first step after the prompt was
-    tokenized. Where the log has `scheduled`, `next_ns` and `sent_ns` are that, and `received_ns` is of the
-    first step sent since. No row where some worker shows no step since; `sent_ns` and `next_ns` null where
-    the workers' steps are not known to be of one message.
-    """
-    workers, sent = steps.select("process").unique(), pl.col("sent_ns")
-    since = pl.coalesce("scheduled", "since")
-    asked = (
-        log.select("row", "scheduled", "first_token", since=since)
-        .join(workers, how="cross")
-        .sort("first_token")
-    )
-    given = asked.join_asof(
-        steps.sort("done_ns"),
-        left_on="first_token",
-        right_on="done_ns",
-        by="process",
-        strategy="backward",
-        check_sortedness=False,
-        coalesce=False,
-    ).filter(pl.col("received_ns") >= pl.col("since"))
-    one = (sent.null_count() == 0) & (sent.n_unique() == 1) & (sent.min() >= pl.col("since").first())
-    answered = given.group_by("row", "since", "scheduled").agg(
-        pl.len().alias("workers"),
-        pl.col("received_ns", "done_ns").max(),
-        sent_ns=pl.when(one).then(sent.min()),
-    )
-    placed = _first_since(answered.filter(pl.col("workers") == workers.height), steps)
-    doubt = sent.is_null() | (pl.col("doubt_ns") < pl.col("received_ns")).fill_null(value=False)
-    taken = ~doubt & pl.col("scheduled").is_not_null()
-    return placed.select(
-        "row",
-        "done_ns",
-        received_ns=pl.when(taken).then("first_ns").otherwise("received_ns"),
-        **{name: pl.when(~doubt).then(pl.coalesce("scheduled", name)) for name in ("next_ns", "sent_ns")},
-    )
-
-
-def _first_since(placed: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Add the first step sent since `since`: next_ns, first_ns (when it was received).
-
-    Also doubt_ns: when the first one since was received whose sending is not recorded.
-    """
-    sent = pl.col("sent_ns")
-    sure = steps.filter(sent.is_not_null()).group_by(next_ns=sent).agg(first_ns=pl.col("received_ns").max())
-    unsure = steps.filter(sent.is_null()).select(doubt_ns="received_ns").unique()
-    for times in (sure, unsure):
-        name = times.columns[0]
-        placed = placed.sort("since").join_asof(
-            times.sort(name), left_on="since", right_on=name, strategy="forward", coalesce=False
-        )
-    return placed
 
 
 def _gpu_parts(placed: pl.DataFrame, gpu_states: pl.DataFrame) -> pl.DataFrame:

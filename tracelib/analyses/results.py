@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from tracelib.analyses.collectives import collectives, whole_collectives
-from tracelib.analyses.cpu_samples import sampled_turns
-from tracelib.analyses.cpu_time import cpu_time, gil_waits, sample_stretches, spinning
+from tracelib.analyses.cpu_samples import sample_stretches
+from tracelib.analyses.cpu_time import cpu_time, gil_waits, spinning
 from tracelib.analyses.drains import drains
 from tracelib.analyses.gpu_time import gpu_states, gpu_time, utilisation_steps
 from tracelib.analyses.host_activity import host_activity
@@ -170,15 +170,7 @@ NEEDS: dict[str, Need] = {
     "quota": _QUOTA,
 }
 #: Frames that other analyses take and that nobody looks at afterwards.
-_INTERMEDIATE = (
-    whole_collectives,
-    sample_stretches,
-    sampled_turns,
-    worker_steps,
-    model_steps,
-    api_server,
-    replicas,
-)
+_INTERMEDIATE = (whole_collectives, sample_stretches, worker_steps, model_steps, api_server, replicas)
 
 
 def analyse(

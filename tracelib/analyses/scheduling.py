@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelib.analyses.window import Window
+from tracelib.analyses.window import Window, recorded_ns
 from tracelib.intervals import clip, innermost, overlay
 from tracelib.trace import Trace
 from tracelib.words import CPU_STATES, SERVER
@@ -33,6 +33,7 @@ THREAD_LOAD = pl.Schema(
         "spinning_ns": pl.Int64(),
         "working_ns": pl.Int64(),
         "wanting_ns": pl.Int64(),
+        "known_ns": pl.Int64(),
     }
 )
 DEMAND = pl.Schema({"ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "running": pl.Int32(), "runnable": pl.Int32()})
@@ -103,15 +104,18 @@ def tells_shortage(thread_states: pl.DataFrame) -> bool:
     return not set(OFF_CPU).isdisjoint(seen)
 
 
-def thread_load(trace: Trace, thread_states: pl.DataFrame, spinning: pl.DataFrame) -> pl.DataFrame:
+def thread_load(
+    trace: Trace, window: Window, thread_states: pl.DataFrame, spinning: pl.DataFrame
+) -> pl.DataFrame:
     """Return how much of the window each of the server's threads worked on a CPU, polling apart.
 
     Takes the frames `thread_states` and `spinning`.
 
     One row per thread: `thread` (Int32), `running_ns` (Int64: on a CPU), `spinning_ns` (Int64: the part in
-    which it polled), `working_ns` (Int64: the rest), `wanting_ns` (Int64: runnable or throttled). Sorted by
-    `working_ns`, largest first. A thread that works nearly all the time is one that more CPUs cannot help:
-    only less work, or more threads, can.
+    which it polled), `working_ns` (Int64: the rest), `wanting_ns` (Int64: runnable or throttled), `known_ns`
+    (Int64: how much of the window these are of, since its state is known; where only running threads are
+    seen, what the scheduler events cover). Sorted by `working_ns`, largest first. A thread that works nearly
+    all the time is one that more CPUs cannot help: only less work, or more threads, can.
     """
     server = server_threads(trace)
     states = thread_states.filter(pl.col("thread").is_in(server.implode())).select(
@@ -119,8 +123,11 @@ def thread_load(trace: Trace, thread_states: pl.DataFrame, spinning: pl.DataFram
     )
     running = states.filter(pl.col("state") == "running")
     polled = overlay(running, spinning, "thread").filter(pl.col("kind").is_not_null())
+    known = _time_in(*(state for state in CPU_STATES if state != "unknown"))
+    if not tells_shortage(thread_states):
+        known = pl.lit(recorded_ns([trace.sched], window), pl.Int64)
     summed = states.group_by("thread").agg(
-        running_ns=_time_in("running"), wanting_ns=_time_in(*WAITS_FOR_CPU)
+        running_ns=_time_in("running"), wanting_ns=_time_in(*WAITS_FOR_CPU), known_ns=known
     )
     spun = polled.group_by("thread").agg(spinning_ns=pl.col("dur_ns").sum())
     rows = summed.join(spun, on="thread", how="left").with_columns(pl.col("spinning_ns").fill_null(0))
@@ -181,7 +188,7 @@ def cpu_contention(
     thread_states: pl.DataFrame,
     host_activity: pl.DataFrame,
     spinning: pl.DataFrame,
-    sampled_turns: pl.DataFrame,
+    sample_stretches: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the lost GPU time whose blamed thread was ready to run, with the thread that ran on its CPU.
 
@@ -189,8 +196,9 @@ def cpu_contention(
 
     One row per piece: `gpu` (Int32), `ts_ns`, `dur_ns` (Int64), `thread` (Int32: the blamed one), `cause`
     (String: of the lost time), `by` (Int32: the thread that had the CPU; null = not known), `by_role`
-    (String), `doing` (String: its cause; `spin` if it polled; null = nothing recorded), `kind` (String: the
-    sub-cause, or how it polled). Adds up to the runnable part of `lost`. Sorted by `gpu`, `ts_ns`.
+    (String), `doing` (String: its cause; `spin` if it polled, `profiler` if it was a recorder, or its
+    samples were in one's code; null = nothing recorded), `kind` (String: the sub-cause, or how it polled).
+    Adds up to the runnable part of `lost`. Sorted by `gpu`, `ts_ns`.
     """
     short = lost.filter(pl.col("cpu_state") == "runnable").select("gpu", "ts_ns", "dur_ns", "thread", "cause")
     waits = (pl.col("state") == "runnable") & pl.col("thread").is_in(short["thread"].unique().implode())
@@ -200,11 +208,14 @@ def cpu_contention(
     beaten = overlay(placed, _on_each_cpu(ran), "_place")
     polls = _doing(beaten, spinning.rename({"kind": "_polls"}))
     works = _doing(polls, host_activity.select("thread", "ts_ns", "dur_ns", _does="cause", _sub="sub_cause"))
-    told = _doing(works, sampled_turns.rename({"cause": "_sampled", "sub_cause": "_sampled_sub"}))
+    sampled = sample_stretches.select("thread", "ts_ns", "dur_ns", _sampled="cause", _sampled_sub="sub_cause")
+    told = _doing(works, sampled)
     silent = pl.col("_does").is_null()
+    # No range shows what the recorder does within it; samples do.
+    by_sample = silent | (pl.col("_sampled") == "profiler").fill_null(value=False)
     named = told.with_columns(
-        doing=pl.coalesce(pl.col("_does").cast(pl.String), pl.when(silent).then("_sampled")),
-        kind=pl.when(silent).then("_sampled_sub").otherwise(pl.col("_sub").cast(pl.String)),
+        doing=pl.when(by_sample).then("_sampled").otherwise(pl.col("_does").cast(pl.String)),
+        kind=pl.when(by_sample).then("_sampled_sub").otherwise(pl.col("_sub").cast(pl.String)),
     ).with_columns(
         doing=pl.when(pl.col("_polls").is_not_null()).then(pl.lit("spin")).otherwise("doing"),
         kind=pl.coalesce("_polls", "kind"),
@@ -212,6 +223,8 @@ def cpu_contention(
     named = named.join(
         trace.threads.select(by="thread", by_role="role"), on="by", how="left", maintain_order="left"
     )
+    recorder = (pl.col("by_role") == "recorder").fill_null(value=False)
+    named = named.with_columns(doing=pl.when(recorder).then(pl.lit("profiler")).otherwise("doing"))
     return named.select(list(CPU_CONTENTION)).match_to_schema(CPU_CONTENTION).sort("gpu", "ts_ns")
 
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from tracelib.align.roles import parts_beside
 from tracelib.analyses.awaited import role_asked, two_last
-from tracelib.analyses.ipc import SENDERS, busy, senders, untaken
+from tracelib.analyses.ipc import SENDERS, busy, senders, thread_processes, untaken
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.intervals import begin, end, fill, innermost, overlay, union
 from tracelib.trace import Trace
@@ -128,8 +128,9 @@ class Upstream:
     @cached_property
     def _parts(self) -> pl.DataFrame:
         """Each thread's role and the number of its process."""
-        process = pl.struct("host", "pid", pl.when(pl.col("pid").is_null()).then("thread")).rank("dense")
-        return self.trace.threads.select("thread", "role", process=process)
+        return self.trace.threads.select("thread", "role").join(
+            thread_processes(self.trace), on="thread", maintain_order="left"
+        )
 
     @cached_property
     def _schedulers(self) -> list[int]:

@@ -93,7 +93,8 @@ def _confined(results: Results) -> str:
 def _who_ran_instead(results: Results) -> str:
     """Name who ran on the wanted CPUs meanwhile, and what that was, where the scheduler events say so.
 
-    Processes that nothing ties to the server are named by themselves, for they can be moved away.
+    Processes that nothing ties to the server are named by themselves, for they can be moved away; so is what
+    the recorders did in the server's threads and their own, for it is not there without them.
     """
     total = spent(results.cpu_contention)
     threads = results.trace.threads
@@ -105,7 +106,7 @@ def _who_ran_instead(results: Results) -> str:
         .then(pl.coalesce("process", "name"))
         .otherwise(pl.coalesce("name", "role", "process")),
     )
-    does = {"spin": "polling", "tokenization": "tokenizing"}
+    does = {"spin": "polling", "tokenization": "tokenizing", "profiler": "recording"}
     ran = (
         results.cpu_contention.filter(pl.col("by").is_not_null())
         .join(names, on="by", how="left")
@@ -280,11 +281,12 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
     if spent(taken) > burnt * spent(stopped):  # who polled on the wanted CPUs decides what to change
         by_kind = taken.group_by("kind").agg(pl.col("dur_ns").sum())
         order = by_kind.sort("dur_ns", "kind", descending=[True, False])["kind"]
+    cost = f"{_how_long(results, part, stopped)}{_how(results, taken, stopped)}"
     return rule.finding(
         results,
         total,
-        claim=f"Polling burnt {share(burnt)} of the server's CPU time ({named}) and held the GPUs up for "
-        f"about {share(part)} of GPU time{_how(results, taken, stopped)}.{_lengths(kinds)}",
+        claim=f"Polling burnt {share(burnt)} of the server's CPU time{recording.where_recorded(results)} "
+        f"({named}) and held the GPUs up for {cost}.{_lengths(kinds)}",
         confidence="medium" if spent(stopped) else "high",
         why="an estimate: of the time stopped by the quota, as much as the share of CPU time that polling "
         "had used up"
@@ -293,6 +295,11 @@ def busy_wait(rule: Rule, results: Results) -> Finding | None:
         evidence=_pollers(results, taken, _by_thread(results.spinning)),
         **_stops(order),
     )
+
+
+def _how_long(results: Results, part: float, stopped: pl.DataFrame) -> str:
+    """Return how long polling held GPUs up: an estimate under a quota, else what is seen of it."""
+    return f"{f'about {share(part)}' if spent(stopped) else seen_share(results, part)} of GPU time"
 
 
 def _stops(kinds: pl.Series) -> dict[str, Any]:

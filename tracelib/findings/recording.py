@@ -14,6 +14,7 @@ from tracelib.analyses.launches import launch_calls
 from tracelib.analyses.results import NEEDS, Results
 from tracelib.analyses.scheduling import tells_shortage
 from tracelib.analyses.upstream import NOT_RECORDED
+from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.findings.finding import Abstained, exposed_share
 from tracelib.sources.health import no_gpu_work
 from tracelib.words import counted, share
@@ -133,6 +134,19 @@ def _unmatched(results: Results) -> str:
     if results.collectives.is_empty() or results.collectives["matched"].any():
         return ""
     return "collectives could not be matched across ranks, so nothing tells waiting in them from transfer"
+
+
+def where_recorded(results: Results) -> str:
+    """Say of which part of the window scheduler events tell; empty where that is all of it."""
+    part = recorded_ns([results.trace.sched], results.window) / results.window.duration_ns
+    return "" if part >= WHOLE else f" in the {share(part)} of the window that the scheduler recorded"
+
+
+def of_recorded(ns: int, known_ns: int, results: Results) -> str:
+    """Return in words which share `ns` is of the time for which it is known, and which part that is."""
+    part = known_ns / results.window.duration_ns
+    of = "the window" if part >= WHOLE else f"the {share(part)} of the window that was recorded of it"
+    return f"{share(ns / known_ns)} of {of}"
 
 
 CHECKS = {

@@ -23,6 +23,7 @@ from tracelib.findings.finding import (
     over_the_window,
     own_ns,
     quantile,
+    seen_share,
     share_of,
     shortage_note,
     spent,
@@ -171,12 +172,12 @@ def _mostly(lost: pl.DataFrame) -> str:
 
 # -------------------- one full thread
 def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
-    """Report threads that worked over 85 % of the window, and the GPU time lost while they ran.
+    """Report threads that worked over 85 % of what was recorded of them, and the GPU time lost meanwhile.
 
     Polling is not work: a worker that spins for its GPU is on a CPU all the time and waits.
     """
-    window = results.window.duration_ns
-    full = results.thread_load.filter(pl.col("working_ns") >= SATURATED * window)
+    known = pl.col("known_ns")
+    full = results.thread_load.filter((known > 0) & (pl.col("working_ns") >= SATURATED * known))
     once = pl.col("sub_cause").is_in(ONCE).fill_null(value=False)
     blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST) & ~once
     lost = results.lost.filter(blamed & pl.col("thread").is_in(full["thread"].implode()))
@@ -186,18 +187,19 @@ def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
     by_thread = lost.group_by("thread").agg(pl.col("dur_ns").sum())
     threads = by_thread.join(full, on="thread").sort("dur_ns", "thread", descending=[True, False])
     worked = [
-        (thread_name(results, thread), share(ns / window))
-        for thread, ns in threads.select("thread", "working_ns").head(5).iter_rows()
+        (thread_name(results, thread), recording.of_recorded(ns, known, results))
+        for thread, ns, known in threads.select("thread", "working_ns", "known_ns").head(5).iter_rows()
     ]
     name, most = worked[0]
     others = "it" if threads.height == 1 else f"it and {threads.height - 1} more like it"
     return rule.finding(
         results,
         lost,
-        claim=f"Thread {name} worked for {most} of the window, as much as one thread can; for {share(part)} "
+        claim=f"Thread {name} worked for {most}, as much as one thread can; for {seen_share(results, part)} "
         f"of GPU time the GPUs waited for {others}. More CPUs do not help a thread that already has one.",
         evidence=[
-            over_the_window(results, thread, "on a CPU and at work", working) for thread, working in worked
+            over_the_window(results, thread, "on a CPU and at work", working, results.trace.sched)
+            for thread, working in worked
         ],
     )
 

@@ -47,8 +47,12 @@ def cause_name(cause: str | None) -> str:
 
 
 def sub_cause_name(sub_cause: str | None) -> str:
-    """Return the name of `sub_cause`; one without an entry is named as the rules name it."""
-    return _name(SUB_CAUSES, sub_cause)
+    """Return the name of `sub_cause`: its own, that of a role, or as the rules name it.
+
+    >>> sub_cause_name("api"), sub_cause_name("api_server"), sub_cause_name("my_own")
+    ('launch calls', 'API server', 'my own')
+    """
+    return _name(SUB_CAUSES | ROLES, sub_cause)
 
 
 def cause_label(cause: str | None, sub_cause: str | None) -> str:

@@ -200,19 +200,23 @@ def dispatch_sampled_in(library):
         sheet.sampled(0, 20 + 4 * n, 22 + 4 * n, ("[unknown]", f"/x/{library}"))
         sheet.sampled(0, 22 + 4 * n, 24 + 4 * n, ("at::x", "/x/libtorch_cpu.so"))
     sheet.kernel(40, 102, call=(39.99, 40))
-    return diagnose(sheet.results(), thresholds=ANY_SIZE).verdict
+    return diagnose(sheet.results(), thresholds=ANY_SIZE)
 
 
 def test_a_verdict_that_the_recorders_own_work_would_change_is_not_firm():
     """19.6 % of the window is host work, 9.8 % without the half that is the recorder's."""
-    said = dispatch_sampled_in("libcupti.so.13")
+    document = dispatch_sampled_in("libcupti.so.13")
+    said = document.verdict
     assert (said.state, said.confidence) == ("cpu_bound", "low")
     assert "This is not firm: about 9.8 % of GPU time is the recorders' own work inside" in said.sentence
-    assert said.why[0].endswith("for 9.8 % of GPU time, and the verdict would be: Not CPU-bound: GPU kernels")
+    assert said.sentence.endswith('9.8 % of GPU time, and the verdict would be "Not CPU-bound: GPU kernels".')
     assert "without with_stack" in said.record_first[0]
     assert not said.firm
     assert badge(said.state, said.limits, firm=said.firm) == "Not firm: host work"
-    firm = dispatch_sampled_in("libtorch_cpu.so")
+    (launching,) = [row for row in document.findings if row.id == "launch_bound"]
+    assert launching.confidence == "medium"
+    assert launching.why.endswith("about 50 % of this loss is the recorders' own work inside launching")
+    firm = dispatch_sampled_in("libtorch_cpu.so").verdict
     assert firm.firm
     assert (firm.state, "not firm" in firm.sentence) == ("cpu_bound", False)
 

@@ -197,6 +197,7 @@ _FINDINGS: dict[str, Any] = {
         "count": 5,
         "whole": 5,
         "sentence": "Time to first token of 5 requests: p50 90.0 ms, max 300 ms. On average: 5 % tokenize.",
+        "detail": "Not counted: 1 before or after the window.",
         "ttft_ns": {"p50": 90_000_000, "p95": 200_000_000, "max": 300_000_000},
         "parts": [
             {

@@ -14,7 +14,7 @@ from tracelib.analyses.launches import graph_coverage, launch_delays
 from tracelib.analyses.results import NEEDS, Results
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.findings import document as doc
-from tracelib.findings.doubts import doubts, less_sure
+from tracelib.findings.doubts import doubts, inflated, less_sure, recorder_cost
 from tracelib.findings.finding import Abstained, Finding, Part, quantiles, rank_labels
 from tracelib.findings.order import in_order, not_yet, record_first, without_advice
 from tracelib.findings.requests import requests_part
@@ -82,7 +82,8 @@ def _answer(
 ) -> tuple[doc.Verdict, list[Finding]]:
     """Return the verdict with what to record first, and the findings in order, as sure as the files allow."""
     answer, open_questions = verdict(results, thresholds), doubts(results)
-    findings = in_order([less_sure(row, open_questions) for row in found], results)
+    cost = recorder_cost(results)
+    findings = in_order([inflated(less_sure(row, open_questions), cost) for row in found], results)
     if answer.state in ("no_load", "not_cpu_bound"):
         return answer, findings
     first = [*answer.record_first, *record_first(results, findings, open_questions)]

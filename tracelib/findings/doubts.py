@@ -151,6 +151,15 @@ def less_sure(finding: Finding, open_questions: Sequence[Doubt]) -> Finding:
     return replace(finding, confidence="medium", why=finding.why + "".join(reasons))
 
 
+def inflated(finding: Finding, cost: Cost) -> Finding:
+    """Return a finding on launching, no longer of high confidence where the recorders make up much of it."""
+    part = cost.in_launching_ns / max(finding.exposed_ns, 1)
+    if finding.cause != "kernel_launch" or part < DOUBTFUL:
+        return finding
+    why = f"{finding.why}; about {share(part)} of this loss is the recorders' own work inside launching"
+    return replace(finding, confidence="low" if finding.confidence == "low" else "medium", why=why)
+
+
 def _common(rows: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     return rows.join(others.select("gpu", "ts_ns").unique(), on=["gpu", "ts_ns"], how="semi")
 

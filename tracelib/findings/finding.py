@@ -36,6 +36,8 @@ NOT_HOST = ("device", "imbalance", "no_work", "profiler", "unattributed")
 COVERED = 0.5
 #: Share of the time whose CPU states are known, below which a shortage is "at least" so much.
 KNOWN = 0.9
+#: Share of a loss whose CPU states are known, from which on it stands for all of it.
+NEARLY_ALL = 0.99
 #: A share of the window that is not worth a word beside a larger one.
 ASIDE = 0.005
 #: Rows of evidence that a finding shows: the worst ones.
@@ -239,7 +241,11 @@ def shortage_note(lost: pl.DataFrame) -> str:
     """
     known = state_known(lost)
     told, (ready, stopped) = known * spent(lost), without_cpu(lost)
-    of = "of this loss" if known == 1 else f"of the {share(known)} of this loss whose CPU states are known"
+    of = (
+        "of this loss"
+        if known >= NEARLY_ALL
+        else f"of the {share(known)} of this loss whose CPU states are known"
+    )
     parts = [
         f"for {share(ns / told)} {of} {words}"
         for ns, words in (

@@ -36,7 +36,8 @@ def requests_part(results: Results) -> doc.Requests | None:
     return doc.Requests(
         count=came.height,
         whole=rows.height,
-        sentence=_sentence(came["ttft_ns"], rows, shares) + _left_out(results),
+        sentence=_sentence(came["ttft_ns"], rows, shares),
+        detail=f"{_in_api_server(rows)}{_in_queue(rows)}{_left_out(results)}".strip(),
         ttft_ns=quantiles(came["ttft_ns"]),
         parts=None
         if rows.is_empty()
@@ -152,7 +153,7 @@ def _sentence(ttft: pl.Series, rows: pl.DataFrame, shares: dict[str, float]) -> 
         for part, value in shares.items()
         if value >= WORTH_A_WORD
     ]
-    return f"{lead} {of}: {', '.join(told)}.{_in_api_server(rows)}{_in_queue(rows)}{_unknown(rows, shares)}"
+    return f"{lead} {of}: {', '.join(told)}.{_unknown(rows, shares)}"
 
 
 def _half_and_slow(ttft: pl.Series) -> str:

@@ -252,7 +252,7 @@ def staircase(rule: Rule, results: Results) -> Finding | None:
         evidence=evidence_rows(
             moments(starved, of="level"),
             lambda row: gpus_named(results, row["gpus"]),
-            lambda _: "useful for at most 20 % of each hundredth of the window",
+            lambda _: "useful for at most 20 % of each bin",
         ),
     )
 

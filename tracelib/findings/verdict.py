@@ -150,17 +150,12 @@ def _if_not_firm(
     another = badge(otherwise, _limits(otherwise, replace(told, host=without[1]), results))
     known = (
         f"about {share(cost)} of GPU time is the recorders' own work inside launching; without it the host "
-        f"would hold the GPUs up for {share(without[1])} of GPU time, and the verdict would be: {another}"
+        f'would hold the GPUs up for {share(without[1])} of GPU time, and the verdict would be "{another}"'
     )
     sentence = f"{answer.sentence} This is not firm: {known}."
     lighter = f"the same load for a few seconds, at less cost to it: {LIGHT}"
     return msgspec.structs.replace(
-        answer,
-        sentence=sentence,
-        confidence="low",
-        why=[known, *answer.why],
-        record_first=[lighter],
-        firm=False,
+        answer, sentence=sentence, confidence="low", record_first=[lighter], firm=False
     )
 
 

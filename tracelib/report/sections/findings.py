@@ -82,14 +82,14 @@ def _third(findings: Document) -> Figure:
         known = figures.known_cpu_state_share(findings)
         least = at_least(known)
         stopped = figures.cpu_shortage_ns(findings, {"throttled"})
-        no_cpu, quota = share((short - stopped) / gpu_time), share(stopped / gpu_time)
+        reasons = (("no CPU was free", short - stopped), ("a quota had stopped it", stopped))
+        why = ", ".join(f"{reason} {share(ns / gpu_time)}" for reason, ns in reasons if ns)
         meaning = (
-            "of GPU time: lost because the thread that a GPU waited for could not get a CPU "
-            f"(none free {no_cpu}, stopped by a quota {quota})"
+            f"of GPU time: lost while the thread that a GPU waited for had no CPU{f' ({why})' if why else ''}"
         )
         shown = f"{least}{share(short / gpu_time)}"
-        if least and not short:  # at least nothing is not a figure
-            shown = "none seen"
+        if least and short < 0.0005 * gpu_time:  # at least nothing is not a figure
+            shown = share(short / gpu_time) if short else "none seen"
             meaning = f"in the {share(known)} of the lost GPU time for which CPU states are known"
         if first_token is not None:
             number = counted(requests.count, "request") if requests else ""

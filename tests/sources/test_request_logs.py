@@ -35,7 +35,7 @@ def test_lines_of_json_a_list_and_a_packed_file(tmp_path):
         json.dumps(LINE),
         json.dumps(LINE) + "\n\n",
         json.dumps([LINE]),
-        gzip.compress(json.dumps(LINE).encode()),
+        gzip.compress(json.dumps(LINE).encode(), mtime=0),
     ):
         log = read(tmp_path, content)
         assert times(log) == RIGHT
@@ -242,7 +242,7 @@ def test_what_cannot_be_used_is_counted_and_named(tmp_path):
         (b"PAR1, and no more", "Parquet"),
         ("[" * 50_000, "not a JSON object"),
         ('id,arrived,first_token\na,1,"' + "x" * 140_000, "field limit"),
-        (gzip.compress(b"0123456789" * 99)[:10] + b"\xff" * 40, "invalid"),
+        (gzip.compress(b"0123456789" * 99, mtime=0)[:10] + b"\xff" * 40, "invalid"),
         (json.dumps({"start_times": 5, "ttfts": 6}), "of another kind"),
         (json.dumps({"resourceSpans": [5]}), "of another kind"),
         (json.dumps({"experiments": [{"requests": [{}]}]}), "no column 'timestamp'"),

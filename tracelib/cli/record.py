@@ -27,7 +27,12 @@ def record(flags: argparse.Namespace) -> int:
     if flags.finish:
         return keeper.finish(keeper.unfinished(flags.out))
     chosen = plan.recipe(flags.recipe)
-    named = flags.pid or ([] if flags.command else plan.processes_of(chosen, threads().values()))
+    if flags.pod and (flags.pid or flags.command):
+        raise BadParameter("--pod", flags.pod, ["--pod alone", "--pid or --command"])
+    if flags.pod:
+        named = machine.pod_processes(flags.pod)
+    else:
+        named = flags.pid or ([] if flags.command else plan.processes_of(chosen, threads().values()))
     pids = [*existing(named), *sorted(set(descendants(named)) - set(named))]
     here = machine.machine(pids)
     print("\n".join(["this machine", *map(plain, machine.lines(here))]))
@@ -37,6 +42,7 @@ def record(flags: argparse.Namespace) -> int:
         seconds=flags.seconds,
         recipe_name=flags.recipe,
         pids=pids,
+        pod=flags.pod,
         command=flags.command,
         server=flags.server,
         server_traces=flags.server_traces,

@@ -1,12 +1,15 @@
-"""What this machine lets us record."""
+"""What this machine lets us record, and which of its processes are a pod's."""
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracelib.errors import BadParameter
 from tracelib.record.cgroups import CpuGroup, cpu_group, pressure_us
 from tracelib.record.ftrace import tracefs
 from tracelib.record.processes import PROC, allowed_cpus, text
@@ -16,6 +19,8 @@ MISSING = "not installed"
 #: Private mounts that end with the process: for tracefs where it is not mounted.
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 MOUNT = ("mount", "-t", "tracefs", "nodev", "/sys/kernel/tracing")
+#: A pod as Kubernetes may name it, with its namespace in front or not (RFC 1123: subdomain, label).
+POD = re.compile(r"(?:([a-z0-9](?:[a-z0-9-]*[a-z0-9])?)/)?([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)")
 CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
@@ -116,3 +121,59 @@ def _version(program: str) -> str | None:
         return f"installed, but does not run ({error})"
     words = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
     return words[0] if words else "of unknown version"
+
+
+def pod_processes(pod: str) -> list[int]:
+    """Return the first process of each running container of a pod on this node, by `crictl`; ids as here.
+
+    Raises BadParameter if the name is not one of a pod, or not of exactly one that runs here; OSError if
+    crictl cannot be asked.
+    """
+    commands = _crictl(pod)
+    found = _asked(commands["pod"])
+    if len(found) != 1:
+        many = "NAMESPACE/NAME: pods of several namespaces have this name"
+        raise BadParameter("--pod", pod, [many if found else "a pod that runs on this node (crictl pods)"])
+    containers = _asked([*commands["containers"][:-1], found[0]])
+    pids = [int(pid) for each in containers for pid in _asked([*commands["process"][:-1], each])]
+    return sorted(pid for pid in pids if pid > 0)
+
+
+def pod_lines(pod: str, start_url: str) -> Iterator[str]:
+    """Yield the commands that lead to a pod's processes, and into it, by hand on its node."""
+    yield f"# the processes of pod {pod}, as this node numbers them"
+    yield from map(shlex.join, _crictl(pod).values())
+    yield "# their ids in the pod and here, for --pid-map (a recording writes them to run.toml)"
+    yield "grep NSpid /proc/PID/task/*/status"
+    if start_url:
+        yield "# where the server's port cannot be reached from here: from inside of the pod's network"
+        yield shlex.join(["nsenter", "--target", "PID", "--net", "curl", "-X", "POST", start_url])
+        yield "# its traces as they are seen from here, for --server-traces: /proc/PID/root/abs/traces"
+
+
+def _crictl(pod: str) -> Mapping[str, list[str]]:
+    """Return the questions to crictl; the last word of the second and third stands for an id."""
+    named = POD.fullmatch(pod)
+    if named is None:
+        raise BadParameter("--pod", pod, ["[NAMESPACE/]NAME"])
+    namespace, name = named.groups()
+    within = ["--namespace", f"^{namespace}$"] if namespace else []
+    pattern = "^" + name.replace(".", r"\.") + "$"
+    pid = ["--output", "go-template", "--template", "{{.info.pid}}"]
+    return {  # crictl takes both names for patterns
+        "pod": ["crictl", "pods", "--name", pattern, *within, "--state", "ready", "-q", "--no-trunc"],
+        "containers": ["crictl", "ps", "-q", "--no-trunc", "--pod", "POD"],
+        "process": ["crictl", "inspect", *pid, "CONTAINER"],
+    }
+
+
+def _asked(command: Sequence[str]) -> list[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except FileNotFoundError:
+        raise OSError("--pod: crictl is not installed; run this on the pod's node, as root") from None
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"--pod: crictl gave no answer: {error}") from None
+    if done.returncode:
+        raise OSError(f"--pod: {shlex.join(command)}: {done.stderr.strip()[-300:]}")
+    return done.stdout.split()

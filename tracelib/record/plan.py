@@ -15,11 +15,13 @@ from urllib.parse import urlsplit
 from tracelib.data import data
 from tracelib.errors import BadParameter, MissingEvents
 from tracelib.record import ftrace, perf
-from tracelib.record.machine import Machine
+from tracelib.record.machine import Machine, pod_lines
 from tracelib.record.processes import Thread, command_line
 
 #: What can be left out by name (`--without`).
 STEPS = ("perf", "ftrace", "gpu", "profiler")
+#: How long a recording lasts unless somebody says otherwise.
+USUAL_S = 10.0
 #: perf ends by itself this long after the planned end, in case nobody stops it.
 BACKSTOP_S = 60
 
@@ -33,6 +35,7 @@ class Plan:
     recipe: str
     cpus: int
     pids: tuple[int, ...] = ()
+    pod: str = ""  # [NAMESPACE/]NAME, whose processes `pids` are
     command: tuple[str, ...] = ()
     rung: str = ""  # of perf
     tracefs: str = ""
@@ -57,9 +60,10 @@ def plan(
     here: Machine,
     *,
     folder: Path,
-    seconds: float,
     recipe_name: str,
+    seconds: float | None = None,
     pids: Sequence[int] = (),
+    pod: str = "",
     command: str = "",
     server: str = "",
     server_traces: str = "",
@@ -73,6 +77,8 @@ def plan(
     of can be recorded here.
     """
     chosen = recipe(recipe_name)
+    if seconds is None:
+        seconds = chosen.seconds if server and "profiler" not in without else USUAL_S
     _check(folder, seconds, server, without, pids, command)
     left_out = dict.fromkeys(without, "not wanted")
     rung = None
@@ -90,6 +96,7 @@ def plan(
         recipe=chosen.name,
         cpus=here.cpus_online,
         pids=tuple(pids),
+        pod=pod,
         command=tuple(shlex.split(command)),
         rung=rung.name if rung else "",
         lacks={"perf": rung.lacks} if rung and rung.lacks else {},
@@ -113,6 +120,8 @@ def lines(made: Plan) -> Iterator[str]:
     if chosen.server:
         yield f"# the server, for its own profiler ({chosen.note})"
         yield chosen.server.strip()
+    if made.pod:
+        yield from pod_lines(made.pod, made.start_url)
     if made.start_url:
         yield "# switch its profiler on, and off after the recording"
         yield f"curl -X POST {shlex.quote(made.start_url)}"
@@ -211,6 +220,7 @@ class Recipe:
     commands: str = ""
     start: str = ""
     stop: str = ""
+    seconds: float = USUAL_S  # with its profiler
 
 
 @cache

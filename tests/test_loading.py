@@ -31,6 +31,16 @@ def test_import_is_light():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
+def test_what_runs_a_notebook_builds_no_grammars_before_somebody_asks_for_them():
+    code = (
+        "import sys, tracelib.report.pipeline; early = 'lark' in sys.modules; import jsonschema; "
+        "check = jsonschema.FormatChecker().conforms; "
+        "print(early, check('http://x.org/ä', 'iri'), check('::', 'iri'), 'lark' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert said.stdout.split() == ["False", "True", "False", "True"]
+
+
 def test_public_names_exist_and_are_sorted():
     assert tracelib.__all__ == sorted(tracelib.__all__)
     for name in tracelib.__all__:

@@ -148,7 +148,7 @@ def test_preparation_is_at_the_end_and_code_is_behind_a_disclosure():
     )
     assert disclosed == [
         ("How this was computed", "one()\n\ntwo()"),
-        ("The notebook's parameters", "a = 1"),
+        ("The notebook&#39;s parameters", "a = 1"),
         ("Preparation", "prepare()"),
     ]
 

@@ -7,6 +7,8 @@ was not recorded is called not recorded.
 from __future__ import annotations
 
 import html
+import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -154,6 +156,8 @@ def lacked_cpu(ready_ns: int, stopped_ns: int) -> str:
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+#: The mimetype under which JupyterLab draws plotly figures by itself, and plotly's renderer that makes it.
+PLOTLY, MIMETYPE_RENDERER = "application/vnd.plotly.v1+json", "plotly_mimetype"
 #: Marks the output that repeats a figure's caption: the report's page has it as the figure's own.
 CAPTION = "tracelib_caption"
 #: Why a chart of several runs is not drawn.
@@ -180,7 +184,12 @@ class CaptionedFigure:
     def _ipython_display_(self) -> None:
         from IPython.display import display  # noqa: PLC0415 (inside a notebook only)
 
-        display(self.figure)  # type: ignore[no-untyped-call]
+        if os.environ.get("PLOTLY_RENDERER") == MIMETYPE_RENDERER:
+            # What plotly's own renderer does, which imports all others for it, and a parser of web addresses.
+            figure = {PLOTLY: json.loads(self.figure.to_json(validate=False, remove_uids=False))}
+            display(figure, raw=True)  # type: ignore[no-untyped-call]
+        else:
+            display(self.figure)  # type: ignore[no-untyped-call]
         caption = {"text/html": f"<p><i>{html.escape(self.sentence)}</i></p>", "text/plain": self.sentence}
         display(caption, raw=True, metadata={CAPTION: True})  # type: ignore[no-untyped-call]
 

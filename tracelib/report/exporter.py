@@ -22,15 +22,14 @@ from markupsafe import Markup
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from traitlets import Bool, default
+from traitlets.config import Config
 
-from tracelib.charts.phrases import CAPTION
+from tracelib.charts.phrases import CAPTION, PLOTLY
 from tracelib.charts.theme import CAUSES
 from tracelib.charts.theme import CSS as CHART_CSS
 from tracelib.report.run import markdown_cell
 from tracelib.report.sections.render import ABOUT, render
 
-#: The mimetype under which JupyterLab draws plotly figures by itself.
-PLOTLY = "application/vnd.plotly.v1+json"
 BUNDLE = "<!--plotly-->"
 #: Cells that prepare: their code is shown at the end, so that the page opens with the verdict.
 PREPARATION = {"parameters", "injected-parameters", "setup"}
@@ -59,6 +58,10 @@ class TraceReport(HTMLExporter):
     export_from_notebook = "Trace report (one offline page)"
     exclude_anchor_links = Bool(True, help="Headings get links of our own.").tag(config=True)  # noqa: FBT003
 
+    @default("optimistic_validation")
+    def _optimistic_validation_default(self) -> bool:
+        return True  # once, after all preprocessors
+
     @default("template_name")
     def _template_name_default(self) -> str:
         return "tracereport"
@@ -67,6 +70,13 @@ class TraceReport(HTMLExporter):
     def _extra_template_basedirs_default(self) -> list[str]:
         # nbconvert would look into the working directory too: a folder of traces must not replace templates.
         return [str(Path(__file__).parent / "templates")]
+
+    @property
+    def default_config(self) -> Config:
+        """Return nbconvert's settings, but for widgets: the page shows what stands for them."""
+        config: Config = super().default_config
+        config["NbConvertBase"]["display_data_priority"].remove("application/vnd.jupyter.widget-view+json")
+        return config
 
     def default_filters(self) -> Any:
         """Yield the filters, Markdown headings with a link of their own."""
@@ -86,7 +96,8 @@ class TraceReport(HTMLExporter):
             "parts": [part for part in parts if part["name"] != PREPARED],
             "chart_css": CHART_CSS + cause_colours(),
         }
-        text, resources = super().from_notebook_node(page, resources, **kw)
+        # Not by way of HTMLExporter, which parses the whole page once more for tags that our template lacks.
+        text, resources = super(HTMLExporter, self).from_notebook_node(page, resources, **kw)
         # After the rest is done: what nbconvert does to the page costs time by its length.
         return text.replace(BUNDLE, bundle_script(figures) if figures else "", 1), resources
 

@@ -105,11 +105,14 @@ def heading(title: str, results: Results | Mapping[str, Results]) -> Section:
     return Section(render("heading", title=title, about=about), title)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """A part of the outcome, in a form that a notebook's output can carry; shows nothing."""
 
     parts: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"(for the report: {', '.join(self.parts) or 'nothing'})"
 
     def _repr_mimebundle_(self, **_: object) -> Mapping[str, Any]:
         return {OUTCOME: self.parts, "text/html": ""}

@@ -18,11 +18,13 @@ from typing import Any
 import nbformat
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from papermill.execute import execute_notebook
 from traitlets.config import Config
 
 from tracelib import errors
+from tracelib.charts.phrases import MIMETYPE_RENDERER
 from tracelib.options import assigned
 from tracelib.sources.programs import Scratch
 
@@ -49,6 +51,24 @@ class NotebookRun:
 
     notebook: NotebookNode
     failure: Failure | None
+
+
+class SavedOnce(NBClientEngine):
+    """papermill's engine, which does not write the notebook twice a cell: at the end, whatever that is."""
+
+    @classmethod
+    def execute_managed_notebook(  # type: ignore[override]  # (papermill names each of its arguments)
+        cls, nb_man: Any, kernel_name: str, **kwargs: Any
+    ) -> None:
+        """Execute the notebook; papermill then writes it, also if this raises."""
+        output, nb_man.output_path = nb_man.output_path, None
+        try:
+            super().execute_managed_notebook(nb_man, kernel_name, **kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            nb_man.output_path = output
+
+
+papermill_engines.register("tracelib", SavedOnce)  # type: ignore[no-untyped-call]
 
 
 def parameter_names(source: Path) -> list[str]:
@@ -78,10 +98,10 @@ def run_notebook(
     _check(source, parameters)
     notebook = read_notebook(source)
     with _quiet(), _importable():
-        failure = _execute(notebook, output, dict(parameters), working_directory, timeout_s)
-    if failure is not None and _is_ours(failure.error):
-        raise errors.TraceError(failure.message)
-    return NotebookRun(read_notebook(output), failure)
+        run = _execute(notebook, output, dict(parameters), working_directory, timeout_s)
+    if run.failure is not None and _is_ours(run.failure.error):
+        raise errors.TraceError(run.failure.message)
+    return run
 
 
 def _is_ours(error: str) -> bool:
@@ -95,13 +115,14 @@ def _execute(
     parameters: dict[str, Any],
     working_directory: Path | None,
     timeout_s: int,
-) -> Failure | None:
+) -> NotebookRun:
     # A NotebookNode is taken as it is; a path would be a format string, so the output's braces are doubled.
     try:
-        execute_notebook(  # type: ignore[no-untyped-call]
+        done = execute_notebook(  # type: ignore[no-untyped-call]
             node,
             str(output.resolve()).replace("{", "{{").replace("}", "}}"),
             parameters,
+            engine_name="tracelib",
             progress_bar=False,
             cwd=working_directory,
             execution_timeout=timeout_s,
@@ -114,13 +135,14 @@ def _execute(
             ),
         )
     except PapermillExecutionError as error:
-        return Failure(error.exec_count or error.cell_index, error.ename, error.evalue)
+        failure = Failure(error.exec_count or error.cell_index, error.ename, error.evalue)
+        return NotebookRun(read_notebook(output), failure)
     except (CellTimeoutError, DeadKernelError) as error:
         return _stopped(output, type(error).__name__, timeout_s)
-    return None
+    return NotebookRun(done, None)
 
 
-def _stopped(output: Path, error: str, timeout_s: int) -> Failure:
+def _stopped(output: Path, error: str, timeout_s: int) -> NotebookRun:
     """Mark the saved notebook as papermill does for a raised error: it does not if the kernel is gone."""
     reasons = {
         "CellTimeoutError": f"not done after {timeout_s} s; give it longer with --timeout",
@@ -133,7 +155,7 @@ def _stopped(output: Path, error: str, timeout_s: int) -> Failure:
     mark = markdown_cell(f"**This notebook stopped** at {failure.one_line()}.", "papermill-error-cell-tag")
     node.cells.insert(0, mark)
     write_notebook(node, output)
-    return failure
+    return NotebookRun(node, failure)
 
 
 def read_notebook(path: Path) -> NotebookNode:
@@ -196,7 +218,8 @@ def _importable() -> Iterator[None]:
     What it writes to temporary files lies in a folder of ours, which goes however the kernel ends; so does
     the file with the key to it, which Jupyter writes in this process.
     """
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TMPDIR")}
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TMPDIR", "PLOTLY_RENDERER")}
+    os.environ["PLOTLY_RENDERER"] = MIMETYPE_RENDERER  # the exporter and JupyterLab draw the rest
     # A library's warning would print a path of this machine into the report.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_FOLDER), before["PYTHONPATH"]]))

@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from tracelib.analyses.collectives import waiting_caused
 from tracelib.analyses.results import Results
 from tracelib.charts.phrases import gpu_names, p50_p95_max, thread_names
-from tracelib.charts.theme import INK, SINCE_START, SYMBOLS, TEMPLATE, finished, hatch, safe, stairs
+from tracelib.charts.theme import COLOURS, INK, SINCE_START, SYMBOLS, finished, hatch, safe, stairs
 from tracelib.findings.finding import quantile
 from tracelib.words import counted, duration, share
 
@@ -150,7 +150,7 @@ def collectives_chart(results: Results) -> go.Figure | None:
     for i, gpu in enumerate(arrivals["straggler"].unique().sort(nulls_last=True).to_list()):
         own = arrivals.filter(pl.col("straggler").eq_missing(gpu))
         last = "order not known" if gpu is None else f"{names.get(gpu, gpu)} last"
-        name, colour = safe(last), TEMPLATE.layout.colorway[i % 8]
+        name, colour = safe(last), COLOURS[i % 8]
         figure.add_trace(_skew_points(results, own, name, colour, SYMBOLS[i % 8]), row=1, col=1)
         bars = _bars(own["skew_ns"], borders, colour, PATTERNS[i % 8], name=name, showlegend=False)
         figure.add_trace(bars, row=1, col=2)
@@ -246,7 +246,7 @@ def ipc_chart(results: Results) -> go.Figure | None:
     borders = log_borders(pl.concat([dequeues["dur_ns"], steps]))
     figure = go.Figure()
     for i, (rank, own) in enumerate(_by_rank(dequeues)):
-        colour = TEMPLATE.layout.colorway[i % 8]
+        colour = COLOURS[i % 8]
         figure.add_trace(_bars(own["dur_ns"], borders, colour, PATTERNS[i % 8], name=safe(rank)))
     if len(steps):
         step = max(1.0, float(quantile(steps, 0.5) or 0))

@@ -156,8 +156,8 @@ def lacked_cpu(ready_ns: int, stopped_ns: int) -> str:
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-#: The mimetype under which JupyterLab draws plotly figures by itself, and plotly's renderer that makes it.
-PLOTLY, MIMETYPE_RENDERER = "application/vnd.plotly.v1+json", "plotly_mimetype"
+#: The mimetype under which JupyterLab draws plotly figures by itself.
+PLOTLY = "application/vnd.plotly.v1+json"
 #: Marks the output that repeats a figure's caption: the report's page has it as the figure's own.
 CAPTION = "tracelib_caption"
 #: Why a chart of several runs is not drawn.
@@ -184,8 +184,8 @@ class CaptionedFigure:
     def _ipython_display_(self) -> None:
         from IPython.display import display  # noqa: PLC0415 (inside a notebook only)
 
-        if os.environ.get("PLOTLY_RENDERER") == MIMETYPE_RENDERER:
-            # What plotly's own renderer does, which imports all others for it, and a parser of web addresses.
+        if os.environ.get("PLOTLY_RENDERER") == "plotly_mimetype":
+            # That renderer's output, without plotly's import of all its renderers and of what they need.
             figure = {PLOTLY: json.loads(self.figure.to_json(validate=False, remove_uids=False))}
             display(figure, raw=True)  # type: ignore[no-untyped-call]
         else:

@@ -4,6 +4,7 @@ Every colour (looks.toml) also has a hatch, so that no meaning hangs on colour a
 transparent and text is a grey that reads on white and on black alike; :data:`CSS` lets a page set both.
 """
 
+import functools
 import html
 import json
 from collections.abc import Sequence
@@ -58,9 +59,13 @@ SINCE_START = "ms since the window's start"
 #: Rules for a page that holds charts: they override the neutral defaults by the page's own variables.
 CSS = Path(__file__).with_name("charts.css").read_text(encoding="utf-8")
 
-TEMPLATE = go.layout.Template(
-    layout=json.loads(Path(__file__).with_name("template.json").read_text(encoding="utf-8"))
-)
+_LAYOUT = json.loads(Path(__file__).with_name("template.json").read_text(encoding="utf-8"))
+COLOURS: list[str] = _LAYOUT["colorway"]
+
+
+@functools.cache
+def _template() -> go.layout.Template:
+    return go.layout.Template(layout=_LAYOUT)  # which loads most of plotly
 
 
 def look(palette: str, key: str | None) -> Look:
@@ -135,6 +140,6 @@ def finished(figure: go.Figure, sentence: str, table: Sequence[Sequence[object]]
     """
     cells = [[plain(cell, CELL_CHARACTERS) for cell in row] for row in table[: TABLE_ROWS + 1]]
     figure.update_layout(
-        template=TEMPLATE, height=height, autosize=True, meta={"sentence": sentence, "table": cells}
+        template=_template(), height=height, autosize=True, meta={"sentence": sentence, "table": cells}
     )
     return figure

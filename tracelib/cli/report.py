@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 def report(flags: argparse.Namespace) -> int:
     """Write the report of one run."""
-    from tracelib.report.notebook_cells import can_draw
-    from tracelib.report.pipeline import write_report
+    from tracelib.report.kernel import Kernel
     from tracelib.sources.discovery import discover
     from tracelib.sources.torch_profiler.native import available, how_read
 
@@ -37,7 +36,11 @@ def report(flags: argparse.Namespace) -> int:
     discover(options.traces)  # a wrong path is reported at once, before a kernel starts
     folder = flags.output or default_folder(options.ticket or name_of(options.traces[:1]).split(".")[0])
     print(f"tracelib: reading {counted(len(options.traces), 'path')}, writing {folder} ...", file=sys.stderr)
-    written = write_report(folder, options, timeout_s=flags.timeout)
+    with Kernel() as kernel:  # which loads its libraries while this process loads its own
+        from tracelib.report.notebook_cells import can_draw
+        from tracelib.report.pipeline import write_report
+
+        written = write_report(folder, options, timeout_s=flags.timeout, kernel=kernel)
     verdict = written.findings.verdict if written.findings else None
     if written.findings and verdict:
         if written.findings.requests:

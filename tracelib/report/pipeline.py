@@ -24,6 +24,7 @@ from tracelib.options import Options
 from tracelib.report import redact, ticket
 from tracelib.report.bundle import whole_folder
 from tracelib.report.exporter import TraceReport
+from tracelib.report.kernel import Kernel
 from tracelib.report.notebook_cells import OUTCOME
 from tracelib.report.notebooks import notebook
 from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook, write_notebook
@@ -39,8 +40,12 @@ class Report:
     failure: Failure | None = field(default=None)
 
 
-def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIMEOUT_S) -> Report:
+def write_report(
+    folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIMEOUT_S, kernel: Kernel | None = None
+) -> Report:
     """Run the root-cause notebook with `options` and write its report to `folder`.
+
+    `kernel`: the process that runs it, if one waits already.
 
     Raises TraceError if the input cannot be used, or the folder not be written; nothing is left behind.
     """
@@ -58,6 +63,7 @@ def write_report(folder: Path, options: Options, *, timeout_s: int = DEFAULT_TIM
                 moved.taken_by("report"),
                 working_directory=made,
                 timeout_s=timeout_s,
+                kernel=kernel,
             )
         except TraceError as error:
             typed = dict(zip(moved.files(), options.files(), strict=True))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_client import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, papermill_engines
@@ -24,12 +25,11 @@ from papermill.execute import execute_notebook
 from traitlets.config import Config
 
 from tracelib import errors
-from tracelib.charts.phrases import MIMETYPE_RENDERER
 from tracelib.options import assigned
+from tracelib.report.kernel import Kernel, environment
 from tracelib.sources.programs import Scratch
 
 DEFAULT_TIMEOUT_S = 900
-_PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,12 @@ def run_notebook(
     *,
     working_directory: Path | None = None,
     timeout_s: int = DEFAULT_TIMEOUT_S,
+    kernel: Kernel | None = None,
 ) -> NotebookRun:
     """Execute `source` with `parameters`, write it to `output`, and return it.
 
     A failing cell does not raise: the notebook up to there is written and :attr:`NotebookRun.failure` tells.
-    The time limit holds for each cell.
+    The time limit holds for each cell. `kernel` runs it and is of no use afterwards; by default a new one.
 
     Raises BadParameter if the notebook has no such parameter, or the value cannot be written as text, number,
     list or dict; TraceError if the notebook raised one of tracelib's own errors: the input is wrong, not the
@@ -97,8 +98,8 @@ def run_notebook(
     """
     _check(source, parameters)
     notebook = read_notebook(source)
-    with _quiet(), _importable():
-        run = _execute(notebook, output, dict(parameters), working_directory, timeout_s)
+    with kernel or Kernel() as waiting, _quiet(), _environment():
+        run = _execute(notebook, output, dict(parameters), working_directory, timeout_s, waiting)
     if run.failure is not None and _is_ours(run.failure.error):
         raise errors.TraceError(run.failure.message)
     return run
@@ -115,6 +116,7 @@ def _execute(
     parameters: dict[str, Any],
     working_directory: Path | None,
     timeout_s: int,
+    kernel: Kernel,
 ) -> NotebookRun:
     # A NotebookNode is taken as it is; a path would be a format string, so the output's braces are doubled.
     try:
@@ -126,6 +128,8 @@ def _execute(
             progress_bar=False,
             cwd=working_directory,
             execution_timeout=timeout_s,
+            kernel_manager_class=_manager_of(kernel),
+            shutdown_kernel="immediate",
             config=Config(
                 {
                     "KernelManager": {"transport_encryption": "required"},
@@ -140,6 +144,19 @@ def _execute(
     except (CellTimeoutError, DeadKernelError) as error:
         return _stopped(output, type(error).__name__, timeout_s)
     return NotebookRun(done, None)
+
+
+def _manager_of(kernel: Kernel) -> type[AsyncKernelManager]:
+    """Return Jupyter's manager of kernels, whose kernel is a process that waits already."""
+
+    class Manager(AsyncKernelManager):
+        async def _async_launch_kernel(self, kernel_cmd: list[str], **given: Any) -> None:
+            provisioner: Any = self.provisioner
+            arguments = kernel_cmd[kernel_cmd.index("-f") :]
+            provisioner.process = kernel.become(arguments, given["env"], given.get("cwd") or str(Path.cwd()))
+            provisioner.pid = provisioner.pgid = provisioner.process.pid
+
+    return Manager
 
 
 def _stopped(output: Path, error: str, timeout_s: int) -> NotebookRun:
@@ -212,20 +229,17 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _importable() -> Iterator[None]:
-    """Let the kernel import this very tracelib from any directory: a checkout need not be installed.
+def _environment() -> Iterator[None]:
+    """Give the kernel its environment, and a folder of ours for what it writes to temporary files.
 
-    What it writes to temporary files lies in a folder of ours, which goes however the kernel ends; so does
-    the file with the key to it, which Jupyter writes in this process.
+    That goes however the kernel ends; so does the file with the key to it, which Jupyter writes in this
+    process.
     """
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TMPDIR", "PLOTLY_RENDERER")}
-    os.environ["PLOTLY_RENDERER"] = MIMETYPE_RENDERER  # the exporter and JupyterLab draw the rest
-    # A library's warning would print a path of this machine into the report.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_FOLDER), before["PYTHONPATH"]]))
     with Scratch() as folder:
+        ours = environment() | {"TMPDIR": folder}
+        before = {name: os.environ.get(name) for name in ours}
         place, tempfile.tempdir = tempfile.tempdir, folder
-        os.environ["TMPDIR"] = folder
+        os.environ.update(ours)
         try:
             yield
         finally:

@@ -1,8 +1,12 @@
 """papermill without its papercuts."""
 
+import subprocess
+import sys
+
 import nbformat
 import pytest
 
+from tests.conftest import ROOT
 from tests.report.trivial import notebook
 from tracelib.errors import BadParameter, TraceError
 from tracelib.report.run import Failure, parameter_names, run_notebook
@@ -38,9 +42,14 @@ def test_a_value_that_json_cannot_hold_is_an_error(tmp_path):
             run_notebook(source, tmp_path / "out.ipynb", {"count": value})
 
 
-def test_braces_percent_signs_and_spaces_in_paths_are_text_and_nothing_is_said(tmp_path, capfd):
-    """Nothing: neither that the kernel listens on TCP without encryption, as a kernel in clear text says."""
+def test_braces_percent_signs_and_spaces_in_paths_are_text_and_nothing_is_said(tmp_path, capfd, monkeypatch):
+    """Nothing: neither that the kernel listens on TCP without encryption, as a kernel in clear text says.
+
+    Nor is a file in the working directory taken for a library.
+    """
     folder = tmp_path / "tr {a}/{0} %s"
+    (tmp_path / "polars.py").write_text("print('not Polars')")
+    monkeypatch.chdir(tmp_path)
     source = notebook(folder / "in {x}.ipynb", "import os; print(name, count, os.path.basename(os.getcwd()))")
     ran = run_notebook(
         source, folder / "out {y}.ipynb", {"name": "007", "count": 5}, working_directory=folder
@@ -77,6 +86,18 @@ def test_a_cell_that_never_ends_is_stopped(tmp_path):
     assert "--timeout" in ran.failure.message
     assert text_outputs(ran.notebook) == ["before"]
     assert "stopped" in ran.notebook.cells[0].source
+
+
+def test_a_kernel_that_waits_ends_with_who_started_it():
+    code = (
+        "import os; from tracelib.report.kernel import Kernel\n"
+        "with Kernel(): pass\n"
+        "Kernel(); os.kill(os.getpid(), 9)"
+    )
+    # Its output ends when all that could write there have ended.
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (-9, "", "")
 
 
 def test_a_kernel_that_dies_is_told(tmp_path):

@@ -90,7 +90,7 @@ def test_a_cell_that_never_ends_is_stopped(tmp_path):
 
 def test_a_kernel_that_waits_ends_with_who_started_it():
     code = (
-        "import os; from tracelib.report.kernel import Kernel\n"
+        "import os; from tracelib.report.notebooks import Kernel\n"
         "with Kernel(): pass\n"
         "Kernel(); os.kill(os.getpid(), 9)"
     )

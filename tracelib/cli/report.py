@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def report(flags: argparse.Namespace) -> int:
     """Write the report of one run."""
-    from tracelib.report.kernel import Kernel
+    from tracelib.report.notebooks import Kernel
     from tracelib.sources.discovery import discover
     from tracelib.sources.torch_profiler.native import available, how_read
 

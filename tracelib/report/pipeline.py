@@ -24,9 +24,8 @@ from tracelib.options import Options
 from tracelib.report import redact, ticket
 from tracelib.report.bundle import whole_folder
 from tracelib.report.exporter import TraceReport
-from tracelib.report.kernel import Kernel
 from tracelib.report.notebook_cells import OUTCOME
-from tracelib.report.notebooks import notebook
+from tracelib.report.notebooks import Kernel, notebook
 from tracelib.report.run import DEFAULT_TIMEOUT_S, Failure, run_notebook, write_notebook
 from tracelib.words import plain, readable
 

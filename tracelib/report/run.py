@@ -26,7 +26,7 @@ from traitlets.config import Config
 
 from tracelib import errors
 from tracelib.options import assigned
-from tracelib.report.kernel import Kernel, environment
+from tracelib.report.notebooks import Kernel, environment
 from tracelib.sources.programs import Scratch
 
 DEFAULT_TIMEOUT_S = 900

@@ -103,7 +103,7 @@ def _analysis(make: Callable[..., pl.DataFrame], need: Need | None = None) -> An
 
 
 # ruff: noqa: RUF009 (`_analysis` declares a field, as dataclasses.field does)
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)  # (frames have no one answer to whether they are equal)
 class Results:
     """The frames of all analyses; each frame's columns stand in the docstring of the function of its name.
 

@@ -6,8 +6,10 @@ of the thread that launches, the GPU's state, and to what the GPU's lost time is
 are the same in every lane: the colour in a "lost to" lane names the host lane that holds the GPU up.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
@@ -44,6 +46,10 @@ class Lane:
 
     def states(self) -> list[str]:
         """Return the states that occur, in the palette's order, useful ones first."""
+        return self._states
+
+    @functools.cached_property
+    def _states(self) -> list[str]:
         present = set(self.pieces["state"].unique().to_list())
         listed = [state for state in PALETTES[self.palette] if state in present]
         return listed + sorted(present - set(listed))
@@ -71,9 +77,15 @@ def lanes(results: Results) -> tuple[Lane, ...]:
 
     Where only threads were recorded, those that wanted a CPU most.
     """
-    every = [*_server_lanes(results), *_device_lanes(results)]
-    filled = tuple(lane for lane in every if not lane.pieces.is_empty())
-    return filled or tuple(_busiest_thread_lanes(results))
+    if results not in _DRAWN:
+        every = [*_server_lanes(results), *_device_lanes(results)]
+        filled = tuple(lane for lane in every if not lane.pieces.is_empty())
+        _DRAWN[results] = filled or tuple(_busiest_thread_lanes(results))
+    return _DRAWN[results]
+
+
+#: The lanes of results that are still in use: a page, its PNG and what its script zooms into show the same.
+_DRAWN: WeakKeyDictionary[Results, tuple[Lane, ...]] = WeakKeyDictionary()
 
 
 def legend(rows: Iterable[Lane]) -> list[tuple[str, str]]:

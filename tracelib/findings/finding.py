@@ -214,7 +214,7 @@ def quota_words(results: Results) -> str:
 
 def without_cpu(lost: pl.DataFrame) -> tuple[int, int]:
     """Return how much of the rows of `lost` the blamed thread was runnable, and throttled."""
-    state = pl.col("cpu_state").cast(pl.String)
+    state = pl.col("cpu_state")
     return spent(lost.filter(state == "runnable")), spent(lost.filter(state == "throttled"))
 
 

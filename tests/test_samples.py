@@ -19,9 +19,9 @@ FIRST = {
     "gpu_bound": ("gpu_bound", "they are the limit, not the host"),
     "idle": ("no_load", "there was no work"),
     "ipc": ("cpu_shortage", "ready to run and had no CPU"),  # eight readers on four CPUs: cheaper to mend
-    "launch_eager": ("low_graph_coverage", "came from graphs"),
+    "launch_eager": ("low_graph_coverage", "came from CUDA graphs"),
     "launch_graph": ("launch_bound", "waited for the next launch"),
-    "throttled": ("quota_throttling", "CPUs stopped threads"),
+    "throttled": ("quota_throttling", "had stopped the thread"),
     "tokenization": ("tokenization_exposed", "waited for tokenization"),
 }
 

@@ -76,9 +76,7 @@ class Requests(Part, frozen=True, kw_only=True):
         Natural, Meta(description="Those of them that also arrived in it; all but ttft_ns is of these.")
     ]
     sentence: Annotated[str, Meta(description="How long first tokens took, and where that time went.")]
-    detail: Annotated[
-        str, Meta(description="What the API server and the queue were at, and who is not counted.")
-    ]
+    detail: Annotated[str, Meta(description="What the API server was at, and who is not counted.")]
     ttft_ns: Quantiles | None
     parts: list[RequestPart] | None
     api_server: RequestApiServer | None

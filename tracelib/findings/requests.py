@@ -8,7 +8,7 @@ from tracelib.analyses.requests import NO_STEPS, PARTS, WITHIN_QUEUE
 from tracelib.analyses.results import NEEDS, Results
 from tracelib.findings import request_parts as doc
 from tracelib.findings.finding import quantile, quantiles
-from tracelib.words import counted, duration, queue_reason_name, request_part_name, share, slow_end
+from tracelib.words import counted, duration, request_part_name, share, slow_end
 
 #: A part of the time to first token that is smaller is not in the sentence.
 WORTH_A_WORD = 0.02
@@ -37,7 +37,7 @@ def requests_part(results: Results) -> doc.Requests | None:
         count=came.height,
         whole=rows.height,
         sentence=_sentence(came["ttft_ns"], rows, shares),
-        detail=f"{_in_api_server(rows)}{_in_queue(rows)}{_left_out(results)}".strip(),
+        detail=f"{_in_api_server(rows)}{_left_out(results)}".strip(),
         ttft_ns=quantiles(came["ttft_ns"]),
         parts=None
         if rows.is_empty()
@@ -159,19 +159,6 @@ def _sentence(ttft: pl.Series, rows: pl.DataFrame, shares: dict[str, float]) -> 
 def _half_and_slow(ttft: pl.Series) -> str:
     half, p95, longest = (quantile(ttft, q) for q in (0.5, 0.95, 1))
     return f"p50 {duration(half)}, {slow_end(ttft.len(), p95, longest)}"
-
-
-def _in_queue(rows: pl.DataFrame) -> str:
-    queue = _queue(rows)
-    if queue is None or queue.full_ns is None:
-        return ""
-    kinds = {"full": queue.full_ns, "prefill": queue.prefill_ns, "decode": queue.decode_ns}
-    told = [
-        f"{queue_reason_name(why)} {share(ns / queue.total_ns)}"
-        for why, ns in kinds.items()
-        if ns and ns >= WORTH_A_WORD * queue.total_ns
-    ]
-    return f" Of the queue: {', '.join(told)}." if told else ""
 
 
 def _unknown(rows: pl.DataFrame, shares: dict[str, float]) -> str:

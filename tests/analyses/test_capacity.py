@@ -109,7 +109,11 @@ def test_the_command_says_the_number_and_its_figures(capsys):
     run = str(ROOT / "sample_traces" / "sweep" / "cpus_2")
     assert main(["capacity", run, "--json", "--mean-input-tokens", "4096"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["recommended_cores"], told["replay"]) == (4, None)
+    assert told["recommended_cores"] == 4
+    assert [row["cores"] for row in told["replay"]] == [2, 3, 4, 6, 8]  # had, floor, p95, p99, band
+    assert all(row["why_not"] == "" for row in told["replay"])
+    assert [row["gained_ns"] for row in told["replay"]] == sorted(row["gained_ns"] for row in told["replay"])
+    assert told["replay"][0]["gained_ns"] == pytest.approx(0, abs=1_000_000)  # as many as it had
     assert {row["estimate"]: row["cores"] for row in told["estimates"]}["article's rule"] == 4  # 1 x (2 + 2)
     assert told["demand_curve"][3]["exceeded"] <= 0.05 < told["demand_curve"][2]["exceeded"]
 

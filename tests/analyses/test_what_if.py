@@ -8,7 +8,7 @@ import pytest
 
 from tests.findings.sheet import MS, Sheet
 from tracelib.analyses.replay import NEVER, SCENARIOS, TOKENIZATION, Change, _longest, load_of, scenarios
-from tracelib.analyses.whatif import UNCHANGED, Replay, what_if
+from tracelib.analyses.whatif import UNCHANGED, Replay, at_cores, load_words, what_if
 from tracelib.errors import BadParameter
 from tracelib.sources.request_logs import REQUEST_LOG
 
@@ -126,6 +126,21 @@ def test_more_cores_take_as_many_threads_off_the_queue():
     assert more["gained_ns"] == pytest.approx(6 * MS, abs=20_000)
 
 
+def test_each_number_of_cores_that_an_estimate_names_is_replayed_once():
+    """3 CPUs were seen, a thread waits 3 ms in each step; 2.5 cores are 3; a mean is not a number of cores."""
+    rows = [
+        ("had", 3.0),
+        ("rule", 4.2),
+        ("quota", 2.5),
+        ("measured demand, mean", 1.5),
+        ("article's rule", None),
+    ]
+    estimates = pl.DataFrame(rows, schema={"estimate": pl.String, "cores": pl.Float64}, orient="row")
+    found = at_cores(served(short=3).results(), estimates)
+    assert found["cores"].to_list() == [3, 5]
+    assert found["gained_ns"].to_list() == pytest.approx([0, 3 * MS], abs=20_000)  # an open load
+
+
 def test_the_longest_path_is_that_of_a_second_reckoning():
     draw = random.Random(1)
     size = 200
@@ -196,6 +211,14 @@ def test_without_ends_of_answers_nothing_is_known_of_the_load():
         load = load_of(log)
         assert (load.closed, load.known) == (False, False)
         assert load.why
+
+
+def test_a_replay_says_how_requests_come_in_it():
+    shown = load_of(log_of(range(0, 1200, 100), range(97, 1297, 100)))
+    assert shown.closed
+    assert load_words(shown).startswith("Requests follow answers in the replay (clients wait for an answer")
+    assert load_words(shown, closed_loop=False).startswith("Requests come at their recorded moments")
+    assert "no request log says when answers ended" in load_words(load_of(None))
 
 
 def test_work_that_is_gone_leaves_the_wait_for_a_cpu_in_it():

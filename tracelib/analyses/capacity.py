@@ -116,8 +116,7 @@ def _unknown(results: Results) -> tuple[str, ...]:
         )
     if not results.supply.mean_input_tokens:
         said.append("mean input tokens are not known, so neither is the article's rule")
-    said.append("whether its cores are whole ones or half (hyperthreads) was not recorded")
-    return (*said, "what another number of cores would change: the run was not replayed on it")
+    return (*said, "whether its cores are whole ones or half (hyperthreads) was not recorded")
 
 
 def demand_curve(results: Results) -> pl.DataFrame:

@@ -25,6 +25,7 @@ from tracelib.analyses.replay import (
     Floats,
     Graph,
     Ints,
+    Load,
     replayed,
     work_name,
 )
@@ -45,6 +46,8 @@ WHAT_IF = pl.Schema(
         "why_not": pl.String(),
     }
 )
+
+AT_CORES = pl.Schema({"cores": pl.Int64(), **{n: t for n, t in WHAT_IF.items() if n != "scenario"}})
 
 UNCHANGED = "unchanged"
 #: What launching a graph costs the host (NVIDIA, "Constant time launch for straight-line CUDA graphs", 2024:
@@ -75,6 +78,35 @@ def what_if(
         first["gained_ns"] = results.window.duration_ns - first["window_ns"]
     rows = [replay.row(name, change) for name, change in changes.items()]
     return pl.DataFrame([first, *rows], schema=WHAT_IF)
+
+
+def at_cores(results: Results, estimates: pl.DataFrame) -> pl.DataFrame:
+    """Return what the numbers of cores that estimates name would have made of the run, in rising order.
+
+    Takes the frame :func:`tracelib.analyses.capacity.capacity`; parts of cores are rounded up, and means left
+    out. One row per number: `cores` (Int64), then the columns of :func:`what_if` but for `scenario`.
+    """
+    named = estimates.filter(~pl.col("estimate").str.ends_with("mean"))["cores"].drop_nulls().ceil()
+    numbers = named.cast(pl.Int64).filter(named > 0).unique().sort().to_list()
+    replay = Replay(results) if numbers else None
+    rows = [replay.row("", Change(cores=number)) | {"cores": number} for number in numbers] if replay else []
+    return pl.DataFrame([{name: row.get(name) for name in AT_CORES} for row in rows], schema=AT_CORES)
+
+
+def load_words(load: Load, *, closed_loop: bool | None = None) -> str:
+    """Return how requests come in a replay, why, and what that means; `closed_loop` as of :func:`what_if`."""
+    if closed_loop or (closed_loop is None and load.closed):
+        said = "Requests follow answers in the replay"
+        then = (
+            "they come earlier where answers do. Each step keeps its prompts, though: a faster server is "
+            "asked more often and forms other steps, so the time to first token may move by more, or less"
+        )
+    else:
+        said = "Requests come at their recorded moments in the replay"
+        then = (
+            "a faster server waits for them, so its window hardly changes, and its time to first token does"
+        )
+    return f"{said} ({load.why}): {then}."
 
 
 class Gain(NamedTuple):

@@ -3,10 +3,11 @@
 A chart function returns None where its frame has no rows; `draw` then says why (`Results.missing`).
 """
 
-from tracelib.charts.capacity import capacity_chart, demand_curve_chart, what_if_chart
+from tracelib.charts.capacity import at_cores_chart, capacity_chart, demand_curve_chart, what_if_chart
 from tracelib.charts.causes import causes_chart, exposure_chart, moments_chart
 from tracelib.charts.comparison import (
     first_tokens_chart,
+    loads_compared,
     losses_chart,
     side_by_side,
     tokens_chart,

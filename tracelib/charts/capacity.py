@@ -7,11 +7,13 @@ import polars as pl
 
 from tracelib.analyses.capacity import RECOMMENDED
 from tracelib.charts.theme import INK, finished, safe
-from tracelib.words import NOT_KNOWN, duration, share
+from tracelib.words import NOT_KNOWN, counted, duration, share
 
 HAD = "cores that the server had"
 MEASURED = "#0072B2"
 CLAIMED = "#E69F00"
+#: A window that is longer by less than this share is as good.
+LITTLE = 0.01
 #: A number of cores that is exceeded for this share of the time is enough.
 RARELY = 0.05
 IS_OWN = pl.col("source").str.starts_with("this run")
@@ -124,6 +126,57 @@ def demand_curve_chart(curve: pl.DataFrame) -> go.Figure | None:
     )
     head = ["cores", "of the time more threads wanted one", "of the wanted CPU time is above it"]
     return finished(figure, sentence, [head, *body], 340)
+
+
+def at_cores_chart(replayed: pl.DataFrame) -> go.Figure | None:
+    """Return how long the run would have taken on other numbers of cores, and its first tokens.
+
+    `replayed` is the frame of :func:`tracelib.analyses.whatif.at_cores`. None where none can be replayed.
+    """
+    known = replayed.drop_nulls("window_ns")
+    if known.is_empty():
+        return None
+    figure = go.Figure()
+    bars = {"window": ("window_ns", MEASURED, ""), "mean time to first token": ("ttft_mean_ns", CLAIMED, "/")}
+    for name, (column, colour, pattern) in bars.items():
+        if known[column].null_count() == known.height:
+            continue
+        figure.add_bar(
+            x=[str(number) for number in known["cores"]],
+            y=(known[column] / 1e6).to_list(),
+            name=name,
+            marker={"color": colour, "pattern": {"shape": pattern}},
+            text=[duration(ns) for ns in known[column]],
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate="%{x} cores: %{text}<extra>%{fullData.name}</extra>",
+        )
+    figure.update_xaxes(title_text="cores", type="category")
+    figure.update_yaxes(title_text="ms", rangemode="tozero")
+    figure.update_layout(margin={"t": 50}, barmode="group")
+    return finished(figure, at_cores_words(replayed), at_cores_table(replayed), 340)
+
+
+def at_cores_words(replayed: pl.DataFrame) -> str:
+    """Return from which number of cores on the replay gains nothing more, or why there is none."""
+    known = replayed.drop_nulls("window_ns")
+    if known.is_empty():
+        why = replayed["why_not"][0] if replayed.height else "no number of cores is known"
+        return f"Not replayed on other numbers of cores: {why}."
+    enough = known.filter(pl.col("window_ns") <= (1 + LITTLE) * pl.col("window_ns").min()).row(0, named=True)
+    ttft = ""
+    if enough["ttft_p50_ns"] is not None:
+        ttft = f", TTFT p50 {duration(enough['ttft_p50_ns'])}"
+    return (
+        f"Replayed on {counted(enough['cores'], 'core')} the run takes {duration(enough['window_ns'])}"
+        f"{ttft}; more cores than those do not shorten it by another {share(LITTLE)}."
+    )
+
+
+def at_cores_table(replayed: pl.DataFrame) -> list[list[str]]:
+    """Return the frame of :func:`tracelib.analyses.whatif.at_cores` as text, its heads first."""
+    head, *rows = gains_table(replayed.with_columns(scenario=pl.col("cores").cast(pl.String)))
+    return [["cores", *head[1:]], *rows]
 
 
 def what_if_chart(replayed: pl.DataFrame) -> go.Figure | None:

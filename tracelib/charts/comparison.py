@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
+from tracelib.analyses.replay import Load
 from tracelib.charts.phrases import AS_MONITORED, WORDS
 from tracelib.charts.theme import GPU_STATES, INK, Look, finished, look, marker, safe
 from tracelib.words import NOT_KNOWN, cause_name, counted, duration, plain, rate, request_part_name, share
@@ -278,6 +279,21 @@ def what_changed(changed: pl.DataFrame) -> list[str]:
         f"{run}: {_first_tokens(rows)}{_gpu_time(rows)}"
         for (run,), rows in changed.group_by("run", maintain_order=True)
     ]
+
+
+def loads_compared(loads: Mapping[str, Load]) -> list[str]:
+    """Return how the requests of each run come, and what that means for the comparison."""
+    said = [f"{run}: {load.why}." for run, load in loads.items()]
+    closed = [load.closed for load in loads.values() if load.known]
+    if any(closed):
+        said.append(
+            "Where clients wait for answers a faster server is asked more often: the runs hold other amounts "
+            "of work, queues and steps form anew, and tracelib whatif, which keeps each step's prompts, "
+            "predicts less of the change in time to first token than there is."
+        )
+    if len(set(closed)) > 1:
+        said.append("The loads are of two kinds: a difference in time to first token may be the load's own.")
+    return said
 
 
 def _first_tokens(rows: pl.DataFrame) -> str:

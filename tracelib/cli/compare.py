@@ -18,6 +18,8 @@ from tracelib.words import counted, plain
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracelib.analyses.replay import Load
+
 
 #: How a file begins that `--save` wrote.
 BASELINE = "tracelib.baseline/1"
@@ -37,24 +39,26 @@ class Bound(NamedTuple):
 def compare(flags: argparse.Namespace) -> int:
     """Say what changed from one run to others."""
     from tracelib.analyses.comparison import changes
-    from tracelib.charts.comparison import side_by_side, what_changed
+    from tracelib.charts.comparison import loads_compared, side_by_side, what_changed
     from tracelib.charts.gpus import kernels_in_words
     from tracelib.trace import text_table
 
     bounds = [_bound(text) for text in flags.fail_on]
     given = _parameters(flags)
     print(f"tracelib: reading {counted(len(given['labels']), 'run')} ...", file=sys.stderr)
-    figures, by_kernel = _figures(given)
+    figures, by_kernel, loads = _figures(given)
     changed = changes(figures)
     crossed = [line for bound in bounds for line in _crossed(bound, figures, changed)]
     if flags.json:
         frames = {"figures": figures, "changes": changed, "kernels": by_kernel}
-        print(json.dumps({name: frame.to_dicts() for name, frame in frames.items()} | {"crossed": crossed}))
+        told = {"loads": {run: load._asdict() for run, load in loads.items()}, "crossed": crossed}
+        print(json.dumps({name: frame.to_dicts() for name, frame in frames.items()} | told))
     else:
         for line in what_changed(changed):
             print(plain(line))
         for frame in (side_by_side(figures), *([kernels_in_words(by_kernel)] if by_kernel.height else [])):
             print(text_table(frame.columns, [[plain(cell) for cell in row] for row in frame.rows()]))
+        print("\n".join(plain(line) for line in loads_compared(loads)))
     for line in crossed:
         print(f"tracelib: {line}", file=sys.stderr)
     if flags.save is not None:
@@ -107,10 +111,10 @@ def _is_baseline(path: Path) -> bool:
         return file.read(len(BASELINE) + 20).lstrip().startswith(f'{{"schema": "{BASELINE}"'.encode())
 
 
-def _figures(given: dict[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the figures of all runs in their order, and how kernels changed.
+def _figures(given: dict[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Load]]:
+    """Return the figures of all runs in their order, how kernels changed, and how requests came.
 
-    A baseline's figures are as saved, the others' computed; a baseline tells nothing of kernels.
+    A baseline's figures are as saved, the others' computed; a baseline tells nothing of kernels and requests.
     """
     import polars as pl
 
@@ -124,7 +128,7 @@ def _figures(given: dict[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame]:
     order = pl.DataFrame({"run": given["labels"]})
     each = pl.concat([comparison(runs), *saved])
     figures = with_zeros(order.join(each, on="run", maintain_order="left_right"))
-    return figures, kernel_changes(kernels(runs))
+    return figures, kernel_changes(kernels(runs)), {run: results.load for run, results in runs.items()}
 
 
 def _read(path: Path, label: str) -> pl.DataFrame:
@@ -185,7 +189,7 @@ def _crossed(bound: Bound, figures: pl.DataFrame, changed: pl.DataFrame) -> list
 def whatif(flags: argparse.Namespace) -> int:
     """Say what a change would have given back."""
     from tracelib.analyses.replay import scenarios
-    from tracelib.analyses.whatif import what_if
+    from tracelib.analyses.whatif import load_words, what_if
     from tracelib.charts.capacity import gains_table, what_if_chart
     from tracelib.report.notebook_cells import opened
     from tracelib.trace import text_table
@@ -196,15 +200,18 @@ def whatif(flags: argparse.Namespace) -> int:
     changes = scenarios(flags.cores, without)
     print(f"tracelib: reading {counted(len(options.traces), 'path')} ...", file=sys.stderr)
     results, _ = opened(options)
-    replayed = what_if(results, changes, closed_loop=flags.closed_loop)
+    closed = flags.closed_loop or None
+    replayed = what_if(results, changes, closed_loop=closed)
     if flags.json:
-        print(json.dumps({"window_ns": results.window.duration_ns, "scenarios": replayed.to_dicts()}))
+        told = {"window_ns": results.window.duration_ns, "load": results.load._asdict()}
+        print(json.dumps(told | {"scenarios": replayed.to_dicts()}))
     else:
         chart = what_if_chart(replayed)
         if chart is not None:
             print(plain(chart.layout.meta["sentence"]))
         head, *rows = gains_table(replayed)
         print(text_table(head, rows))
+        print(load_words(results.load, closed_loop=closed))
     if flags.output is None:
         return 0
     more = {"cores": flags.cores, "without": without, "closed_loop": flags.closed_loop}

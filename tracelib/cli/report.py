@@ -110,27 +110,33 @@ def inspect(flags: argparse.Namespace) -> int:
 def capacity(flags: argparse.Namespace) -> int:
     """Recommend a number of cores, with its evidence and what is not known of it."""
     from tracelib.analyses import capacity as cores
+    from tracelib.analyses.whatif import at_cores, load_words
+    from tracelib.charts.capacity import at_cores_words
     from tracelib.report import opened
 
     options = options_of(flags)
     results, _ = opened(options)
     advised = cores.recommendation(results)
     estimates, curve = cores.capacity(results), cores.demand_curve(results)
+    replayed = at_cores(results, estimates)
     if flags.json:
-        frames = {"estimates": estimates.to_dicts(), "demand_curve": curve.to_dicts(), "replay": None}
+        frames = {"estimates": estimates, "demand_curve": curve, "replay": replayed}
         told = {"recommended_cores": advised.cores, "why": advised.why, "unknown": advised.unknown}
-        print(json.dumps(told | frames))
+        told["load"] = results.load.why
+        print(json.dumps(told | {name: frame.to_dicts() for name, frame in frames.items()}))
     else:
         number = "no number can be recommended" if advised.cores is None else f"{advised.cores} cores"
         print(f"recommended: {number}, because {plain(advised.why)}")
-        print("\n".join(_cores_tables(estimates, curve)))
+        print("\n".join(_cores_tables(estimates, curve, replayed)))
+        print(f"{plain(at_cores_words(replayed))} {plain(load_words(results.load))}")
         print("\n".join(["not known:", *(f"- {plain(text)}" for text in advised.unknown)]))
     if flags.output is not None and not page("capacity", flags.output, partial(_capacity, options)):
         return PART_FAILED
     return PART_FAILED if advised.cores is None else 0
 
 
-def _cores_tables(estimates: pl.DataFrame, curve: pl.DataFrame) -> Iterator[str]:
+def _cores_tables(estimates: pl.DataFrame, curve: pl.DataFrame, replayed: pl.DataFrame) -> Iterator[str]:
+    from tracelib.charts.capacity import at_cores_table
     from tracelib.trace import text_table
 
     rows = [
@@ -145,6 +151,9 @@ def _cores_tables(estimates: pl.DataFrame, curve: pl.DataFrame) -> Iterator[str]
     if curve.height:
         shares = [[str(n), share(over), share(unmet)] for n, over, unmet in curve.iter_rows()]
         yield text_table(["cores", "time in which more were wanted", "demand above them"], shares)
+    if replayed.height:
+        head, *body = at_cores_table(replayed)
+        yield text_table(head, body)
 
 
 def _capacity(options: Options, named: Callable[[str], str]) -> dict[str, Any]:

@@ -34,14 +34,15 @@ NEAR = 0.15
 class Pair(NamedTuple):
     """Two recordings; `change` leads from the first to the second.
 
-    `closed`: the clients wait for answers. `other`: why it is not the same load. `why`: what else differs.
+    `closed`: the clients wait for answers (None = as the log shows it). `other`: why it is not the same load.
+    `why`: what else differs.
     """
 
     before: Path
     after: Path
     change: Change
     words: str
-    closed: bool = False
+    closed: bool | None = None
     other: str = ""
     why: str = ""
 
@@ -67,7 +68,6 @@ PAIRS = [
         CAPTURES / "vllm_32cpus",
         Change(cores=32),
         "2 to 32 cores",
-        closed=True,
         why=f"{BATCHES} Scheduler events cover a third of the recording.",
     ),
     Pair(
@@ -75,7 +75,6 @@ PAIRS = [
         CAPTURES / "vllm_2cpus",
         Change(cores=2),
         "32 to 2 cores",
-        closed=True,
         why=f"{BATCHES} {SLOWER}",
     ),
     Pair(
@@ -83,7 +82,6 @@ PAIRS = [
         CAPTURES / "vllm_healthy_stack",
         Change(cores=32),
         "2 to 32 cores",
-        closed=True,
         why="1.2 s and 0.4 s of other prompts; recording stacks takes longer on a host that has no CPUs.",
     ),
     Pair(

@@ -127,7 +127,7 @@ def test_more_cores_take_as_many_threads_off_the_queue():
 
 
 def test_each_number_of_cores_that_an_estimate_names_is_replayed_once():
-    """3 CPUs were seen, a thread waits 3 ms in each step; 2.5 cores are 3; a mean is not a number of cores."""
+    """3 CPUs were seen, a thread waits 3 ms in each step; 2.5 cores are 3, and a mean is left out."""
     rows = [
         ("had", 3.0),
         ("rule", 4.2),

@@ -4,7 +4,7 @@ import polars as pl
 
 from tracelib import charts
 from tracelib.analyses.capacity import capacity, demand_curve
-from tracelib.analyses.whatif import WHAT_IF
+from tracelib.analyses.whatif import AT_CORES, WHAT_IF
 
 
 def test_only_the_rules_of_others_are_called_so(full):
@@ -62,3 +62,23 @@ def test_a_scenario_that_costs_time_says_more_and_one_that_cannot_be_replayed_ha
     said = charts.what_if_chart(replayed(without_ttft)).layout.meta["sentence"]
     assert "takes 1.10 s (10 % more);" in said
     assert charts.what_if_chart(replayed([REPLAYED[0], REPLAYED[3]])) is None
+
+
+def test_the_replay_on_other_numbers_of_cores_says_which_is_enough():
+    """4 cores take less than 1 % longer than 16."""
+    rows = [(2, 900, 1), (4, 603, 2), (16, 600, 3)]
+    replayed = pl.DataFrame(
+        [
+            {"cores": n, "window_ns": ms * 10**6, "gained_ns": 0, "lost_ns": 0, "ttft_p50_ns": ttft * 10**6}
+            for n, ms, ttft in rows
+        ],
+        schema=AT_CORES,
+    ).with_columns(why_not=pl.lit(""))
+    figure = charts.at_cores_chart(replayed)
+    assert figure.layout.meta["sentence"] == (
+        "Replayed on 4 cores the run takes 603 ms, TTFT p50 2.00 ms; more cores than those do not shorten it "
+        "by another 1.0 %."
+    )
+    assert [bar.name for bar in figure.data] == ["window"]  # the mean time to first token is not known
+    unknown = replayed.with_columns(window_ns=pl.lit(None, pl.Int64), why_not=pl.lit("no wake-ups"))
+    assert charts.at_cores_chart(unknown) is None

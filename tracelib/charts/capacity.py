@@ -137,24 +137,27 @@ def at_cores_chart(replayed: pl.DataFrame) -> go.Figure | None:
     if known.is_empty():
         return None
     figure = go.Figure()
+    names = [counted(number, "core") for number in known["cores"]]
     bars = {"window": ("window_ns", MEASURED, ""), "mean time to first token": ("ttft_mean_ns", CLAIMED, "/")}
-    for name, (column, colour, pattern) in bars.items():
-        if known[column].null_count() == known.height:
-            continue
+    shown = {name: bar for name, bar in bars.items() if known[bar[0]].null_count() < known.height}
+    for name, (column, colour, pattern) in shown.items():
         figure.add_bar(
-            x=[str(number) for number in known["cores"]],
-            y=(known[column] / 1e6).to_list(),
+            y=names,
+            x=(known[column] / 1e6).to_list(),
+            orientation="h",
             name=name,
             marker={"color": colour, "pattern": {"shape": pattern}},
             text=[duration(ns) for ns in known[column]],
             textposition="outside",
             cliponaxis=False,
-            hovertemplate="%{x} cores: %{text}<extra>%{fullData.name}</extra>",
+            hovertemplate="%{y}: %{text}<extra>%{fullData.name}</extra>",
         )
-    figure.update_xaxes(title_text="cores", type="category")
-    figure.update_yaxes(title_text="ms", rangemode="tozero")
-    figure.update_layout(margin={"t": 50}, barmode="group")
-    return finished(figure, at_cores_words(replayed), at_cores_table(replayed), 340)
+    widest = 1.3 * float(known["window_ns"].cast(pl.Float64).to_numpy().max()) / 1e6
+    figure.update_xaxes(title_text="ms", range=[0, widest])  # with room for the labels beside the bars
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
+    figure.update_layout(margin={"t": 70 if len(shown) > 1 else 20}, barmode="group")
+    height = 130 + (24 * len(shown) + 8) * len(names)
+    return finished(figure, at_cores_words(replayed), at_cores_table(replayed), height)
 
 
 def at_cores_words(replayed: pl.DataFrame) -> str:

@@ -289,7 +289,7 @@ def loads_compared(loads: Mapping[str, Load]) -> list[str]:
         said.append(
             "Where clients wait for answers a faster server is asked more often: the runs hold other amounts "
             "of work, queues and steps form anew, and tracelib whatif, which keeps each step's prompts, "
-            "predicts less of the change in time to first token than there is."
+            "may predict less of the change in time to first token than there is."
         )
     if len(set(closed)) > 1:
         said.append("The loads are of two kinds: a difference in time to first token may be the load's own.")

@@ -378,7 +378,7 @@ def test_a_run_that_the_host_does_not_limit_says_what_the_gpus_did_and_hands_the
     said = verdict(at_work().results(), ANY_SIZE)
     assert said.sentence == (
         "The host is not the limit: it held the GPUs up for 4.3 % of GPU time (kernel launch 4.3 %). "
-        "GPU time went to GPU kernels 91 %, GPU copies 4.3 %. "
+        "GPU kernels took 91 % of GPU time, GPU copies 4.3 %. "
         "The longest kernels and copies: gemm 91 %, Memcpy DtoH 4.3 %."
     )
     assert said.settled_by.startswith("ncu --set roofline")

@@ -22,7 +22,6 @@ from tracelib.analyses.upstream import NOT_RECORDED
 from tracelib.analyses.window import WHOLE, recorded_ns
 from tracelib.findings import recording
 from tracelib.findings.finding import (
-    KNOWN,
     NOT_HOST,
     Change,
     Confidence,
@@ -345,7 +344,7 @@ def settled_by(results: Results, state: str, confidence: Confidence, part: Share
         (_missing(results), recording.RANKS),
         (blind and part.unattributed > 0.1 * part.lost, blind[0] if blind else ""),
         (
-            accused and (part.cpu_known <= KNOWN or not half_covered(results)),
+            accused and (part.cpu_known <= HALF or not half_covered(results)),
             f"{recording.SWITCHES}, for the whole window",
         ),
         (costly(results), recording.LIGHT),

@@ -35,6 +35,7 @@ from tracelib.words import (
     duration,
     limit_name,
     plain,
+    sentence,
     share,
     sub_cause_name,
 )
@@ -152,10 +153,10 @@ def _if_not_firm(
         f"about {share(cost)} of GPU time is the recorders' own work inside launching; without it the host "
         f'would hold the GPUs up for {share(without[1])} of GPU time, and the verdict would be "{another}"'
     )
-    sentence = f"{answer.sentence} This is not firm: {known}."
+    said = f"{answer.sentence} This is not firm: {known}."
     lighter = f"the same load for a few seconds, at less cost to it: {LIGHT}"
     return msgspec.structs.replace(
-        answer, sentence=sentence, confidence="low", record_first=[lighter], firm=False
+        answer, sentence=said, confidence="low", record_first=[lighter], firm=False
     )
 
 
@@ -324,8 +325,8 @@ def _unknown(told: Shares, results: Results, limits: Thresholds) -> str:
 def _elsewhere(results: Results) -> str:
     """Say what the GPUs did instead of waiting for the host: kernels by time, copies, collectives, waits."""
     spent_in = spent_elsewhere(results)
-    parts = [
-        f"{limit_name(limit)} {share(part)}"
+    first, *others = [
+        (limit_name(limit), share(part))
         for limit, part in sorted(spent_in.items(), key=lambda item: -item[1])
         if part >= WORTH_A_WORD
     ]
@@ -334,7 +335,8 @@ def _elsewhere(results: Results) -> str:
         f"{plain(name, 40)} {share(part)}" for name, part in longest.select("name", "share").iter_rows()
     )
     longest_named = f" The longest kernels and copies: {named}." if named else ""
-    return f"GPU time went to {', '.join(parts)}.{longest_named}"
+    rest = "".join(f", {name} {part}" for name, part in others)
+    return f"{sentence(first[0])} took {first[1]} of GPU time{rest}.{longest_named}"
 
 
 def _why_unknown(results: Results) -> str:

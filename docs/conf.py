@@ -19,6 +19,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+highlight_language = "text"  # of blocks that name none: commands
 html_theme = "furo"
 html_title = f"tracelib {release}"
 html_extra_path = ["index.html"]

@@ -94,6 +94,13 @@ def test_one_cause_has_one_name_in_every_section():
     assert "Inter-process" not in page
 
 
+def test_a_definition_s_lines_are_words_on_the_page():
+    """What a line break stands between is one sentence: no escape of it is shown."""
+    said = sections.computed("lost").html.split("<pre")[0]
+    assert "what that thread did until its launch call began" in said
+    assert "\\n" not in said
+
+
 def test_the_causes_say_why_more_gpu_time_is_lost_than_host_time_was_spent():
     """100 µs of GPU time are lost to tokenization, more than the 50 µs that threads spent on it."""
     document = plain()

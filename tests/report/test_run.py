@@ -45,11 +45,15 @@ def test_a_value_that_json_cannot_hold_is_an_error(tmp_path):
 def test_braces_percent_signs_and_spaces_in_paths_are_text_and_nothing_is_said(tmp_path, capfd, monkeypatch):
     """Nothing: neither that the kernel listens on TCP without encryption, as a kernel in clear text says.
 
-    Nor is a file in the working directory taken for a library.
+    Nor is a file in the working directory taken for a library, or asked how the user starts kernels.
     """
     folder = tmp_path / "tr {a}/{0} %s"
     (tmp_path / "polars.py").write_text("print('not Polars')")
     monkeypatch.chdir(tmp_path)
+    theirs = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('{"argv": ["false"], "display_name": "Theirs", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     source = notebook(folder / "in {x}.ipynb", "import os; print(name, count, os.path.basename(os.getcwd()))")
     ran = run_notebook(
         source, folder / "out {y}.ipynb", {"name": "007", "count": 5}, working_directory=folder

@@ -17,6 +17,7 @@ from typing import Any
 
 import nbformat
 from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, papermill_engines
@@ -146,14 +147,26 @@ def _execute(
     return NotebookRun(done, None)
 
 
+#: Not the user's, which may name another interpreter or start it elsewhere.
+_SPECIFICATION = KernelSpec(
+    argv=["-f", "{connection_file}"],
+    language="python",
+    metadata={
+        "supported_encryption": "curve",
+        "kernel_provisioner": {"provisioner_name": "local-provisioner"},
+    },
+)
+
+
 def _manager_of(kernel: Kernel) -> type[AsyncKernelManager]:
     """Return Jupyter's manager of kernels, whose kernel is a process that waits already."""
 
     class Manager(AsyncKernelManager):
+        kernel_spec = _SPECIFICATION
+
         async def _async_launch_kernel(self, kernel_cmd: list[str], **given: Any) -> None:
             provisioner: Any = self.provisioner
-            arguments = kernel_cmd[kernel_cmd.index("-f") :]
-            provisioner.process = kernel.become(arguments, given["env"], given.get("cwd") or str(Path.cwd()))
+            provisioner.process = kernel.become(kernel_cmd, given["env"], given.get("cwd") or str(Path.cwd()))
             provisioner.pid = provisioner.pgid = provisioner.process.pid
 
     return Manager

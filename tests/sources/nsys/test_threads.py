@@ -127,3 +127,24 @@ def test_samples_share_their_call_chains(export, process):
 def test_what_triggered_the_samples(said, event):
     text = f"Event '{said}', with sampling period 1000000, used to trigger CPU IP sample collection."
     assert trigger(["Profiling has started.", text]) == (event, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("noted", "said", "expected"),
+    [
+        ("2000000", "", ("cpu-sample", 2_000_000)),
+        ("2000000", "Event 'CPU Cycles', with sampling period 1000, used", ("cycles", 2_000_000)),
+        ("0", "Event 'CPU Cycles', with sampling period 1000, used", ("cycles", 1000)),
+        ("often", "Event 'CPU Cycles', with sampling period 1000, used", ("cycles", 1000)),
+        ("0", "", ("cpu-sample", None)),
+    ],
+)
+def test_the_recording_s_options_tell_the_period_and_prose_only_without_them(
+    export, process, noted, said, expected
+):
+    rows = {
+        "COMPOSITE_EVENTS": [(1, 10, 0, 1, process + 1, 1)],
+        "META_DATA_CAPTURE": [("LINUX_PERF_OPTIONS:SAMPLING_PERIOD", noted)],
+        "DIAGNOSTIC_EVENT": [(0, 1, said or "Profiling has started.")],
+    }
+    assert read(export(rows)).samples.select("event", "period").rows() == [expected]

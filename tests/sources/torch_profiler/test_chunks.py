@@ -140,3 +140,20 @@ def test_much_metadata_may_stand_before_the_events(tmp_path):
     metadata = {"source": "DevTools", "startTime": "2026-01-01", "sourceMaps": ["x" * (70 << 10)]}
     path.write_text(json.dumps({"metadata": metadata, "traceEvents": [json.loads(event(5))]}))
     assert recognised(path).read().slices["ts_ns"].to_list() == [5000]
+
+
+@pytest.mark.parametrize("behind", [1, 3])
+@pytest.mark.parametrize(
+    "cut", ['"args":', '"args":{"l":[', '"args":{"k":"v', '"args":{"l":[1,', '"args":{"k":[[1],[2,', '"na']
+)
+def test_an_event_that_is_glued_to_a_damaged_one_is_read_and_the_damaged_one_counted(read, cut, behind):
+    half = '{"ph":"X","cat":"cpu_op","name":"half","pid":7,"tid":8,"ts":1,"dur":3,'
+    events = [event(n) for n in range(2, 2 + behind)]
+    trace = read(event(0), f"{half}{cut}{events[0]}", *events[1:])
+    assert rows(trace) == [row for row in expected(2 + behind) if row[0] != 1000]
+    assert trace.sources["lost_detected"][0] == 1
+
+
+@pytest.mark.parametrize("glue", ["[", "{", "}", "xx", " "])
+def test_what_stands_between_two_events_takes_none_along(read, glue):
+    assert rows(read(event(0), f"{event(1)}{glue}{event(2)}", event(3))) == expected(4)

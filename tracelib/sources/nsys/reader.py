@@ -49,7 +49,7 @@ def _events(
     read = {
         "slices": host,
         "gpu_ops": _with_graph_launches(operations, host),
-        "samples": threads.samples(database, *threads.trigger(reported["text"])),
+        "samples": threads.samples(database, *threads.trigger(reported["text"], recording.period(database))),
         "sched": threads.switches(database),
         "counters": gpus.gpu_metrics(database),
     }

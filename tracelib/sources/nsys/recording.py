@@ -21,6 +21,7 @@ _EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 OPTIONS = {
     "switches": r"^LINUX_PERF_OPTIONS:COLLECTION_MODE$",
     "backtraces": r"^LINUX_PERF_OPTIONS:SAMPLES_PER_BACKTRACE$",
+    "period": r"^LINUX_PERF_OPTIONS:SAMPLING_PERIOD$",
 }
 _NAME_VALUE = {"name": pl.String, "value": pl.String}
 _LOST = re.compile(r"drop|\blost\b|\blose\b|discard|overflow", re.IGNORECASE)
@@ -46,6 +47,12 @@ def option(database: Tables, name: str) -> str | None:
     rows = database.read("META_DATA_CAPTURE", _NAME_VALUE).filter(pl.col("name").str.contains(OPTIONS[name]))
     values: list[str] = rows["value"].drop_nulls().to_list()
     return values[0] if values else None
+
+
+def period(database: Tables) -> int | None:
+    """Return the sampling period that was asked for, None if none is noted (0: nothing was sampled)."""
+    noted = option(database, "period") or ""
+    return int(noted) or None if re.fullmatch(r"\d{1,18}", noted) else None
 
 
 def recorder(notes_of_export: Mapping[str, str]) -> str | None:

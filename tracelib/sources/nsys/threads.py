@@ -173,13 +173,18 @@ _REMARK = re.compile(r"\s*\([^()]*\)\s*$")
 _ADDRESS = r"^0x[0-9a-fA-F]+$"
 
 
-def trigger(diagnostics: Iterable[str]) -> tuple[str, int | None]:
-    """Return the event that triggered the samples and its period, which nsys tells among its diagnostics."""
+def trigger(diagnostics: Iterable[str], period: int | None = None) -> tuple[str, int | None]:
+    """Return the event that triggered the samples and its period.
+
+    The event only nsys's diagnostics name; `period` is that among the recording's options, which goes before
+    what they say of it: prose changes with the version.
+    """
     for text in diagnostics:
         if match := _TRIGGER.search(text):
             event = _REMARK.sub("", match["event"].lower())  # "CPU Clock (sw)"
-            return {"cpu cycles": "cycles"}.get(event, event.replace(" ", "-")), int(match["period"])
-    return "cpu-sample", None
+            said = int(match["period"])
+            return {"cpu cycles": "cycles"}.get(event, event.replace(" ", "-")), period or said
+    return "cpu-sample", period
 
 
 def samples(database: Tables, event: str, period: int | None) -> pl.DataFrame:

@@ -30,9 +30,14 @@ _values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 #: The remark on events that are kept although their text had to be changed.
 REPAIRED = "repaired: invalid JSON"
+LOST = "lost: not readable"
+#: The phase of another event in a name that a repair made up: two were glued.
+_SWALLOWED = re.compile(r'\\"ph\\"\s*:')
 #: The start of an event, wherever it stands.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|args|ts|pid|tid|dur|id|s)"\s*:')
 _PHASE, _OBJECT = re.compile(rb'"ph"\s*:'), re.compile(rb'\{\s*"')
+#: Valid JSON has no such place: an object ended, and a list begins without a comma.
+_GLUED = re.compile(r"[}\]]\s*\[$")
 #: What is nothing, as in valid JSON: some writers begin or end their list with it.
 _EMPTY = re.compile(rb"\{\s*\}")
 #: The beginning of an event at the end of a file: too short to be told from a key by `boundaries`.
@@ -76,7 +81,7 @@ class Salvaged:
 
     def lose(self, text: bytes) -> None:
         """Count an event as lost."""
-        self.remarks["lost: not readable"] += 1
+        self.remarks[LOST] += 1
         self.skipped_bytes += len(text)
 
 
@@ -130,12 +135,25 @@ def _whole(text: str, at: int) -> tuple[int, int] | None:
     """Return where the next whole object stands that may be an event and is not inside of another."""
     for match in itertools.islice(_START.finditer(text, at), MOST_STARTS):
         before = text[max(0, match.start() - NEAR) : match.start()].rstrip()
-        if not before.endswith(('"', ":", "[")):
+        if not before.endswith(('"', ":", "[")) or _GLUED.search(before):
             try:
                 return match.start(), _object(text, match.start())[1]
             except (ValueError, RecursionError):
                 continue
     return None
+
+
+def _behind_half(text: bytes) -> tuple[Part, int] | None:
+    """Return the whole event that ends `text` and where it begins, behind a half one: nothing closes that."""
+    for match in itertools.islice(_START.finditer(text.decode("latin-1"), 1), MOST_STARTS):
+        part = _events(text[match.start() :])
+        if part and len(part[0]) == 1 and _is_placed(part[0][0]):
+            return part, match.start()
+    return None
+
+
+def _is_placed(event: Event) -> bool:
+    return event.pid is not None and event.tid is not None and bool(bytes(event.ts))
 
 
 def _one(text: bytes) -> Part | None:
@@ -182,10 +200,13 @@ def _mend(text: bytes, result: Salvaged) -> None:
         return
     guesses = guessed(text) if result.vain < MOST_VAIN else ()
     for candidate in itertools.chain(repaired(text), guesses) if b"{" in text else ():
-        if part := _events(candidate.encode("utf-8", "replace")):
+        if not _SWALLOWED.search(candidate) and (part := _events(candidate.encode("utf-8", "replace"))):
             result.take(part, REPAIRED)
             result.vain = 0
             return
+    if result.vain < MOST_VAIN and (behind := _behind_half(text)):
+        result.take(behind[0])
+        text = text[: behind[1]]
     result.vain += 1
     if _OBJECT.search(text) or _listed(text, _values):
         result.lose(text)

@@ -49,6 +49,26 @@ def test_a_signal_takes_it_along(holder, number):
     assert not folder.exists()
 
 
+ENDS = """
+import atexit, os, signal, sys
+atexit.register(os.kill, os.getpid(), int(sys.argv[1]))
+from tracelib.cli import main
+from tracelib.sources.programs import Scratch
+folder = Scratch()
+print(folder.name)
+raise SystemExit(main(["completion", "bash"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_command_ends_changes_nothing(number):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, str(int(number))], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not Path(done.stdout.splitlines()[0]).exists()
+
+
 def test_what_a_killed_process_left_goes_with_the_next_and_that_of_a_living_one_stays(
     holder, tmp_path, monkeypatch
 ):

@@ -16,7 +16,7 @@ from tracelib import __version__
 from tracelib.cli import compare, record, report, share, shell
 from tracelib.cli.flags import BROKEN_PIPE, INTERRUPTED, USAGE_ERROR, add_command
 from tracelib.errors import TraceError
-from tracelib.sources.programs import end_on_signals
+from tracelib.sources.programs import deaf_at_exit, end_on_signals
 from tracelib.words import plain
 
 #: What the system says of a disk, or a user's part of it, that is full.
@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger("asyncio").disabled = True
         print("tracelib: stopped; nothing was written", file=sys.stderr)
         return 128 + stopped.args[0] if stopped.args else INTERRUPTED
+    finally:
+        deaf_at_exit()
     return status
 
 

@@ -5,6 +5,7 @@ when the next folder is made. Each is locked while its process lives (flock(2), 
 holder's death): that holds across containers, whose process ids differ.
 """
 
+import atexit
 import contextlib
 import errno
 import fcntl
@@ -133,6 +134,17 @@ def interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def deaf_at_exit() -> None:
+    """Let nothing interrupt this process while it ends: first of all that is done then (`atexit`)."""
+    atexit.unregister(_deaf)
+    atexit.register(_deaf)
+
+
+def _deaf() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_with_parent() -> None:

@@ -258,13 +258,24 @@ def read_files(
     failures: list[BadTrace] = []
     for file in files:
         progress(file.path.name)
+        before = _size(file.path)
         try:
             trace = file.read() if cache is None else cache.read(file)
         except BadTrace as error:
             failures.append(error)
         else:
+            if _size(file.path) != before:
+                message = "it changed while it was read: what was written meanwhile may not be in here"
+                trace = with_remark(trace, "warning", message, "Read it again when its recorder is done.")
             traces.append((file, _with_damage(trace, file.path)))
     return traces, failures
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:  # reading it says why
+        return None
 
 
 def _with_damage(trace: Trace, path: Path) -> Trace:

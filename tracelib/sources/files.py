@@ -117,7 +117,7 @@ class Stream(io.RawIOBase):
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer).cast("B")
         if self._decoder is None:
-            count = self._file.readinto(view)
+            count = self._file.readinto(view[: self._left(len(view))])
             self.position += count
             self._tell()
             return count
@@ -128,6 +128,13 @@ class Stream(io.RawIOBase):
         self._pending = self._pending[count:]
         self.position += count
         return count
+
+    def _left(self, most: int) -> int:
+        """Return how much to read: a file that grows as fast as it is read would have no end.
+
+        What the kernel writes on demand says that it has no size.
+        """
+        return min(most, max(0, self._size - self._file.tell())) if self._size else most
 
     def _tell(self) -> None:
         for watcher in _watchers:
@@ -145,7 +152,7 @@ class Stream(io.RawIOBase):
                     f"{len(self._raw)} bytes after the last compressed member" if self._raw else None
                 )
         else:
-            self._raw = self._file.read(PACKED_BLOCK)
+            self._raw = self._file.read(self._left(PACKED_BLOCK))
             self._tell()
             if not self._raw:
                 return self._end(f"compressed data ends early, after {self.position} readable bytes")
@@ -161,8 +168,8 @@ class Stream(io.RawIOBase):
 
     def _behind(self, data: bytes) -> bytes:
         """Return what follows a member that ended before `data`, without the zeros that may stand there."""
-        data = (data + self._file.read(PACKED_BLOCK)).lstrip(b"\0")
-        while not data and (more := self._file.read(PACKED_BLOCK)):
+        data = (data + self._file.read(self._left(PACKED_BLOCK))).lstrip(b"\0")
+        while not data and (more := self._file.read(self._left(PACKED_BLOCK))):
             data = more.lstrip(b"\0")
         return data
 
@@ -232,6 +239,9 @@ def hashed(path: Path) -> Iterator[None]:
 
 
 @functools.cache
-def _sha256(path: Path, *_version: int) -> str:
+def _sha256(path: Path, size: int, *_version: int) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(min(BLOCK, size - file.tell()) if size else BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

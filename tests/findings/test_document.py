@@ -18,7 +18,7 @@ from tracelib import analyse, load
 from tracelib.analyses.requests import FIRST_TOKENS, REQUESTS
 from tracelib.analyses.requests import PARTS as REQUEST_PARTS
 from tracelib.findings import diagnose, read, schema, validate
-from tracelib.findings.requests import requests_part
+from tracelib.findings.requests import requests_part, without_log
 from tracelib.report import sections
 
 CHECK = jsonschema.Draft202012Validator(schema())
@@ -185,3 +185,27 @@ def test_the_time_to_first_token_is_of_all_that_had_it_in_the_window_its_parts_o
     alone = requests_part(replace(results, requests=whole.clear()))
     assert (alone.count, alone.whole, alone.parts) == (4, 0, None)
     assert "where their time went is not known" in alone.sentence
+
+
+def test_without_a_log_the_trace_says_what_it_shows_of_requests():
+    """Of four steps of 4 ms three take in 2 prompts of 100 tokens, one decodes 5 answers; it tokenizes 6 ms."""
+    sheet = Sheet()
+    for n in range(4):
+        at = 10.0 * n
+        sheet.kernel(at, at + 5, call=(at - 0.02, at - 0.01))
+        name = "execute_context_2(100)_generation_0(0)" if n < 3 else "execute_context_0(0)_generation_5(5)"
+        sheet.doing(sheet.workers[0], at, at + 4, name, "annotation")
+    sheet.doing(sheet.api, 2, 8, "tokenize")
+    results = sheet.results()
+    head, prompts, depth, tokenizer = without_log(results)
+    assert head.startswith("Without a request log")
+    assert prompts.startswith(
+        "3 of a worker's 4 steps took in prompts: 6 prompts, whole or in part, of 300 tok"
+    )
+    assert "in such a step for 4.00 ms" in prompts
+    assert depth.startswith(
+        "A step decoded 0 answers at the median, 5 at most. 3 steps had as many tokens as"
+    )
+    assert tokenizer.startswith("Tokenizers were at work for 6.00 ms, ")
+    unnamed = replace(results, step_tokens=results.step_tokens.clear())
+    assert without_log(unnamed) == [head, tokenizer]

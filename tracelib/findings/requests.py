@@ -6,6 +6,7 @@ import polars as pl
 
 from tracelib.analyses.requests import NO_STEPS, PARTS, WITHIN_QUEUE
 from tracelib.analyses.results import NEEDS, Results
+from tracelib.analyses.steps import FULL, OFTEN
 from tracelib.findings import request_parts as doc
 from tracelib.findings.finding import quantile, quantiles
 from tracelib.words import counted, duration, request_part_name, share, slow_end
@@ -219,3 +220,60 @@ def _correlation(rows: pl.DataFrame, part: str) -> float | None:
         return None
     value = rows.select(pl.corr(part, "ttft_ns")).item()
     return None if value is None or math.isnan(value) else float(value)  # NaN: the part never varies
+
+
+# -------------------- without a log
+def without_log(results: Results) -> list[str]:
+    """Return what the trace itself shows of requests where no log tells them apart; else nothing."""
+    if results.requests.height or results.first_tokens.height:
+        return []
+    head = "Without a request log nothing tells how long a request waited for its first token."
+    told = [text for text in (_prompts(results), _depth(results), _tokenizer(results)) if text]
+    nothing = "The names of the steps do not tell what they held either, and no tokenizer was seen at work."
+    return [head, *(told or [nothing])]
+
+
+def _steps_told(results: Results) -> pl.DataFrame:
+    """Return the steps of one worker whose names tell what they held."""
+    steps = results.step_tokens.drop_nulls(["prompts", "prefill", "decode"])
+    return steps.filter(pl.col("thread") == pl.col("thread").min())
+
+
+def _prompts(results: Results) -> str:
+    steps = _steps_told(results)
+    held = steps.filter(pl.col("prefill") > 0)
+    if held.is_empty():
+        return ""
+    return (
+        f"{held.height:,} of a worker's {counted(steps.height, 'step')} took in prompts: "
+        f"{counted(int(held['prompts'].sum()), 'prompt')}, whole or in part, of "
+        f"{counted(int(held['prefill'].sum()), 'token')}. At the median the host was in such a step for "
+        f"{duration(quantile(held['dur_ns'], 0.5))}; a first token takes one or more of them."
+    )
+
+
+def _depth(results: Results) -> str:
+    steps = _steps_told(results)
+    if steps.is_empty():
+        return ""
+    half, most = (quantile(steps["decode"], q) for q in (0.5, 1.0))
+    size = (steps["prefill"] + steps["decode"]).cast(pl.Float64).to_numpy()
+    full = int((size >= FULL * size.max()).sum())
+    queued = ""
+    if full >= OFTEN and (steps["prefill"] > 0).any():
+        queued = (
+            f" {counted(full, 'step')} had as many tokens as the largest ({size.max():,.0f}): if that is the "
+            "engine's limit, requests that came meanwhile queued."
+        )
+    return f"A step decoded {counted(half or 0, 'answer')} at the median, {most} at most.{queued}"
+
+
+def _tokenizer(results: Results) -> str:
+    rows = results.host_time.filter(pl.col("cause") == "tokenization")
+    union, window = int(rows["union_ns"].sum()), results.window.duration_ns
+    if not union:
+        return ""
+    return (
+        f"Tokenizers were at work for {duration(union)}, {share(union / window)} of the window; that lost "
+        f"the GPUs {duration(int(rows['exposed_ns'].sum()))}, summed over them."
+    )

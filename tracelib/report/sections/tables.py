@@ -220,8 +220,8 @@ def footer(findings: Document) -> Section:
 
 
 def sentences(said: Sequence[str]) -> Section:
-    """Return sentences as a list."""
-    return Section(render("sentences", said=said), " ".join(said))
+    """Return sentences as a list; an empty section where there are none."""
+    return Section(render("sentences", said=said) if said else "", " ".join(said))
 
 
 def frame_table(frame: pl.DataFrame, caption: str, limit: int = FRAME_ROWS) -> Section:

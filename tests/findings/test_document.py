@@ -188,7 +188,7 @@ def test_the_time_to_first_token_is_of_all_that_had_it_in_the_window_its_parts_o
 
 
 def test_without_a_log_the_trace_says_what_it_shows_of_requests():
-    """Of four steps of 4 ms three take in 2 prompts of 100 tokens, one decodes 5 answers; it tokenizes 6 ms."""
+    """Three steps of 4 ms take in 2 prompts of 100 tokens, one decodes 5 answers; 6 ms are tokenization."""
     sheet = Sheet()
     for n in range(4):
         at = 10.0 * n

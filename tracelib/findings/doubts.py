@@ -208,8 +208,9 @@ def _cost(results: Results) -> list[str]:
     cost = recorder_cost(results).ns
     if results.cpu_time.is_empty() and not cost:
         return ["without CPU samples nothing tells what the recorders themselves cost"]
-    said = f"the recorders themselves cost about {share(share_of(results, cost))} of GPU time"
-    return [said] if cost else []
+    part = share(share_of(results, cost))
+    about = "" if part.startswith("<") else "about "
+    return [f"the recorders themselves cost {about}{part} of GPU time"] if cost else []
 
 
 # -------------------- what no source explains

@@ -119,6 +119,7 @@ def _templates() -> Environment:
     )
     made.filters.update({function.__name__: function for function in (*_WORDS, figure)})
     made.filters.update({function.__name__: _unbroken(function) for function in _FIGURES})
+    made.filters["unbroken"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
     for said in (gain_words, replay_words):
         made.filters[said.__name__] = _with_unbroken_shares(said)
     made.filters["address"] = quote

@@ -4,19 +4,13 @@ A collective's arrival on a rank is its kernel's start; the k-th collective of o
 its ranks. Traces begin and end at different moments on different ranks, so "k-th" is counted by the sequence
 number where the trace has one, else by order, shifted so that the kernels of one event overlap in time: a
 barrier cannot end on one rank before the last rank has come. A pairing that breaks this rule is not made.
-
-Why a GPU waits in one: while the straggler's device idles, its own cause of that counts. While it computes,
-the wait is imbalance only as far as it computes longer than the waiting rank did since both were last
-together: computing that merely began late is late for what held its begin up.
 """
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.window import Window
-from tracelib.intervals import in_order, overlay
 from tracelib.sources.collective_names import family_of
 from tracelib.trace import Trace
 
@@ -274,105 +268,6 @@ def _with_arrivals(rows: pl.DataFrame) -> pl.DataFrame:
     late = pl.col("last_start_ns") - pl.col("ts_ns")
     return rows.join(event, on="event", how="left", maintain_order="left").with_columns(
         wait_ns=pl.when(matched).then(pl.min_horizontal(late, pl.col("dur_ns"))), matched=matched
-    )
-
-
-# -------------------- why a GPU waits
-#: The columns of a piece of lost time that say who is to blame, and whether that thread had a CPU.
-BLAME = ["thread", "cause", "sub_cause", "what", "cpu_state"]
-IMBALANCE, IN_ANOTHER = ("imbalance", None), ("unattributed", "straggler waits in another collective")
-#: States in which a device is at work.
-BUSY = (*USEFUL, "collective")
-_SPAN = ["ts_ns", "dur_ns"]
-
-
-def collective_wait(gpu_states: pl.DataFrame, collectives: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the time in `collective_wait` with its causes.
-
-    Takes the frames `gpu_states` and `whole_collectives`, and the idle pieces of
-    :func:`tracelib.analyses.lost.lost` (`gpu`, `ts_ns`, `dur_ns` and `BLAME`).
-
-    One row per piece, in no order: the columns of `idle`. Adds up to the time in that state.
-    """
-    idle = in_order(idle.select("gpu", *_SPAN, *BLAME), "gpu")
-    states = gpu_states.select("gpu", *_SPAN, "state")
-    waits = _waits(collectives, states["ts_ns"].min() or 0)  # type: ignore[arg-type]
-    lost = gpu_states.filter(pl.col("state") == "collective_wait").select("gpu", *_SPAN)
-    pieces = overlay(lost, _disjoint(waits.select("gpu", *_SPAN, "wait", "straggler")), "gpu")
-    asked = overlay(pieces.rename({"gpu": "waiter", "straggler": "gpu"}), states, "gpu")
-    at_idle = overlay(asked.filter(pl.col("state") == "idle").drop("state"), idle, "gpu")
-    busy = asked.filter(pl.col("state").is_in(BUSY))
-    late = _late(busy, waits, states, idle)
-    other = asked.filter(pl.col("state").is_null() | (pl.col("state") == "collective_wait"))
-    imbalance = late.filter(pl.col("cause").is_null())
-    return pl.concat(
-        rows.select(*_SPAN, *BLAME, gpu="waiter").select("gpu", *_SPAN, *BLAME)
-        for rows in (
-            at_idle,
-            late.filter(pl.col("cause").is_not_null()),
-            _named(imbalance, *IMBALANCE, idle.schema),
-            _named(other, *IN_ANOTHER, idle.schema),
-        )
-    )
-
-
-def _waits(collectives: pl.DataFrame, start: int) -> pl.DataFrame:
-    """Return the waits: gpu, ts_ns, dur_ns, straggler, a number `wait`, `since`: when all were in none."""
-    matched = collectives.filter("matched").sort("gpu", "ts_ns")
-    before = (pl.col("ts_ns") + pl.col("dur_ns")).shift(1).over("gpu", order_by="ts_ns").fill_null(start)
-    since = matched.with_columns(_before=before).with_columns(since=pl.col("_before").max().over("event"))
-    waits = since.filter(pl.col("wait_ns") > 0).with_row_index("wait")
-    return waits.select("gpu", "ts_ns", "straggler", "since", pl.col("wait").cast(pl.Int64), dur_ns="wait_ns")
-
-
-def _disjoint(waits: pl.DataFrame) -> pl.DataFrame:
-    """Cut a wait where the next one on the same GPU begins, so that they form a timeline."""
-    until = pl.col("ts_ns").shift(-1).over("gpu", order_by="ts_ns")
-    cut = waits.with_columns(dur_ns=pl.min_horizontal("dur_ns", until - pl.col("ts_ns")))
-    return cut.filter(pl.col("dur_ns") > 0)
-
-
-def _late(busy: pl.DataFrame, waits: pl.DataFrame, states: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
-    """Cut the time in which stragglers are at work into what began late, with its cause, and what lasts.
-
-    What began late: the straggler idled while the waiting rank was at work, less what it was at work
-    meanwhile that one idled. Of that idling, the latest counts.
-    """
-    worked = busy.group_by("wait").agg(_worked=pl.col("dur_ns").sum())
-    before = waits.join(worked, on="wait").select(
-        "wait", "straggler", "_worked", "gpu", ts_ns="since", dur_ns=pl.col("ts_ns") - pl.col("since")
-    )
-    mine = overlay(before, states.rename({"state": "mine"}), "gpu").drop("gpu")
-    both = overlay(mine.rename({"straggler": "gpu"}), states.rename({"state": "theirs"}), "gpu")
-    at_work, theirs = pl.col("mine").is_in(BUSY), pl.col("theirs").is_in(BUSY)
-    behind = both.filter(at_work & (pl.col("theirs") == "idle"))
-    ahead = both.filter(~at_work & theirs).group_by("wait").agg(_ahead=pl.col("dur_ns").sum())
-    owed = (
-        behind.group_by("wait", "_worked")
-        .agg(_behind=pl.col("dur_ns").sum())
-        .join(ahead, on="wait", how="left")
-    )
-    owed = owed.select(
-        "wait", _owed=pl.min_horizontal("_worked", pl.col("_behind") - pl.col("_ahead").fill_null(0)).clip(0)
-    )
-    causes = overlay(behind.select("wait", "gpu", *_SPAN), idle, "gpu").sort("wait", "ts_ns", descending=True)
-    latest = _end_to_end(causes.join(owed, on="wait", how="left", maintain_order="left"))
-    kept = latest.with_columns(dur_ns=pl.min_horizontal("dur_ns", pl.col("_owed") - pl.col("ts_ns")))
-    line = kept.filter(pl.col("dur_ns") > 0).select("wait", *_SPAN, *BLAME)
-    segments = _end_to_end(busy.sort("wait", "ts_ns").with_columns(_at=pl.col("ts_ns")))
-    moved = segments.with_columns(_moved=pl.col("_at") - pl.col("ts_ns")).drop("_at", "state")
-    return overlay(moved, line, "wait").with_columns(ts_ns=pl.col("ts_ns") + pl.col("_moved"))
-
-
-def _end_to_end(rows: pl.DataFrame) -> pl.DataFrame:
-    """Lay the rows of each wait one behind the other, from 0."""
-    return rows.with_columns(ts_ns=pl.col("dur_ns").cum_sum().over("wait") - pl.col("dur_ns"))
-
-
-def _named(rows: pl.DataFrame, cause: str, sub_cause: str | None, schema: pl.Schema) -> pl.DataFrame:
-    nobody = dict.fromkeys(BLAME) | {"cause": cause, "sub_cause": sub_cause, "cpu_state": "unknown"}
-    return rows.drop(BLAME, strict=False).with_columns(
-        pl.lit(value, schema[name]).alias(name) for name, value in nobody.items()
     )
 
 

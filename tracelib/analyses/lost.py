@@ -3,7 +3,7 @@
 An idle gap is put to the thread that launched the operation which ends it: what that thread did until its
 launch call began, the call itself, and the device's own latency after it. While that thread waits for another
 process, the question goes upstream, to what that process did at the same moment. A collective's waiting is
-put to the rank that arrived last (:mod:`tracelib.analyses.collectives`).
+put to the rank that arrived last (:mod:`tracelib.analyses.stragglers`).
 
 Beside the ledger: how much host time each cause took, of which only the exposed part cost the GPUs anything.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from tracelib.analyses.collectives import collective_wait
+from tracelib.analyses.stragglers import asked, collective_wait, line, waits
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
 from tracelib.intervals import each, in_order, merge_equal, overlay, union
@@ -86,7 +86,8 @@ def lost(
     idle = overlay(_idle(gpu_states, launches, upstream), cpu, "thread").with_columns(
         pl.col("cpu_state").fill_null("unknown")
     )
-    waiting = collective_wait(gpu_states, whole_collectives, idle)
+    waited = waits(whole_collectives, gpu_states["ts_ns"].min() or 0)  # type: ignore[arg-type]
+    waiting = collective_wait(gpu_states, waited, line(asked(waited), gpu_states, idle))
     pieces = pl.concat(
         [
             idle.select(waiting.columns).with_columns(lost=pl.lit("idle", LOST_KIND)),
@@ -110,9 +111,9 @@ def _each_replica(trace: Trace, replicas: pl.DataFrame) -> Iterator[tuple[int, T
 def _blamed(pieces: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFrame:
     """Put each piece to the replica of its thread; one of a thread that is of none to the first."""
     parts: list[pl.DataFrame] = []
-    for asked in reversed(list(upstream.values())[1:]):
-        own = pl.col("thread").is_in(asked.trace.threads["thread"].implode()).fill_null(value=False)
-        parts.append(asked.blame(pieces.filter(own)))
+    for replica in reversed(list(upstream.values())[1:]):
+        own = pl.col("thread").is_in(replica.trace.threads["thread"].implode()).fill_null(value=False)
+        parts.append(replica.blame(pieces.filter(own)))
         pieces = pieces.filter(~own)
     return pl.concat([upstream[0].blame(pieces), *parts])
 

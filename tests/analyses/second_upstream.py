@@ -306,7 +306,7 @@ class Upstream:
                 message = sent[at]
             else:
                 continue
-            busy = self._busy(role, {m[2] for m in sent})
+            busy = self._busy(role, {m[2] for m in sent}, message[2])
             last = bisect_right(busy, message[0], key=lambda span: span[0]) - 1
             since = min(max(busy[last][0], p), q) if last >= 0 else p
             for x, y, under_way in ((p, since, False), (since, q, True)):
@@ -331,11 +331,14 @@ class Upstream:
             self.idle_[thread] = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
         return self.idle_[thread]
 
-    def _busy(self, role: str, senders: set[int]) -> list[Span]:
-        """Return when the role was at work, short pauses counted in."""
-        if role not in self.busy_:
+    def _busy(self, role: str, senders: set[int], sender: int) -> list[Span]:
+        """Return when the role, or the sender's rank, was at work, short pauses counted in."""
+        process = self.process[sender] if role == RANKS else None
+        if (role, process) not in self.busy_:
             spans = []
             for thread in self.threads[role]:
+                if process not in (None, self.process[thread]):
+                    continue
                 line = self.alone.get(thread, [])
                 spans += [span for span in line if span[2].waits_for is None]
                 for a, b, state in self.cpu.get(thread, []) if thread in senders else []:
@@ -344,8 +347,8 @@ class Upstream:
                     if state == "running":
                         spans += [s for s in cut(line, a, b) if s[2] is None or s[2].waits_for is None]
             longer = covered([(a, b + PAUSE_NS, None) for a, b, _ in spans])
-            self.busy_[role] = [(a, b - PAUSE_NS, None) for a, b, _ in longer]
-        return self.busy_[role]
+            self.busy_[role, process] = [(a, b - PAUSE_NS, None) for a, b, _ in longer]
+        return self.busy_[role, process]
 
 
 def _served(line: list[Span], since: int, until: int) -> list[Span]:

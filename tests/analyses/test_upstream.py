@@ -10,7 +10,7 @@ from tests.charts.server import ENGINE as ENGINE_THREAD
 from tests.charts.server import trace
 from tests.findings.sheet import ANY_SIZE, MS, Sheet
 from tracelib import schema
-from tracelib.analyses.awaited import two_last, waits_until
+from tracelib.analyses.awaited import last_at_work, two_last, waits_until
 from tracelib.findings.verdict import verdict
 
 
@@ -122,7 +122,7 @@ def test_the_two_ranks_that_were_at_work_last_are_those_that_ended_or_began_last
     ranks = pl.DataFrame(
         {"thread": [0, 1, 2, 3, 4], "of": [7, 7, 8, 9, 9]}, schema_overrides={"thread": pl.Int32}
     )
-    last = two_last(pl.DataFrame({"until": [5, 10, 45, 60, 100]}), works, ranks)
+    last = two_last(last_at_work(works, pl.Series("until", [5, 10, 45, 60, 100])), ranks)
     assert last.sort("until").rows() == [
         (5, 7, None),
         (10, 7, None),

@@ -137,8 +137,9 @@ def senders(
     """Return which thread sent the message that each wait ended with, and since when it was under way.
 
     Takes `waits` (`thread`, `ts_ns`, `dur_ns`: when threads did nothing themselves), `sent` (the rows of
-    `ipc` in which those whom they wait for send), what :func:`busy` says of these, and the threads that take
-    messages from a queue: what they take was enqueued, if anything was. The message is the last one that
+    `ipc` in which those whom they wait for send, and `of`: a number of those who work for it), what
+    :func:`busy` says of these, and the threads that take messages from a queue: what they take was enqueued,
+    if anything was. The message is the last one that
     began to be sent in the wait, or else the first one up to `PAUSE_NS` after it. What was done before the
     last pause of that length was not done for this message.
 
@@ -153,10 +154,12 @@ def senders(
         "ts_ns", pl.min_horizontal(pl.col("busy_ns").fill_null(pl.col("ts_ns")), "until")
     )
     begun = ended.sort("message_ns").join_asof(
-        busy.select(busy_ns="ts_ns").sort("busy_ns"),
+        busy.select("of", busy_ns="ts_ns").sort("busy_ns"),
         left_on="message_ns",
         right_on="busy_ns",
+        by="of",
         strategy="backward",
+        check_sortedness=False,
         coalesce=False,
     )
     cut = begun.with_columns(since=since)
@@ -169,10 +172,9 @@ def senders(
 
 
 def _with_message(waits: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
-    """Return the waits that have a message: thread, ts_ns, until, sender, message_ns."""
-    messages = sent.select(sender="thread", message_ns="ts_ns", over=pl.col("ts_ns") + pl.col("dur_ns")).sort(
-        "message_ns"
-    )
+    """Return the waits that have a message: thread, ts_ns, until, sender, of, message_ns."""
+    over = pl.col("ts_ns") + pl.col("dur_ns")
+    messages = sent.select("of", sender="thread", message_ns="ts_ns", over=over).sort("message_ns")
     rows = waits.select("thread", "ts_ns", until=pl.col("ts_ns") + pl.col("dur_ns")).sort("until")
     asked = partial(pl.DataFrame.join_asof, left_on="until", right_on="message_ns", coalesce=False)
     last = asked(rows, messages, strategy="backward", allow_exact_matches=False)
@@ -183,9 +185,10 @@ def _with_message(waits: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
 
 
 def busy(rows: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
-    """Return when a process worked, pauses of up to `PAUSE_NS` counted in: ts_ns, dur_ns.
+    """Return when some threads worked, pauses of up to `PAUSE_NS` counted in: of, ts_ns, dur_ns.
 
-    Takes its rows of `host_activity`, and of `thread_states` those of the threads that send: one of them that
+    Takes their rows of `host_activity`, and of `thread_states` those of the threads that send, both with
+    `of`, a number of those who are at work together: one that sends and
     is ready to run has been woken, and one on a CPU that is not seen to wait works at what no source names.
     """
     state = pl.col("state").cast(pl.String)
@@ -193,9 +196,8 @@ def busy(rows: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
     unseen = overlay(states.filter(state == "running"), waits, "thread").filter(pl.col("waits_for").is_null())
     kept_off = states.filter(state.is_in(WAITS_FOR_CPU))
     parts = [rows.filter(pl.col("waits_for").is_null()), unseen, kept_off]
-    one = pl.lit(0, pl.Int32)
-    spans = pl.concat([part.select("ts_ns", dur_ns=pl.col("dur_ns") + PAUSE_NS, _one=one) for part in parts])
-    return union(spans, "_one").select("ts_ns", dur_ns=pl.col("dur_ns") - PAUSE_NS)
+    spans = pl.concat([part.select("of", "ts_ns", dur_ns=pl.col("dur_ns") + PAUSE_NS) for part in parts])
+    return union(spans, "of").select("of", "ts_ns", dur_ns=pl.col("dur_ns") - PAUSE_NS)
 
 
 def _of(ranges: pl.DataFrame, role: str, kind: str) -> pl.DataFrame:

@@ -8,14 +8,14 @@ put to the rank that arrived last (:mod:`tracelib.analyses.stragglers`).
 Beside the ledger: how much host time each cause took, of which only the exposed part cost the GPUs anything.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import polars as pl
 
 from tracelib.analyses.stragglers import asked, collective_wait, line, waits
 from tracelib.analyses.thread_states import CPU_STATE
 from tracelib.analyses.upstream import Upstream
-from tracelib.intervals import each, in_order, merge_equal, overlay, union
+from tracelib.intervals import begin, each, end, in_order, merge_equal, overlay, union
 from tracelib.trace import Trace
 
 LOST_KIND = pl.Enum(["idle", "collective_wait"])
@@ -78,15 +78,10 @@ def lost(
     innermost slice). Per GPU the pieces add up to `idle` + `collective_wait` exactly. Sorted by `gpu`,
     `ts_ns`.
     """
-    upstream = {
-        number: Upstream(own, host_activity, thread_states, ipc)
-        for number, own in _each_replica(trace, replicas)
-    }
-    cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state="state")
-    idle = overlay(_idle(gpu_states, launches, upstream), cpu, "thread").with_columns(
-        pl.col("cpu_state").fill_null("unknown")
-    )
-    waited = waits(whole_collectives, gpu_states["ts_ns"].min() or 0)  # type: ignore[arg-type]
+    span = (begin(gpu_states), end(gpu_states)) if gpu_states.height else (0, 0)
+    upstream = upstreams(trace, host_activity, thread_states, ipc, replicas, span)
+    idle = idle_pieces(gpu_states, launches, thread_states, upstream, latency_bound(launches))
+    waited = waits(whole_collectives, span[0])
     waiting = collective_wait(gpu_states, waited, line(asked(waited), gpu_states, idle))
     pieces = pl.concat(
         [
@@ -97,15 +92,22 @@ def lost(
     return in_order(pieces.select(list(LOST)).match_to_schema(LOST), "gpu")
 
 
-def _each_replica(trace: Trace, replicas: pl.DataFrame) -> Iterator[tuple[int, Trace]]:
-    """Yield the number of each replica and the trace with its threads alone."""
+def upstreams(
+    trace: Trace,
+    host_activity: pl.DataFrame,
+    thread_states: pl.DataFrame,
+    ipc: pl.DataFrame,
+    replicas: pl.DataFrame,
+    span: tuple[int, int],
+) -> dict[int, Upstream]:
+    """Return who waits for whom, by replica; the first stands for threads that are of none."""
     if replicas.is_empty():
-        yield 0, trace
+        return {0: Upstream(trace, host_activity, thread_states, ipc, span)}
+    out = {}
     for (number,), own in replicas.group_by("replica", maintain_order=True):
-        yield (
-            number,
-            trace.replace(threads=trace.threads.join(own, on="thread", how="semi", maintain_order="left")),
-        )
+        threads = trace.threads.join(own, on="thread", how="semi", maintain_order="left")
+        out[number] = Upstream(trace.replace(threads=threads), host_activity, thread_states, ipc, span)
+    return out
 
 
 def _blamed(pieces: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFrame:
@@ -118,7 +120,27 @@ def _blamed(pieces: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFr
     return pl.concat([upstream[0].blame(pieces), *parts])
 
 
-def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Mapping[int, Upstream]) -> pl.DataFrame:
+def idle_pieces(
+    gpu_states: pl.DataFrame,
+    launches: pl.DataFrame,
+    thread_states: pl.DataFrame,
+    upstream: Mapping[int, Upstream],
+    bound_ns: int,
+) -> pl.DataFrame:
+    """Return the idle pieces of some GPUs with their causes and CPU states.
+
+    Takes the frames `gpu_states` and `launches` of these GPUs, `thread_states`, an :class:`Upstream` for each
+    replica, and what :func:`latency_bound` says of the whole run. One row per piece: `gpu`, `ts_ns`, `dur_ns`
+    and :data:`tracelib.analyses.stragglers.BLAME`; in no order.
+    """
+    cpu = thread_states.select("thread", "ts_ns", "dur_ns", cpu_state="state")
+    blamed = overlay(_idle(gpu_states, launches, upstream, bound_ns), cpu, "thread")
+    return blamed.with_columns(pl.col("cpu_state").fill_null("unknown"))
+
+
+def _idle(
+    gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Mapping[int, Upstream], bound_ns: int
+) -> pl.DataFrame:
     gaps = gpu_states.filter(pl.col("state") == "idle").select(
         "gpu", "ts_ns", "dur_ns", until=pl.col("ts_ns") + pl.col("dur_ns")
     )
@@ -141,7 +163,7 @@ def _idle(gpu_states: pl.DataFrame, launches: pl.DataFrame, upstream: Mapping[in
     unlaunched = ended.filter(pl.col("op").is_not_null() & pl.col("call_ts_ns").is_null())
     launched, within = _within_graphs(launched, launches)
     before, call, after = _parts(launched)
-    latency, beyond = _latency(after, launches)
+    latency, beyond = _latency(after, bound_ns)
     blamed = _blamed(pl.concat([before, edge.select("gpu", "thread", "ts_ns", "dur_ns")]), upstream)
     return pl.concat(
         [
@@ -189,13 +211,17 @@ def _within_graphs(launched: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.D
     return rest, within.select("gpu", "ts_ns", "dur_ns")
 
 
-def _latency(after: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Cut the time after launch calls at the longest start of a device; beyond it, nobody knows why."""
+def latency_bound(launches: pl.DataFrame) -> int:
+    """Return how long a launched operation takes to start on an idle device at most, ns."""
     starts = launches.filter("late", pl.col("return_to_start_ns") > 0)["return_to_start_ns"]
     usual = float(starts.median() or LATENCY_NS)  # type: ignore[arg-type]
-    bound = min(LATENCY_NS, round(LATENCY_TIMES * usual))
-    latency = after.with_columns(pl.col("dur_ns").clip(upper_bound=bound))
-    beyond = after.with_columns(ts_ns=pl.col("ts_ns") + bound, dur_ns=pl.col("dur_ns") - bound)
+    return min(LATENCY_NS, round(LATENCY_TIMES * usual))
+
+
+def _latency(after: pl.DataFrame, bound_ns: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Cut the time after launch calls at the longest start of a device; beyond it, nobody knows why."""
+    latency = after.with_columns(pl.col("dur_ns").clip(upper_bound=bound_ns))
+    beyond = after.with_columns(ts_ns=pl.col("ts_ns") + bound_ns, dur_ns=pl.col("dur_ns") - bound_ns)
     return latency, beyond.filter(pl.col("dur_ns") > 0)
 
 

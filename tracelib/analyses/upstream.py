@@ -16,17 +16,27 @@ request) is told from work by the scheduler, or, without its events, by what end
 is done with something.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import polars as pl
 
 from tracelib.align.roles import parts_beside
-from tracelib.analyses.awaited import role_asked, two_last
+from tracelib.analyses.awaited import (
+    WORKS,
+    Ranks,
+    decided,
+    doubted,
+    during,
+    in_words,
+    of_processes,
+    role_asked,
+    stacked,
+    two_last,
+)
 from tracelib.analyses.ipc import SENDERS, busy, senders, thread_processes, untaken
 from tracelib.analyses.scheduling import WAITS_FOR_CPU
-from tracelib.intervals import begin, end, fill, innermost, overlay, union
+from tracelib.intervals import fill, overlay, union
 from tracelib.trace import Trace
 
 #: The role behind which only clients are: when it has nothing to do, or waits for them, there is no work.
@@ -34,7 +44,6 @@ ENTRANCE, CLIENTS = "api_server", "clients"
 #: Who is asked where a worker has neither an engine nor a front end: the other threads of its process,
 #: "process 3".
 OWN_PROCESS = "process "
-WORKS = pl.col("waits_for").is_null()
 #: Longest chain that is followed: worker, engine, other worker, engine, API server.
 STEPS = 4
 
@@ -42,6 +51,7 @@ NOT_RECORDED = "upstream not recorded"
 #: A role that is asked, the process of it that is (None = all), the thread that sent the message (None = not
 #: known), and whether that was under way: whether others may work for it.
 _Asked = tuple[str, int | None, int | None, bool | None]
+SENDS = ("enqueue", "send")
 #: The role of which one process is asked: the other ranks do not work for its messages.
 RANKS = "worker"
 
@@ -51,13 +61,19 @@ class Upstream:
     """The recorded activity of the threads of one replica, and who waits for whom.
 
     `host_activity`, `thread_states` and `ipc` are the frames of the analyses of those names. The `threads` of
-    `trace` are those of the replica.
+    `trace` are those of the replica; `span` is when the window begins and ends.
+
+    Rank by rank: to ask for one rank's waiting, `host_activity` need hold its own threads, those of other
+    roles, and, of other ranks, the rows that :meth:`asked` returns; `ranks` is then what all ranks say of
+    themselves at :attr:`moments`. The rest of a run changes nothing.
     """
 
     trace: Trace
     host_activity: pl.DataFrame
     thread_states: pl.DataFrame
     ipc: pl.DataFrame
+    span: tuple[int, int]
+    ranks: Ranks | None = None
     #: What each role did, once made: a wait can lead to one role several times.
     _timelines: dict[_Asked, pl.DataFrame] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -73,7 +89,7 @@ class Upstream:
         """
         keep = [column for column in pieces.columns if column != "thread"]
         pieces = pieces.with_columns(origin=self._process_of(pieces["thread"]))
-        cut = self._until_sent(_in_words(overlay(pieces, self.host_activity, "thread")))
+        cut = self._until_sent(in_words(overlay(pieces, self.host_activity, "thread")))
         waits = pl.col("waits_for").is_not_null()
         done = [cut.filter(~waits).with_columns(cause=pl.col("cause").fill_null("unattributed"))]
         asking = self._resolve(cut.filter(waits))
@@ -100,7 +116,7 @@ class Upstream:
 
     def within_call(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Say what a launch call spent its time on: `api`, or what is more exact than that."""
-        cut = _in_words(overlay(pieces, self.host_activity, "thread"))
+        cut = in_words(overlay(pieces, self.host_activity, "thread"))
         launches = (pl.col("cause") == "kernel_launch") & (pl.col("sub_cause") != "dispatch")
         exact = (pl.col("cause") == "profiler") | launches
         return cut.with_columns(
@@ -197,7 +213,7 @@ class Upstream:
             of = role, process if role == RANKS else None, sender, under_way
             line = self._timeline(of).with_columns(_role=zero)
             cut = overlay(asking.drop(asked).with_columns(_role=zero), line, "_role")
-            answers.append(self._asleep(of, _in_words(cut.drop("_role"))))
+            answers.append(self._asleep(of, in_words(cut.drop("_role"))))
         return pl.concat(answers)
 
     def _idle(self, threads: pl.Series) -> pl.DataFrame:
@@ -206,8 +222,7 @@ class Upstream:
             return self.host_activity.select("thread", "ts_ns", "dur_ns").clear()
         rows = self.host_activity.filter(pl.col("thread").is_in(threads.implode()) & WORKS)
         works = union(rows, "thread").with_columns(_works=pl.lit(value=True))
-        span = begin(self.host_activity), end(self.host_activity)
-        free = fill(works, "thread", threads.to_list(), *span).filter(pl.col("_works").is_null())
+        free = fill(works, "thread", threads.to_list(), *self.span).filter(pl.col("_works").is_null())
         return free.select("thread", "ts_ns", "dur_ns")
 
     def _senders(self, role: str, waits: pl.DataFrame) -> pl.DataFrame:
@@ -215,32 +230,26 @@ class Upstream:
         others = self._parts.filter((pl.col("role") != role).fill_null(value=True))["thread"]
         waits = waits.filter(pl.col("thread").is_in(others.implode()))
         sent = self.ipc.filter(
-            pl.col("thread").is_in(self._threads(role).implode()) & pl.col("kind").is_in(["enqueue", "send"])
+            pl.col("thread").is_in(self._threads(role).implode()) & pl.col("kind").is_in(SENDS)
         )
         if sent.is_empty() or waits.is_empty():
             return pl.DataFrame(schema=SENDERS)
         taken = self.ipc.filter(pl.col("kind") == "dequeue")["thread"].unique()
-        return senders(waits, sent, self._busy_times(role, sent["thread"].unique()), taken)
+        busy_times = self._busy_times(role, sent["thread"].unique())
+        return senders(waits, self._together(role, sent), busy_times, taken)
 
     def _process_of(self, threads: pl.Series) -> pl.Series:
         parts = self._parts
         return threads.replace_strict(parts["thread"], parts["process"], default=None)
 
     def _with_last(self, asking: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-        """Fill in `process`, where no other rank is known as the sender: the one at work last before the end.
-
-        Of the others than the rank that asks. Ranks that wait for ranks ask them all.
-        """
-        ranks = self._parts.filter(pl.col("role") == RANKS).select("thread", of="process")
-        if ranks["of"].n_unique() < 2:
+        """Fill in `process`, where no other rank sent: the one at work last. Ranks that wait ask all ranks."""
+        if self._rank_threads["of"].n_unique() < 2:
             return asking
-        waits = waits.filter(~pl.col("thread").is_in(ranks["thread"].implode()))
-        waits = waits.with_columns(until=pl.col("ts_ns") + pl.col("dur_ns"))
-        works = self.host_activity.filter(pl.col("thread").is_in(ranks["thread"].implode()) & WORKS)
-        last = two_last(waits.select("until").unique(), works, ranks)
-        told = overlay(asking, waits.join(last, on="until", how="left", maintain_order="left"), "thread")
+        last = self._last.filter(pl.col("thread").is_in(waits["thread"].unique().implode()))
+        told = overlay(asking, last, "thread")
         other = pl.when(pl.col("last").ne_missing(pl.col("origin"))).then("last").otherwise("before")
-        known = told.with_columns(other=other).drop("last", "before", "until")
+        known = told.with_columns(other=other).drop("last", "before")
         own = (pl.col("process") == pl.col("origin")) & pl.col("other").is_not_null()
         sent = known.with_columns(
             pl.when(~own.fill_null(value=False)).then(column).alias(column)
@@ -248,13 +257,63 @@ class Upstream:
         )
         return sent.with_columns(process=pl.coalesce("process", "other")).drop("other")
 
+    @cached_property
+    def _rank_threads(self) -> pl.DataFrame:
+        return self._parts.filter(pl.col("role") == RANKS).select("thread", of="process")
+
+    @cached_property
+    def _waits_for_ranks(self) -> pl.DataFrame:
+        """When threads of other roles that ever wait for ranks did nothing: thread, ts_ns, dur_ns, until."""
+        asks = self.host_activity.filter(pl.col("waits_for").cast(pl.String) == RANKS)["thread"].unique()
+        others = asks.filter(~asks.is_in(self._rank_threads["thread"].implode()))
+        own = others.filter(others.is_in(self._parts["thread"].implode())).sort()
+        return self._idle(own).with_columns(until=pl.col("ts_ns") + pl.col("dur_ns"))
+
+    @property
+    def moments(self) -> pl.Series:
+        """When waits for ranks end, which is when each is asked what it had been at work on last: `until`."""
+        return self._waits_for_ranks["until"].unique()
+
+    @cached_property
+    def _ranks(self) -> Ranks:
+        return self.ranks or self.about(self._rank_threads["thread"], self.moments)
+
+    def about(self, threads: pl.Series, moments: pl.Series) -> Ranks:
+        """Return what ranks with these threads say of themselves."""
+        rows = self.host_activity.filter(pl.col("thread").is_in(threads.implode()))
+        sending = self.ipc.filter(pl.col("kind").is_in(SENDS))["thread"].unique()
+        at_work = self._busy_of(RANKS, threads, sending)
+        return Ranks.of(rows, self._until_sent(rows), at_work, moments)
+
+    @cached_property
+    def _last(self) -> pl.DataFrame:
+        """Waits for ranks, with the two that were at work last: thread, ts_ns, dur_ns, last, before."""
+        found = two_last(self._ranks.last, self._rank_threads)
+        return self._waits_for_ranks.join(found, on="until", how="left", maintain_order="left").drop("until")
+
+    def asked(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of the ranks' `host_activity` for which others' waits may ask them."""
+        sent = self._senders(RANKS, self._last.drop("last", "before"))
+        sent = sent.with_columns(process=self._process_of(sent["sender"]))
+        return during(rows, of_processes(self._last, sent), self._rank_threads)
+
     def _busy_times(self, role: str, of: pl.Series) -> pl.DataFrame:
-        times = self._busy.get(role)
-        if times is None:
-            rows = self.host_activity.filter(pl.col("thread").is_in(self._threads(role).implode()))
-            states = self.thread_states.filter(pl.col("thread").is_in(of.implode()))
-            times = self._busy[role] = busy(rows, states)
-        return times
+        if role == RANKS:
+            return self._ranks.busy
+        if role not in self._busy:
+            self._busy[role] = self._busy_of(role, self._threads(role), of)
+        return self._busy[role]
+
+    def _busy_of(self, role: str, threads: pl.Series, sending: pl.Series) -> pl.DataFrame:
+        rows = self.host_activity.filter(pl.col("thread").is_in(threads.implode()))
+        own = sending.filter(sending.is_in(threads.implode()))
+        states = self.thread_states.filter(pl.col("thread").is_in(own.implode()))
+        return busy(self._together(role, rows), self._together(role, states))
+
+    def _together(self, role: str, rows: pl.DataFrame) -> pl.DataFrame:
+        """Add `of`: a number of those who work for one message, each rank for its own."""
+        of = self._process_of(rows["thread"]) if role == RANKS else pl.lit(0, pl.UInt32)
+        return rows.with_columns(of=of)
 
     def _timeline(self, asked: _Asked) -> pl.DataFrame:
         """Return what a role's processes did over time: tokenizing before other work, work before waiting.
@@ -272,7 +331,7 @@ class Upstream:
             kinds = [own & WORKS, tokenizes & ~own, WORKS & ~tokenizes & ~own, own & ~WORKS, ~WORKS & ~own]
             alone = [kinds[0], kinds[3]]
             layers = [rows.filter(kind) for kind in (alone if under_way is False else kinds)]
-            line = self._timelines[asked] = _stacked([layer.drop("seen_by") for layer in layers])
+            line = self._timelines[asked] = stacked([layer.drop("seen_by") for layer in layers])
         return line
 
     def _threads(self, role: str, process: int | None = None) -> pl.Series:
@@ -311,22 +370,16 @@ class Upstream:
         of_role = pl.col("thread").is_in(self._threads(role).implode())
         awake = [self.thread_states.filter(of_role & about)]
         if role != ENTRANCE:
-            ranks = self.host_activity.filter(pl.col("thread").is_in(self._threads(RANKS).implode()))
-            awake.append(self._until_sent(ranks).filter(WORKS))
-        spans = pl.concat([rows.select("ts_ns", "dur_ns", _role=pl.lit(0, pl.Int32)) for rows in awake])
-        line = union(spans, "_role").with_columns(_busy=pl.lit(value=True))
-        cut = overlay(crossed.with_columns(_role=pl.lit(0, pl.Int32)), line, "_role")
-        asleep = pl.col("state").fill_null("unknown") == "blocked"
-        doubt = asleep & pl.col("_busy").fill_null(value=False)
-        state = pl.when(doubt).then(pl.lit("unknown")).otherwise("state")
-        return cut.with_columns(state=state).drop("_role", "_busy")
+            awake.append(self._ranks.works)
+        return doubted(crossed, awake)
 
     def _main_thread(self, role: str, process: int | None) -> int | None:
         """Return the thread of the role that did most, or its process's first one if nothing was recorded."""
         of = self._threads(role, process)
         threads = self.trace.threads.filter(pl.col("thread").is_in(of.implode()))
-        rows = self.host_activity.filter(pl.col("thread").is_in(threads["thread"].implode()))
-        busiest = rows.group_by("thread").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread")
+        rows = self._ranks.spent if role == RANKS else self.host_activity.select("thread", ns="dur_ns")
+        own = rows.filter(pl.col("thread").is_in(of.implode()))
+        busiest = own.group_by("thread").agg(pl.col("ns").sum()).sort("ns", "thread")
         first = threads.filter(pl.col("pid") == pl.col("tid"))["thread"]
         for candidates in (busiest["thread"].tail(1), first, threads["thread"]):
             if candidates.len():
@@ -334,58 +387,14 @@ class Upstream:
         return None
 
     def _decide(self, role: str, answer: pl.DataFrame) -> pl.DataFrame:
-        """Give a cause to the pieces that end here.
-
-        Between two ranges of a role a message is on its way; of a role without any, nobody knows.
-        """
-        silent = pl.col("cause").is_null()
-        scheduler_saw = pl.col("sub_cause").fill_null("unknown")  # of a silent piece
-        unseen = pl.lit(self._annotates(role)) & (scheduler_saw == "unknown")
-        idle = (scheduler_saw == "asleep") | unseen
-        nothing_to_do = silent & idle if role == ENTRANCE else pl.lit(value=False)
-        message = pl.lit("wait" if self._ranges(role) else NOT_RECORDED)
-        return answer.with_columns(
-            cause=pl.when(nothing_to_do)
-            .then(pl.lit("no_work"))
-            .when(silent)
-            .then(pl.lit("ipc"))
-            .otherwise("cause"),
-            sub_cause=pl.when(nothing_to_do).then(None).when(silent).then(message).otherwise("sub_cause"),
-        )
-
-    def _annotates(self, role: str) -> bool:
-        """Whether a profiler recorded named ranges of the role, so that silence means it had none open."""
-        return "annotation" in self._ranges(role)
+        """Give a cause to pieces that end here: between a role's ranges a message is on its way."""
+        ranges = self._ranges(role)
+        message = "wait" if ranges else NOT_RECORDED
+        return decided(answer, message, entrance=role == ENTRANCE, annotates="annotation" in ranges)
 
     def _ranges(self, role: str) -> list[str]:
         """Return the categories of the role's slices; none = only the scheduler and samples saw it."""
-        categories = self._categories.get(role)
-        if categories is None:
+        if role not in self._categories:
             slices = self.trace.slices.filter(pl.col("thread").is_in(self._threads(role).implode()))
-            categories = slices["category"].cast(pl.String).unique().to_list()
-            self._categories[role] = categories
-        return categories
-
-
-def _in_words(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of host activity with their meaning as text; `name` is called `what` in the ledgers."""
-    return rows.rename({"name": "what"}).with_columns(
-        pl.col("cause", "sub_cause", "waits_for").cast(pl.String)
-    )
-
-
-def _stacked(layers: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return one timeline of all rows, as if of one thread; an earlier layer hides the later ones."""
-    rows = pl.concat(layers)
-    if rows.is_empty():
-        return rows
-    first = begin(rows)
-    whole = pl.DataFrame({"_key": [0], "ts_ns": [first], "dur_ns": [end(rows) - first]})
-    out: list[pl.DataFrame] = []
-    for layer in layers:
-        at = innermost(layer.with_columns(_key=pl.lit(0, pl.Int64)), "_key")
-        meaning = layer.drop("ts_ns", "dur_ns").select(pl.all().gather(at["row"]))
-        cut = overlay(whole, pl.concat([at.drop("row"), meaning], how="horizontal"), "_key")
-        out.append(cut.filter(pl.col("cause").is_not_null()).drop("_key"))
-        whole = cut.filter(pl.col("cause").is_null()).select("_key", "ts_ns", "dur_ns")
-    return pl.concat(out).select(layers[0].columns).sort("ts_ns")
+            self._categories[role] = slices["category"].cast(pl.String).unique().to_list()
+        return self._categories[role]

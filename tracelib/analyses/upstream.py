@@ -243,7 +243,7 @@ class Upstream:
         return threads.replace_strict(parts["thread"], parts["process"], default=None)
 
     def _with_last(self, asking: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-        """Fill in `process`, where no other rank sent: the one at work last. Ranks that wait ask all ranks."""
+        """Fill in `process`, where no other rank sent: the one at work last. Ranks ask all ranks."""
         if self._rank_threads["of"].n_unique() < 2:
             return asking
         last = self._last.filter(pl.col("thread").is_in(waits["thread"].unique().implode()))

@@ -4,6 +4,7 @@ Row by row. Of other ranks a rank sees who met in a collective, the lines of tho
 what each says of itself (`Ranks`), and what those did whom the engine asked, while it did.
 """
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from tests.conftest import ROOT, thorough
 from tests.simulator import SHAPES, Recording, simulate
 from tracelib.analyses.awaited import Ranks
-from tracelib.analyses.lost import idle_pieces, latency_bound, upstreams
+from tracelib.analyses.lost import idle_pieces, latency_bound, lost, upstreams
 from tracelib.analyses.results import _INTERMEDIATE, ANALYSES, analyse, computed
 from tracelib.analyses.stragglers import asked, collective_wait, line, waits
 from tracelib.intervals import in_order
@@ -45,9 +46,13 @@ class Run:
 def run_of(results):
     made = {"trace": results.trace, "window": results.window, "rules": results.rules, "requests_log": None}
     makes = ANALYSES | {make.__name__: make for make in _INTERMEDIATE}
-    wanted = ("launches", "ipc", "gpu_states", "host_activity", "thread_states", "replicas")
-    more = ("whole_collectives", "sample_stretches", "sampled_turns")
-    frames = made | computed({name: makes[name] for name in wanted + more}, made)
+    taken = {}
+    wanted = list(inspect.signature(lost).parameters)
+    for name in wanted:  # and what these take, and so on
+        if name in makes and name not in taken:
+            taken[name] = makes[name]
+            wanted += inspect.signature(makes[name]).parameters
+    frames = made | computed(taken, made)
     numbers = results.trace.threads.select("thread", of=pl.struct("host", "pid").rank("dense"))
     ranks = results.trace.threads.filter(pl.col("role") == "worker").select("thread")
     own = numbers.join(ranks.join(numbers, on="thread").select("of").unique(), on="of")

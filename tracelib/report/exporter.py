@@ -13,7 +13,7 @@ import gzip
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources as package_resources
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from tracelib.report.run import markdown_cell
 from tracelib.report.sections.render import ABOUT, render
 
 BUNDLE = "<!--plotly-->"
+#: What the overview has that a script can draw.
+OVERVIEW = 'class="lanes"'
 #: Cells that prepare: their code is shown at the end, so that the page opens with the verdict.
 PREPARATION = {"parameters", "injected-parameters", "setup"}
 LAST = "footer"
@@ -94,6 +96,7 @@ class TraceReport(HTMLExporter):
         resources["tracereport"] = {
             "title": title(page),
             "parts": [part for part in parts if part["name"] != PREPARED],
+            "scripts": scripts(page, figures),
             "chart_css": CHART_CSS + cause_colours(),
         }
         # Not by way of HTMLExporter, which parses the whole page once more for tags that our template lacks.
@@ -216,6 +219,13 @@ def _summary(cells: Iterable[NotebookNode]) -> dict[str, Any]:
 def _caption(figure: Mapping[str, Any]) -> str:
     meta = figure.get("layout", {}).get("meta")
     return str(meta.get("sentence", "")) if isinstance(meta, Mapping) else ""
+
+
+def scripts(nb: NotebookNode, figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the scripts that the page needs: none that draws what it does not have."""
+    shown = (output.get("data", {}) for cell in nb.cells for output in cell.get("outputs", ()))
+    overview = any(OVERVIEW in str(data.get("text/html", "")) for data in shown)
+    return ["page.js", "tables.js", *["overview.js"] * overview, *["charts.js"] * bool(figures)]
 
 
 def cause_colours() -> str:

@@ -9,6 +9,7 @@ from tests.charts.server import ACTIVITY, HOSTILE, MS, START, make, rows, trace,
 from tracelib import charts
 from tracelib.analyses.capacity import capacity, demand_curve
 from tracelib.analyses.comparison import KERNELS, changes, comparison, kernel_changes, kernels
+from tracelib.charts.theme import TABLE_ROWS
 
 OF_A_CAUSE = ("exposure_chart", "moments_chart", "worst_chart")
 OF_RUNS = ("first_tokens_chart", "losses_chart", "tokens_chart", "utilisation_chart")
@@ -107,7 +108,7 @@ def test_every_chart_is_drawn_by_the_basic_bundle_with_a_sentence_and_a_table(fu
     assert looks.paper_bgcolor == looks.plot_bgcolor == "rgba(0,0,0,0)"
     assert figure.layout.meta["sentence"].endswith(".")
     header, *body = figure.layout.meta["table"]
-    assert 1 <= len(body) <= 30
+    assert 1 <= len(body) <= TABLE_ROWS
     assert {len(row) for row in body} == {len(header)}
     json.dumps(figure.to_plotly_json()["layout"]["meta"])
 

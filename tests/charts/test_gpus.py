@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from tests.charts.server import HOSTILE, make, named, trace
+from tests.charts.server import HOSTILE, LOST, STATES, W0, make, named, rows, trace
 from tracelib import charts
 
 
@@ -60,3 +60,47 @@ def test_a_kernel_s_name_stays_text(full):
         assert text.startswith("&lt;a href")
         assert "<" not in text
         assert "$x$" not in text
+
+
+def many(count, odd=()):
+    """`count` GPUs of 1000 ms that compute for 600, those in `odd` for 200, in ms from the start."""
+    states = [
+        piece
+        for gpu in range(count)
+        for piece in (
+            (gpu, 0, 200 if gpu in odd else 600, "compute"),
+            (gpu, 200 if gpu in odd else 600, 800 if gpu in odd else 400, "idle"),
+        )
+    ]
+    gpu_states = rows(STATES, *states)
+    time = gpu_states.group_by("gpu", "state").agg(ns=pl.col("dur_ns").sum()).sort("gpu", "state")
+    lost = [(gpu, 600, 400, "idle", W0, "kernel_launch", None, "running", None) for gpu in range(count)]
+    gpus = pl.DataFrame({"gpu": range(count), "rank": range(count)}).with_columns(
+        pl.col("gpu", "rank").cast(pl.Int32), host=pl.lit("h"), device=pl.lit(0, pl.Int32), name=pl.lit("H")
+    )
+    run = trace().replace(gpus=gpus.select(trace().gpus.columns))
+    return make(trace=run, gpu_states=gpu_states, gpu_time=time, lost=rows(LOST, *lost))
+
+
+def test_many_gpus_are_a_heatmap_in_numeric_order_and_those_apart_are_named():
+    figure = charts.staircase_chart(many(64, odd=(10,)), bins=5)
+    heat, bar = figure.data
+    assert heat.type == "heatmap"
+    assert list(heat.y) == list(bar.y) == [f"rank {n}" for n in range(64)]
+    assert heat.z[2].tolist() == [100, 100, 100, 0, 0]
+    assert heat.z[10].tolist() == [100, 0, 0, 0, 0]
+    assert bar.x[10] == 20
+    assert figure.layout.meta["sentence"].endswith(
+        "Their median is 60 %, from 20 % (rank 10) to 60 % (rank 63); apart from the others: rank 10 (20 %)."
+    )
+    assert len(figure.layout.meta["table"]) == 65
+    alike = charts.staircase_chart(many(9), bins=5).layout.meta["sentence"]
+    assert alike.endswith("; none stands apart.")
+
+
+def test_a_picture_says_how_many_gpus_it_leaves_out():
+    assert charts.timeline_sentence(many(64)).endswith(
+        "Of 64 GPUs the 8 that lost most are drawn; 56 GPUs are not drawn."
+    )
+    assert charts.timeline_sentence(many(9)).endswith("; 1 GPU is not drawn.")
+    assert "drawn" not in charts.timeline_sentence(many(8))

@@ -136,7 +136,10 @@ def _threads_frame(
 def _gpus(
     traces: Sequence[Trace], hosts: Sequence[int], names: Sequence[str | None]
 ) -> tuple[pl.DataFrame, list[dict[int, int]]]:
-    """Return the GPUs that ran something, one per (host, device, rank or source), and each source's ids."""
+    """Return the GPUs that ran something, one per (host, device, rank or source), and each source's ids.
+
+    They are numbered by rank, whatever their files' names: rank 2 before rank 10; those without come last.
+    """
     keys: dict[tuple[int, int | None, str], int] = {}
     rows: list[dict[str, Any]] = []
     local: list[dict[int, int]] = [{} for _ in traces]
@@ -152,7 +155,10 @@ def _gpus(
                     {**row, "gpu": len(rows), "host": names[hosts[index]] or row["host"], "rank": rank}
                 )
             local[index][row["gpu"]] = keys[key]
-    return pl.DataFrame(rows, schema=FRAMES["gpus"]), local
+    order = sorted(rows, key=lambda row: (row["rank"] is None, row["rank"] or 0))  # stable: else as they came
+    number = {row["gpu"]: place for place, row in enumerate(order)}
+    numbered = [{gpu: number[met] for gpu, met in ids.items()} for ids in local]
+    return pl.DataFrame([row | {"gpu": number[row["gpu"]]} for row in order], schema=FRAMES["gpus"]), numbered
 
 
 def _stack_starts(traces: Sequence[Trace]) -> list[int]:

@@ -16,7 +16,7 @@ from tracelib.charts.comparison import (
     what_changed,
 )
 from tracelib.charts.cpu import cpu_time_chart, demand_chart, threads_chart
-from tracelib.charts.flame import flame_chart
+from tracelib.charts.flame import blamed_role, flame_chart
 from tracelib.charts.gpus import kernels_chart, kernels_compared_chart, staircase_chart, states_chart
 from tracelib.charts.latencies import collectives_chart, ipc_chart, launches_chart
 from tracelib.charts.overview import overview_png, overview_svg

@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import WAITS_FOR_CPU, tells_shortage
-from tracelib.charts.lanes import shown_devices
+from tracelib.charts.lanes import not_shown, shown_devices
 from tracelib.charts.phrases import (
     NO_WAKEUPS,
     WORTH_A_WORD,
@@ -132,7 +132,7 @@ def causes_sentence(results: Results) -> str:
         return "No GPU time was lost."
     gpus = counted(results.causes["gpu"].n_unique(), "GPU")
     lost = f"{share(total / whole)} of GPU time: {charged_to(results.causes, 'ns', whole)}"
-    return f"{gpus} lost {duration(total)}, {lost}; {shortage_of_cpus(results)}."
+    return f"{gpus} lost {duration(total)}, {lost}; {shortage_of_cpus(results)}.{not_shown(results)}"
 
 
 def _causes_table(results: Results) -> list[list[str]]:

@@ -42,6 +42,14 @@ def flame_chart(results: Results, role: str | None, frames: int = FRAMES) -> go.
     return finished(figure, _sentence(role, leaves, total), _table(leaves, total), 110 + 19 * depth)
 
 
+def blamed_role(results: Results) -> str | None:
+    """Return the role whose threads the GPUs lost most time to; None without any, or if it is not known."""
+    roles = results.trace.threads.select("thread", "role")
+    blamed = results.lost.join(roles, on="thread").group_by("role").agg(ns=pl.col("dur_ns").sum())
+    first: list[str | None] = blamed.sort("ns", "role", descending=[True, False])["role"].head(1).to_list()
+    return first[0] if first else None
+
+
 def _sentence(role: str | None, leaves: pl.DataFrame, total: int) -> str:
     symbol, n = leaves.select("symbol", "n").row(0)
     return (

@@ -11,11 +11,13 @@ from plotly.subplots import make_subplots
 
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.results import Results
-from tracelib.charts.lanes import shown_devices
+from tracelib.charts.lanes import DEVICES, shown_devices
 from tracelib.charts.phrases import AS_MONITORED, gpu_names, gpu_shares
 from tracelib.charts.theme import (
+    CAUSES,
     GPU_STATES,
     INK,
+    PALE,
     SINCE_START,
     Look,
     finished,
@@ -33,6 +35,10 @@ USEFUL_BLUE, SPIN_BLUE, COLLECTIVE_BLUE = (
     GPU_STATES[state].colour for state in ("compute", "collective_wait", "collective_transfer")
 )
 KERNELS = 15
+#: A GPU stands apart whose useful share is so many median deviations from the median, and at least so far.
+APART, LEAST_APART = 5, 0.03
+#: So many of them are named.
+OUTLIERS = 5
 KERNEL_CHARACTERS = 44
 
 
@@ -115,10 +121,13 @@ def _states_table(results: Results) -> list[list[str]]:
 def staircase_chart(results: Results, bins: int = 100) -> go.Figure | None:
     """Return per GPU the useful and the busy share of `bins` equal bins as stairs.
 
-    The hatched step between them is spinning. None without a GPU; of more than eight, those that lost most.
+    The hatched step between them is spinning. None without a GPU; of more than :data:`DEVICES`, all of them
+    as a heatmap of the useful share.
     """
     if results.gpu_states.is_empty():
         return None
+    if results.gpu_states["gpu"].n_unique() > DEVICES:
+        return _heatmap(results, bins)
     devices, names = shown_devices(results), gpu_names(results)
     borders = bin_borders(results.window.start_ns, results.window.end_ns, bins)
     ms = ms_since_start(borders)
@@ -139,6 +148,60 @@ def staircase_chart(results: Results, bins: int = 100) -> go.Figure | None:
     figure.update_layout(margin={"t": 50})
     height = 120 + 110 * len(devices)
     return finished(figure, _staircase_sentence(results), _states_table(results), height)
+
+
+def _heatmap(results: Results, bins: int) -> go.Figure:
+    """Return a row per GPU: its useful share by colour over time, and over the window as a bar."""
+    names, shares = gpu_names(results), gpu_shares(results.gpu_time)
+    gpus = shares["gpu"].to_list()
+    borders = bin_borders(results.window.start_ns, results.window.end_ns, bins)
+    by_gpu = results.gpu_states.partition_by("gpu", as_dict=True)
+    rows = [state_shares(by_gpu[gpu,], list(USEFUL), borders).sum(axis=0) * 100 for gpu in gpus]
+    ms = ms_since_start(borders)
+    figure = make_subplots(cols=2, shared_yaxes=True, column_widths=[0.82, 0.18], horizontal_spacing=0.02)
+    labels = [safe(names.get(gpu, gpu)) for gpu in gpus]
+    figure.add_heatmap(
+        z=np.round(rows).astype(np.uint8),
+        x=((ms[:-1] + ms[1:]) / 2).astype("float32"),
+        y=labels,
+        zmin=0,
+        zmax=100,
+        colorscale=[[0, CAUSES["host_work"].colour], [0.5, PALE.colour], [1, USEFUL_BLUE]],
+        colorbar={"title": "useful", "ticksuffix": " %", "len": 0.5},
+        hovertemplate="%{y}: %{z} % useful at %{x:.0f} ms<extra></extra>",
+    )
+    figure.add_bar(
+        x=(shares["useful"] * 100).round(1).to_list(),
+        y=labels,
+        orientation="h",
+        marker={"color": USEFUL_BLUE},
+        showlegend=False,
+        hovertemplate="%{y}: %{x:.1f} % useful<extra></extra>",
+        row=1,
+        col=2,
+    )
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_xaxes(title_text=SINCE_START, col=1)
+    figure.update_xaxes(title_text="% of the window", range=[0, 100], col=2)
+    sentence = f"{_staircase_sentence(results)} {_spread(shares, names)}"
+    return finished(figure, sentence, _states_table(results), 120 + max(14 * len(gpus), 200))
+
+
+def _spread(shares: pl.DataFrame, names: Mapping[int, str]) -> str:
+    """Say between which useful shares the GPUs lie, and which of them stand apart from the others."""
+    ordered = shares.sort("useful", "gpu").select("gpu", "useful").rows()
+    (least, low), (most, high) = ordered[0], ordered[-1]
+    middle = float(shares.select(pl.col("useful").median()).item())
+    deviation = (pl.col("useful") - middle).abs()
+    typical = float(shares.select(deviation.median()).item())
+    apart = shares.filter(deviation > max(APART * typical, LEAST_APART)).select("gpu", "useful").rows()
+    named = [f"{names.get(gpu, gpu)} ({share(part)})" for gpu, part in apart[:OUTLIERS]]
+    more = f" and {len(apart) - OUTLIERS} more" if len(apart) > OUTLIERS else ""
+    who = f"apart from the others: {', '.join(named)}{more}" if named else "none stands apart"
+    return (
+        f"Their median is {share(middle)}, from {share(low)} ({names.get(least, least)}) to {share(high)} "
+        f"({names.get(most, most)}); {who}."
+    )
 
 
 def _utilisation_stairs(

@@ -24,7 +24,7 @@ from tracelib.charts.phrases import gpu_names, launch_threads, thread_names
 from tracelib.charts.theme import PALETTES
 from tracelib.intervals import clip, union
 from tracelib.intervals.cover import state_shares
-from tracelib.words import cause_name, share
+from tracelib.words import cause_name, counted, share
 
 #: A picture with more devices than this shows those that lost most.
 DEVICES = 8
@@ -70,6 +70,13 @@ def shown_devices(results: Results, limit: int = DEVICES) -> list[int]:
     every = results.gpu_states.select("gpu").unique().join(lost, on="gpu", how="left")
     worst = every.sort(pl.col("ns").fill_null(0), "gpu", descending=[True, False]).head(limit)
     return sorted(worst["gpu"].to_list())
+
+
+def not_shown(results: Results) -> str:
+    """Say how many GPUs a picture leaves out that draws :func:`shown_devices`; "" if none."""
+    every = results.gpu_states["gpu"].n_unique()
+    left = f"{counted(every - DEVICES, 'GPU')} {'is' if every - DEVICES == 1 else 'are'} not drawn"
+    return "" if every <= DEVICES else f" Of {every} GPUs the {DEVICES} that lost most are drawn; {left}."
 
 
 def lanes(results: Results) -> tuple[Lane, ...]:

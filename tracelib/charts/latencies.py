@@ -19,6 +19,8 @@ from tracelib.words import counted, duration, share
 
 #: Points drawn over time; of more collectives, the largest skew of each bin and straggler stands for the bin.
 POINTS = 1500
+#: Ranks that a chart tells apart by colour and hatch.
+SERIES = 8
 PATTERNS = ("", "/", "x", "\\", ".", "-", "|", "+")
 
 
@@ -147,9 +149,7 @@ def collectives_chart(results: Results) -> go.Figure | None:
     names = gpu_names(results)
     figure = make_subplots(rows=1, cols=2, column_widths=[0.62, 0.38], horizontal_spacing=0.09)
     borders = log_borders(arrivals["skew_ns"])
-    for i, gpu in enumerate(arrivals["straggler"].unique().sort(nulls_last=True).to_list()):
-        own = arrivals.filter(pl.col("straggler").eq_missing(gpu))
-        last = "order not known" if gpu is None else f"{names.get(gpu, gpu)} last"
+    for i, (last, own) in enumerate(_by_straggler(arrivals, names)):
         name, colour = safe(last), COLOURS[i % 8]
         figure.add_trace(_skew_points(results, own, name, colour, SYMBOLS[i % 8]), row=1, col=1)
         bars = _bars(own["skew_ns"], borders, colour, PATTERNS[i % 8], name=name, showlegend=False)
@@ -179,6 +179,21 @@ def _arrivals(collectives: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("ts_ns", "event")
     )
+
+
+def _by_straggler(arrivals: pl.DataFrame, names: dict[int, str]) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield who came last and the collectives in which it did; of many ranks the most frequent by name."""
+    often = arrivals["straggler"].drop_nulls().value_counts(sort=True)["straggler"].to_list()
+    named = sorted(often if len(often) <= SERIES else often[: SERIES - 1])
+    straggler = pl.col("straggler")
+    for gpu in named:
+        yield f"{names.get(gpu, gpu)} last", arrivals.filter(straggler == gpu)
+    others = arrivals.filter(straggler.is_not_null() & ~straggler.is_in(named))
+    if others.height:
+        yield f"one of {len(often) - len(named)} others last", others
+    unknown = arrivals.filter(straggler.is_null())
+    if unknown.height:
+        yield "order not known", unknown
 
 
 def _skew_points(results: Results, own: pl.DataFrame, name: str, colour: str, symbol: str) -> go.Scatter:
@@ -271,6 +286,9 @@ def _dequeues(results: Results) -> pl.DataFrame:
 
 def _by_rank(dequeues: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     ordered = dequeues.sort("rank", "thread", nulls_last=True)
+    if ordered["rank"].n_unique() > SERIES:
+        yield f"all {ordered['rank'].n_unique()} ranks", ordered
+        return
     for (rank,), own in ordered.group_by("rank", maintain_order=True):
         yield "worker" if rank is None else f"rank {rank}", own
 

@@ -53,7 +53,8 @@ GRID = "rgba(128,128,128,0.25)"
 CLEAR = "rgba(0,0,0,0)"
 LABEL_CHARACTERS = 60
 CELL_CHARACTERS = 240
-TABLE_ROWS = 30
+#: Of a chart's table, which the page folds at ten.
+TABLE_ROWS = 100
 SINCE_START = "ms since the window's start"
 
 #: Rules for a page that holds charts: they override the neutral defaults by the page's own variables.
@@ -135,11 +136,15 @@ def rows_under_headings(headings: Sequence[str], labels: Sequence[str]) -> tuple
 def finished(figure: go.Figure, sentence: str, table: Sequence[Sequence[object]], height: int) -> go.Figure:
     """Return `figure` with the house's template, its caption and its table.
 
-    ``layout.meta.sentence`` and ``layout.meta.table`` (the header, then at most :data:`TABLE_ROWS` rows of
-    text) are plain text for readers without JavaScript: who prints them into HTML escapes them.
+    ``layout.meta.sentence`` and ``layout.meta.table`` (the header, then at most :data:`TABLE_ROWS` of its
+    ``layout.meta.rows`` rows of text) are plain text for readers without JavaScript: who prints them into
+    HTML escapes them.
     """
     cells = [[plain(cell, CELL_CHARACTERS) for cell in row] for row in table[: TABLE_ROWS + 1]]
     figure.update_layout(
-        template=_template(), height=height, autosize=True, meta={"sentence": sentence, "table": cells}
+        template=_template(),
+        height=height,
+        autosize=True,
+        meta={"sentence": sentence, "table": cells, "rows": len(table) - 1},
     )
     return figure

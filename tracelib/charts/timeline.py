@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracelib.analyses.results import Results
-from tracelib.charts.lanes import Lane, lanes, legend, time_in
+from tracelib.charts.lanes import Lane, lanes, legend, not_shown, time_in
 from tracelib.charts.phrases import charged_to, shortage_of_cpus, useful_and_busy
 from tracelib.charts.theme import GRID, SINCE_START, Look, finished, hatch, label, look, marker, safe
 from tracelib.findings.finding import whole_ns
@@ -60,7 +60,8 @@ def timeline_sentence(results: Results) -> str:
         return f"{start}no GPU was recorded."
     gpus = useful_and_busy(results, results.gpu_time)
     lost = charged_to(results.lost, "dur_ns", whole_ns(results))
-    return f"{start}{gpus}; {lost}{f'; {shortage_of_cpus(results)}' if results.lost.height else ''}."
+    short = f"; {shortage_of_cpus(results)}" if results.lost.height else ""
+    return f"{start}{gpus}; {lost}{short}.{not_shown(results)}"
 
 
 def _feet(rows: tuple[Lane, ...]) -> list[float]:

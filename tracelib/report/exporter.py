@@ -158,9 +158,9 @@ def _about(output: Mapping[str, Any]) -> Mapping[str, Any]:
 def with_parts(nb: NotebookNode) -> list[dict[str, Any]]:
     """Make a part of the page of each cell that begins with a heading of the second level; return the parts.
 
-    A part: `id`, `name`, `folded` (bool), `count` (how many of what it is about; None = not counted) and
-    `said` (a line that stands for it while it is folded). What a part's opening must close before it stands
-    in the cell's metadata as `closes`.
+    A part: `id`, `name`, `short` (as the contents have room for it), `folded` (bool), `count` (how many of
+    what it is about; None = not counted) and `said` (a line that stands for it while it is folded). What a
+    part's opening must close before it stands in the cell's metadata as `closes`.
     """
     for cell in nb.cells:
         for name in ("part", "closes"):
@@ -171,7 +171,13 @@ def with_parts(nb: NotebookNode) -> list[dict[str, Any]]:
     for first, end in zip(heads, [*heads[1:], max(last, heads[-1] + 1)] if heads else [], strict=True):
         head, body = nb.cells[first], nb.cells[first + 1 : end]
         name, _, rest = head.source.removeprefix("## ").partition("\n")
-        part = {"id": anchor(name), "name": name.strip(), "folded": FOLDED in _tags(head), **_summary(body)}
+        part = {
+            "id": anchor(name),
+            "name": name.strip(),
+            "short": _short(name),
+            "folded": FOLDED in _tags(head),
+            **_summary(body),
+        }
         head.metadata["part"], head.source = part, rest.strip()
         if parts:
             head.metadata["closes"] = _element(parts[-1])
@@ -257,7 +263,7 @@ def figure_html(figure: Mapping[str, Any], number: int) -> str:
         "chart",
         number=number,
         height=int(layout.get("height") or _CHART_HEIGHT),
-        meta={"sentence": "", "table": None} | (meta if isinstance(meta, dict) else {}),
+        meta={"sentence": "", "table": None, "rows": None} | (meta if isinstance(meta, dict) else {}),
         data=_script_json({"data": figure.get("data", []), "layout": layout}),
     )
 
@@ -290,6 +296,11 @@ def title(nb: NotebookNode) -> str:
             if heading:
                 return html.unescape(_TAG.sub("", heading.group(1))).strip()
     return ""
+
+
+def _short(name: str) -> str:
+    """Return `name` as the contents have room for it: "What happened, on one axis" is "What happened"."""
+    return name.partition(",")[0].strip()
 
 
 def anchor(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tests.charts.server import HOSTILE, MS, START, make, rows, trace
 from tests.charts.server import STATES as GPU_STATES
 from tracelib.charts import overview_svg, zoomable
-from tracelib.charts.zoom import BINS, PIECES
+from tracelib.charts.overview import PIECES, ZOOM_BINS
 
 
 def unpacked(text):
@@ -24,7 +24,7 @@ def lane(told, name):
 def test_a_bin_holds_the_share_of_each_state(results):
     """Rank 0 computes for the first 300 of 1000 ms: in 900 of 3000 bins, and nowhere else."""
     told = unpacked(zoomable(results, []))
-    assert (told["borders"], told["length"], told["near"]) == (BINS, 1000 * MS, [])
+    assert (told["borders"], told["length"], told["near"]) == (ZOOM_BINS, 1000 * MS, [])
     gpu = told["lanes"][lane(told, "rank 0 GPU")]
     compute = [ord(c) - 0x100 for c in gpu["shares"][gpu["states"].index("GPU computes")]]
     assert compute == [200] * 900 + [0] * 2100

@@ -19,8 +19,7 @@ from tracelib.charts.cpu import cpu_time_chart, demand_chart, threads_chart
 from tracelib.charts.flame import blamed_role, flame_chart
 from tracelib.charts.gpus import kernels_chart, kernels_compared_chart, staircase_chart, states_chart
 from tracelib.charts.latencies import collectives_chart, ipc_chart, launches_chart
-from tracelib.charts.overview import overview_png, overview_svg
+from tracelib.charts.overview import overview_png, overview_svg, zoomable
 from tracelib.charts.phrases import draw
 from tracelib.charts.requests import requests_chart
 from tracelib.charts.timeline import detail_chart, timeline_chart, timeline_sentence, worst_chart
-from tracelib.charts.zoom import zoomable

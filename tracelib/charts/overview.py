@@ -2,30 +2,45 @@
 
 The SVG's colours are CSS variables (``--tl-compute``, …) with defaults for light and, by
 ``prefers-color-scheme``, for dark. The PNG is drawn by resvg from the light SVG, with a font that the package
-brings along: a bare server has none.
+brings along: a bare server has none. :func:`zoomable` has what the page's script needs to look into it: the
+lanes in small bins, and in places event by event.
 """
 
+import base64
+import gzip
 import html
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tracelib.analyses.results import Results
-from tracelib.charts.lanes import Lane, lanes, legend
+from tracelib.charts.lanes import LEAST_HEIGHT, Lane, lanes, legend
 from tracelib.charts.theme import HATCHES, label, look
 from tracelib.charts.timeline import timeline_sentence
 from tracelib.errors import MissingEvents, with_extra
-from tracelib.intervals.cover import bin_borders
+from tracelib.intervals.cover import bin_borders, state_shares, widened
 from tracelib.words import plain
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 150, 210, 52
 LANE, STRIP, AIR = 20, 16, 8
 LIMIT_BYTES = 90_000
 PX = WIDTH - LEFT - RIGHT
+ZOOM_BINS = 3000
+#: A share is written as one character: this one and those behind it are 0 to 100 % in steps of a half.
+ZERO, STEPS = 0x100, 200
+#: Stretches that are told event by event, and the most events of a lane in one of them.
+STRETCHES, PIECES = 40, 600
+#: In what times of events are told: ns in a hundred, so that a page stays small.
+UNIT_NS = 100
+#: What lasts longer than this part of the window is seen well enough in bins.
+LONG = 0.02
+
 LIGHT = {"ink": "#333333", "hatch": "#FFFFFF"}
 DARK = {"ink": "#D8D8D8", "hatch": "#111111"}
 
@@ -261,3 +276,96 @@ def _legend_entry(palette: str, state: str, x: int, y: int) -> str:
     hatch = f'<rect {box} fill="url(#{_hatch_id(pattern)})"/>' if pattern else ""
     name = f'<text class="tl-s" x="{x + 19}" y="{y + 10}">{_text(label(palette, state), 50)}</text>'
     return f'<rect class="tl-{css_name(palette, state)}" {box}/>{hatch}{name}\n'
+
+
+# -------------------- for the page's script
+def zoomable(results: Results, stretches: Iterable[tuple[int, int]]) -> str:
+    """Return the lanes of the overview for the page's script: JSON, packed with gzip, in base64.
+
+    `stretches`: (start, end) in ns of what a reader may want to see event by event, the most important first;
+    they are widened by a margin. "" where the picture has no lanes.
+    """
+    rows = lanes(results)
+    if not rows:
+        return ""
+    window = results.window
+    borders = bin_borders(window.start_ns, window.end_ns, ZOOM_BINS)
+    told = {
+        **geometry(results, rows),
+        "length": window.duration_ns,
+        "borders": len(borders) - 1,
+        "least": LEAST_HEIGHT,
+        "unit": UNIT_NS,
+        "hatches": HATCHES,
+        "lanes": [_told_lane(lane, borders) for lane in rows],
+        "near": _near(rows, _widened(stretches, window.start_ns, window.end_ns), window.start_ns),
+    }
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
+
+
+def _widened(stretches: Iterable[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """Return the first stretches that are short, each with its margin and inside the window, each once."""
+    short = [
+        widened(start, end)
+        for start, end in stretches
+        if end - start <= LONG * (last - first) and start < last and end > first
+    ]
+    inside = dict.fromkeys((max(start, first), min(end, last)) for start, end in short)
+    return list(inside)[:STRETCHES]
+
+
+def _told_lane(lane: Lane, borders: NDArray[np.int64]) -> dict[str, Any]:
+    looks = [look(lane.palette, state) for state in lane.states()]
+    return {
+        "name": plain(f"{lane.group} {lane.label}", 60),
+        "states": [plain(label(lane.palette, state), 60) for state in lane.states()],
+        "css": [css_name(lane.palette, state) for state in lane.states()],
+        "hatch": [each.pattern for each in looks],
+        "shares": [_written(row) for row in state_shares(lane.pieces, lane.states(), borders)],
+    }
+
+
+def _written(shares: NDArray[np.float64]) -> str:
+    """Return shares (0..1) a character each; what is there at all is not written as nothing."""
+    steps = np.ceil(np.clip(shares, 0, 1) * STEPS - 1e-9).astype(int)
+    return "".join(map(chr, (ZERO + steps).tolist()))
+
+
+def _near(rows: Sequence[Lane], stretches: Sequence[tuple[int, int]], base: int) -> list[dict[str, Any]]:
+    """Return each stretch, in ns after `base`, with the events of each lane that lie in it.
+
+    An event is three numbers: the time since the last one's end (at first: since the stretch's start) and its
+    length, both in `unit` ns, and its state's place. A lane with more of them than can be told apart is null.
+    """
+    events = [_numbers(lane) for lane in rows]
+    return [
+        {"from": start - base, "to": end - base, "lanes": [_inside(lane, start, end) for lane in events]}
+        for start, end in stretches
+    ]
+
+
+def _numbers(lane: Lane) -> NDArray[np.int64]:
+    """Return start, end and state (its place among the lane's) of each piece, in order."""
+    places = {state: place for place, state in enumerate(lane.states())}
+    return (
+        lane.pieces.sort("ts_ns")
+        .select(
+            "ts_ns",
+            end=pl.col("ts_ns") + pl.col("dur_ns"),
+            state=pl.col("state").replace_strict(places, return_dtype=pl.Int64),
+        )
+        .to_numpy()
+    )
+
+
+def _inside(events: NDArray[np.int64], start: int, end: int) -> list[int] | None:
+    # Pieces of a lane do not overlap: their ends are in order too.
+    first, last = np.searchsorted(events[:, 1], start, "right"), np.searchsorted(events[:, 0], end, "left")
+    if last - first > PIECES:
+        return None
+    own = events[first:last]
+    ends = (np.clip(own[:, :2], start, end) - start) // UNIT_NS
+    steps = np.diff(ends.ravel(), prepend=0).reshape(-1, 2)
+    numbers: list[int] = np.column_stack([steps, own[:, 2]]).ravel().tolist()
+    return numbers

@@ -17,7 +17,12 @@
   })());
 
   // What plotly does not break by itself: a title, a row's name or a legend's entry that is wider than a phone.
-  const broken = (text, length) => text.split(" ").reduce((lines, word) => {
+  // A word that is longer than a line, as a kernel's name is, is cut; what stands for one character stays whole.
+  const pieces = (word, length) => {
+    const characters = /^<.*>$/.test(word) ? [word] : word.match(/&[^;\s]+;|<[^>]*>|[^]/gu) ?? [word];
+    return Array.from({ length: Math.ceil(characters.length / length) }, (_, n) => characters.slice(n * length, (n + 1) * length).join(""));
+  };
+  const broken = (text, length) => text.split(" ").flatMap((word) => pieces(word, length)).reduce((lines, word) => {
     const last = lines[lines.length - 1];
     return last && (last + " " + word).length <= length ? [...lines.slice(0, -1), last + " " + word] : [...lines, word];
   }, []).join("<br>");

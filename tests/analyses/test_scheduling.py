@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tracelib import charts
-from tracelib.analyses.scheduling import demand, scheduling, tells_shortage
+from tracelib.analyses.scheduling import cpu_waits, demand, scheduling, tells_shortage
 from tracelib.analyses.thread_states import thread_states
 from tracelib.analyses.window import window as gpu_window
 from tracelib.findings import diagnose
@@ -40,6 +40,23 @@ def test_demand_counts_running_and_ready_threads() -> None:
     assert [r for r in merged if r[0] < 60] == [(0, 10, 1, 0), (10, 20, 1, 1), (30, 20, 1, 1), (50, 10, 1, 0)]
     assert got["dur_ns"].sum() == 100
     assert merged[-1][2:] == (0, 0)
+
+
+def test_who_had_no_cpu_and_who_ran_instead() -> None:
+    """B is woken at 10 and gets A's CPU at 30; A, put off it then, waits until 50. C is not the server's."""
+    sched = [
+        switch(0, 0, IDLE, "R", A),
+        wakeup(10, 0, B, A),
+        switch(30, 0, A, "R", B),
+        switch(50, 0, B, "S", A),
+        switch(60, 0, A, "S", IDLE),
+        switch(70, 1, C, "R", IDLE),
+        switch(100, 1, IDLE, "R", C),
+    ]
+    of = trace(sched, roles=SERVER)
+    got = cpu_waits(of, thread_states(of, window(0, 100)))
+    columns = ("thread", "waits", "short_ns", "throttled_ns", "longest_ns", "running_ns", "by", "by_ns")
+    assert got.select(columns).rows() == [(A, 1, 20, 0, 20, 40, B, 20), (B, 1, 20, 0, 20, 20, A, 20)]
 
 
 def test_scheduling_adds_up_and_counts_migrations() -> None:

@@ -54,3 +54,9 @@ def test_samples_without_call_chains_are_counted(sampled):
     bare = sampled.trace.samples.with_columns(stack=pl.lit(None, pl.Int32))
     figure = charts.flame_chart(replace(sampled, trace=sampled.trace.replace(samples=bare)), "worker")
     assert figure.layout.meta["table"][1:] == [["[no call chain]", "", "6", "100 %"]]
+
+
+def test_the_blamed_role_is_that_of_the_threads_to_which_most_time_was_lost(sampled):
+    """700 ms were lost to the API server's thread, 600 to the workers'; samples saw the workers more."""
+    assert charts.blamed_role(sampled) == "api_server"
+    assert charts.blamed_role(replace(sampled, lost=sampled.lost.clear())) == "worker"

@@ -52,7 +52,16 @@ def test_a_part_of_requests_that_no_file_tells_has_no_share():
     assert [row[:3] for row in cells] == [["not known"] * 3, ["0 %", "0 s", "0 s"]]
 
 
-NOT_OF_FINDINGS = {"computed", "frame_table", "overview", "picture", "sentences", "shown", "three_figures"}
+NOT_OF_FINDINGS = {
+    "computed",
+    "cpu_waits_table",
+    "frame_table",
+    "overview",
+    "picture",
+    "sentences",
+    "shown",
+    "three_figures",
+}
 PARTS = [name for name, part in vars(sections).items() if inspect.isfunction(part)]
 
 
@@ -181,3 +190,20 @@ def test_where_a_window_was_asked_for_by_a_name_no_command_is_printed():
     document = plain() | {"parameters": {"traces": ["x"], "window_of": "step*"}}
     assert viewer_of(typed(document)) is None
     assert "in Perfetto" not in sections.findings_list(typed(document)).html
+
+
+def test_without_a_gpu_the_three_numbers_are_of_the_server_s_threads():
+    """Of 100 ns wanted by two roles 30 were without a CPU, 10 of them stopped; others do not count."""
+    times = {"blocked_ns": 5, "unknown_ns": 0}
+    threads = [
+        {"role": "worker", "running_ns": 40, "runnable_ns": 20, "throttled_ns": 10, **times},
+        {"role": "engine", "running_ns": 30, "runnable_ns": 0, "throttled_ns": 0, **times},
+        {"role": None, "running_ns": 900, "runnable_ns": 900, "throttled_ns": 900, **times},
+    ]
+    demand = {"p50": 1.0, "p95": 4.0, "p99": 5.0}
+    known = plain() | {"devices": None}
+    known["scheduling"] = known["scheduling"] | {"threads": threads, "demand": demand, "cpus_seen": 2}
+    assert [value for _, value, _ in sections.findings.three_figures(typed(known))] == ["30 %", "4", "10 %"]
+    unknown = dict.fromkeys(("runnable_ns", "throttled_ns", "blocked_ns"))
+    known["scheduling"] = known["scheduling"] | {"threads": [threads[0] | unknown], "demand": None}
+    assert [value for _, value, _ in sections.findings.three_figures(typed(known))] == ["not known"] * 3

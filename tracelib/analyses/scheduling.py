@@ -94,6 +94,38 @@ def scheduling(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
     return named.sort(most, "thread", descending=[True, False])
 
 
+def cpu_waits(trace: Trace, thread_states: pl.DataFrame) -> pl.DataFrame:
+    """Return which threads were ready to run and did not, and who had the CPU meanwhile.
+
+    One row per thread of the server, or per thread at all where no server's is known, that lacked a CPU:
+    `thread` (Int32), `waits` (UInt32: how often), `short_ns` (Int64: runnable or throttled, in all),
+    `throttled_ns` (Int64: the part in which a quota stopped it), `longest_ns` (Int64), `running_ns` (Int64),
+    `by` (Int32: the thread that had the CPU longest meanwhile, null = not known), `by_ns` (Int64: how long).
+    Sorted by `short_ns`, largest first.
+    """
+    server = server_threads(trace)
+    of_server = thread_states.filter(pl.col("thread").is_in(server.implode()))
+    states = of_server if of_server.height else thread_states
+    short = pl.col("state").is_in(WAITS_FOR_CPU)
+    ns = pl.col("dur_ns")
+    summed = states.group_by("thread").agg(
+        waits=short.sum(),
+        short_ns=ns.filter(short).sum(),
+        throttled_ns=_time_in("throttled"),
+        longest_ns=ns.filter(short).max(),
+        running_ns=_time_in("running"),
+    )
+    others = states.filter(short & pl.col("by").is_not_null()).group_by("thread", "by").agg(by_ns=ns.sum())
+    first = others.sort("by_ns", "by", descending=[True, False]).unique(
+        "thread", keep="first", maintain_order=True
+    )
+    return (
+        summed.filter(pl.col("short_ns") > 0)
+        .join(first, on="thread", how="left")
+        .sort("short_ns", "thread", descending=[True, False])
+    )
+
+
 def tells_shortage(thread_states: pl.DataFrame) -> bool:
     """Return whether a thread that waits for a CPU can be told from one that sleeps.
 

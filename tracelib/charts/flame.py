@@ -43,10 +43,15 @@ def flame_chart(results: Results, role: str | None, frames: int = FRAMES) -> go.
 
 
 def blamed_role(results: Results) -> str | None:
-    """Return the role whose threads the GPUs lost most time to; None without any, or if it is not known."""
+    """Return the role whose threads the GPUs lost most time to; where none was lost, that with most samples.
+
+    None without any, or if it is not known.
+    """
     roles = results.trace.threads.select("thread", "role")
     blamed = results.lost.join(roles, on="thread").group_by("role").agg(ns=pl.col("dur_ns").sum())
-    first: list[str | None] = blamed.sort("ns", "role", descending=[True, False])["role"].head(1).to_list()
+    sampled = results.cpu_time.drop_nulls("role").group_by("role").agg(ns=pl.col("cpu_ns").sum())
+    rows = blamed if blamed.height else sampled
+    first: list[str | None] = rows.sort("ns", "role", descending=[True, False])["role"].head(1).to_list()
     return first[0] if first else None
 
 

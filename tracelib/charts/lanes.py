@@ -82,12 +82,12 @@ def not_shown(results: Results) -> str:
 def lanes(results: Results) -> tuple[Lane, ...]:
     """Return the lanes for which the run holds events.
 
-    Where only threads were recorded, those that wanted a CPU most.
+    Where no GPU was recorded, the threads that wanted a CPU most stand in its place.
     """
     if results not in _DRAWN:
-        every = [*_server_lanes(results), *_device_lanes(results)]
-        filled = tuple(lane for lane in every if not lane.pieces.is_empty())
-        _DRAWN[results] = filled or tuple(_busiest_thread_lanes(results))
+        threads = _busiest_thread_lanes(results) if results.gpu_states.is_empty() else ()
+        every = [*_server_lanes(results), *_device_lanes(results), *threads]
+        _DRAWN[results] = tuple(lane for lane in every if not lane.pieces.is_empty())
     return _DRAWN[results]
 
 
@@ -117,7 +117,7 @@ def _busiest_thread_lanes(results: Results) -> Iterator[Lane]:
     )
     names = thread_names(results)
     for thread in most["thread"].head(DEVICES):
-        yield _cpu_lane(results, thread, names.get(thread, "thread"), "threads")
+        yield _cpu_lane(results, thread, names.get(thread, "thread"), "CPU")
 
 
 def _pieces(results: Results, frame: pl.DataFrame, state: pl.Expr) -> pl.DataFrame:

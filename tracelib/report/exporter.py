@@ -158,9 +158,10 @@ def _about(output: Mapping[str, Any]) -> Mapping[str, Any]:
 def with_parts(nb: NotebookNode) -> list[dict[str, Any]]:
     """Make a part of the page of each cell that begins with a heading of the second level; return the parts.
 
-    A part: `id`, `name`, `short` (as the contents have room for it), `folded` (bool), `count` (how many of
-    what it is about; None = not counted) and `said` (a line that stands for it while it is folded). What a
-    part's opening must close before it stands in the cell's metadata as `closes`.
+    A part: `id`, `name`, `short` (as the contents have room for it), `folded` (bool), `open` (bool: folded,
+    but unfolded from the start), `count` (how many of what it is about; None = not counted) and `said` (a
+    line that stands for it while it is folded). What a part's opening must close before it stands in the
+    cell's metadata as `closes`.
     """
     for cell in nb.cells:
         for name in ("part", "closes"):
@@ -219,7 +220,8 @@ def _summary(cells: Iterable[NotebookNode]) -> dict[str, Any]:
         *(each.get("text/plain") for each in data if each.get("text/html")),
     ]
     counts = (each["count"] for each in about if each.get("count") is not None)
-    return {"count": next(counts, None), "said": str(next(filter(None, said), ""))}
+    unfolded = any(each.get("unfolded") for each in about)
+    return {"count": next(counts, None), "open": unfolded, "said": str(next(filter(None, said), ""))}
 
 
 def _caption(figure: Mapping[str, Any]) -> str:

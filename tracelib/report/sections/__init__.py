@@ -13,6 +13,7 @@ from tracelib.report.sections.render import Section
 from tracelib.report.sections.tables import (
     capacity_table,
     computed,
+    cpu_waits_table,
     footer,
     frame_table,
     health,

@@ -3,12 +3,14 @@
 import shlex
 from dataclasses import dataclass
 
+from tracelib.analyses.scheduling import WAITS_FOR_CPU
 from tracelib.findings import Document, Finding, Verdict, figures
+from tracelib.findings.document import Scheduling
 from tracelib.findings.finding import at_least
 from tracelib.intervals.cover import widened
 from tracelib.options import OPTIONS, seconds
 from tracelib.report.sections.render import Section, render
-from tracelib.words import NOT_KNOWN, badge, cause_name, counted, duration, share, slow_end
+from tracelib.words import NOT_KNOWN, SERVER, badge, cause_name, counted, duration, share, slow_end
 
 #: Head, value, what it means.
 Figure = tuple[str, str, str]
@@ -17,6 +19,7 @@ Figure = tuple[str, str, str]
 OPEN = 3
 #: A share of the window in collectives whose waiting is not known, from which the numbers mention it.
 LEAST_COLLECTIVE = 0.005
+NO_WAKEUPS = "it needs the scheduler's wake-up events"
 NO_GPU = "no GPU operation was read"
 
 
@@ -38,7 +41,33 @@ def three_numbers(findings: Document) -> Section:
 
 def three_figures(findings: Document) -> tuple[Figure, Figure, Figure]:
     """Return the three numbers: what the host took, how full the GPUs really were, what CPUs were short."""
+    if not findings.devices and findings.scheduling:
+        return _of_threads(findings.scheduling)
     return _host(findings), _gpu(findings), _third(findings)
+
+
+def _of_threads(scheduling: Scheduling) -> tuple[Figure, Figure, Figure]:
+    """Return what the scheduler's events tell without a GPU: who had no CPU, CPUs wanted, a quota's part."""
+    server = [row for row in scheduling.threads if row.role in SERVER] or scheduling.threads
+    ran, ready, stopped = (
+        sum(getattr(row, f"{state}_ns") or 0 for row in server) for state in ("running", *WAITS_FOR_CPU)
+    )
+    wanted = ran + ready + stopped
+    told = wanted and any(row.runnable_ns is not None for row in server)
+    demand = scheduling.demand.p95 if scheduling.demand else None
+    of_wanted = "of the time in which the server's threads ran or were ready to run, summed over threads"
+    seen = counted(scheduling.cpus_seen or 0, "CPU")
+    at_once = f"threads of the server ran or were ready to run, for 95 % of the time at most; {seen} recorded"
+    figures_told = (
+        ("Server's threads without a CPU", share((ready + stopped) / wanted) if told else None, of_wanted),
+        ("CPUs wanted at once", None if demand is None else f"{demand:g}", at_once),
+        ("Stopped by a CPU quota", share(stopped / wanted) if told else None, of_wanted),
+    )
+    first, second, third = (
+        (head, NOT_KNOWN, NO_WAKEUPS) if value is None else (head, value, meaning)
+        for head, value, meaning in figures_told
+    )
+    return first, second, third
 
 
 def _host(findings: Document) -> Figure:
@@ -100,7 +129,7 @@ def _third(findings: Document) -> Figure:
         return "Time to first token, p50", duration(first_token), meaning
     if not findings.devices:
         return "CPU shortage", NOT_KNOWN, f"{NO_GPU} that it could have held up"
-    return "CPU shortage", NOT_KNOWN, "it needs the scheduler's wake-up events"
+    return "CPU shortage", NOT_KNOWN, NO_WAKEUPS
 
 
 def causes_table(findings: Document) -> Section:

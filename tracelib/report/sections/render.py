@@ -44,7 +44,8 @@ class Section:
     """A piece of the report: HTML for the page and for Jupyter, and the same in a line of plain text.
 
     `count`: of how many things it tells, for the list of contents; `said`: a sentence that stands for it
-    while it is folded; `computed`: it shows how the figures above it are computed.
+    while it is folded; `computed`: it shows how the figures above it are computed; `unfolded`: the part that
+    it stands in is open from the start.
     """
 
     html: str
@@ -52,6 +53,7 @@ class Section:
     count: int | None = None
     said: str = ""
     computed: bool = False
+    unfolded: bool = False
 
     def _repr_html_(self) -> str:
         return self.html
@@ -59,7 +61,7 @@ class Section:
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, Any]]:
         about: dict[str, Any] = {} if self.count is None else {"count": self.count}
         about |= {"said": self.said} if self.said else {}
-        about |= {"computed": True} if self.computed else {}
+        about |= {name: True for name in ("computed", "unfolded") if getattr(self, name)}
         return {"text/html": self.html, "text/plain": self.text}, {ABOUT: about} if about else {}
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 from markupsafe import Markup
 
 from tracelib.analyses.results import ANALYSES, Results
-from tracelib.analyses.scheduling import WAITS_FOR_CPU
+from tracelib.analyses.scheduling import WAITS_FOR_CPU, cpu_waits
 from tracelib.findings.document import Device, Document, Remark, RoleStates
 from tracelib.report.sections.findings import viewer_of
 from tracelib.report.sections.render import Section, render
@@ -102,6 +102,18 @@ def _role(name: str | None, ns: dict[str, int | None]) -> Role:
 
 def _server_first(role: str | None) -> tuple[int, str]:
     return (SERVER.index(role) if role in SERVER else len(SERVER), role or "unknown")
+
+
+def cpu_waits_table(results: Results) -> Section:
+    """Return which threads had no CPU, for how long, and who ran instead; unfolded where no GPU was seen."""
+    from tracelib.charts.phrases import thread_names  # noqa: PLC0415 (with what draws)
+
+    rows = cpu_waits(results.trace, results.thread_states).head(FRAME_ROWS)
+    unfolded = results.gpu_states.is_empty()
+    if rows.is_empty():
+        return Section("", "no thread lacked a CPU", unfolded=unfolded)
+    html = render("cpu_waits", rows=list(rows.iter_rows(named=True)), names=thread_names(results))
+    return Section(html, f"{len(rows)} threads lacked a CPU", count=len(rows), unfolded=unfolded)
 
 
 def request_parts_table(findings: Document) -> Section:

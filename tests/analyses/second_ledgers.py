@@ -260,11 +260,11 @@ def _layered(line: list[Span], seen: list[Span], first_span: int, slices: dict[i
 
 
 def _polled(line: list[Span]) -> list[Span]:
-    """Between two polls without a gap, what names nothing for a moment is the loop around them."""
+    """Between two polls without a gap, what no slice names for a moment is the loop around them."""
     out = list(line)
     for k in range(1, len(line) - 1):
         (_, before, asked), (a, b, what), (after, _, again) = line[k - 1 : k + 2]
-        short = what.sub == BETWEEN and b - a < POLL_NS
+        short = (what.sub == BETWEEN or what.which < 0) and b - a < POLL_NS
         if short and before == a and after == b and asked.waits_for and again.waits_for:
             out[k] = (a, b, what._replace(cause=asked.cause, sub=asked.sub, waits_for=asked.waits_for))
     return out

@@ -120,7 +120,7 @@ def test_without_wake_ups_a_shortage_is_abstained_from(run_of, name):
 
 def test_with_wake_ups_it_is_told(run_of):
     healthy = diagnose(run_of("healthy").results)
-    assert "the threads had CPUs when they needed them" in healthy.verdict.sentence
+    assert "The threads had CPUs when they needed them" in healthy.verdict.sentence
     assert (
         "a CPU quota of about 2.0 CPUs had stopped" in diagnose(run_of("throttled").results).verdict.sentence
     )

@@ -191,7 +191,9 @@ def test_a_thread_of_which_a_part_was_recorded_is_saturated_by_that_part():
     sheet.runs(sheet.engine, 60, 61, cpu=1)
     found = outcome("single_thread_saturated", sheet.results())
     assert found.exposed_ns == 50 * MS
-    worked = "worked for 98 % of the 50 % of the window that was recorded of it, as much as one thread can"
+    worked = (
+        "worked for 98 % of the 50 % of the window that the scheduler recorded, as much as one thread can"
+    )
     assert found.claim.startswith(f"Thread worker_TP0/100 {worked}")
     assert "for at least 49 % of GPU time the GPUs waited for it" in found.claim
 
@@ -201,6 +203,14 @@ def test_a_thread_that_slept_in_the_part_that_was_recorded_is_not_saturated():
     sheet = gap()
     sheet.runs(0, 10, 40, cpu=0)
     sheet.runs(0, 51, 61, cpu=0)
+    assert outcome("single_thread_saturated", sheet.results()) is None
+
+
+def test_a_thread_that_began_late_had_slept_or_was_not_there():
+    """Switches were recorded for all 102 ms; of the thread's the first is at 51, from when on it works."""
+    sheet = gap()
+    sheet.runs(sheet.engine, 0, 1, cpu=1)
+    sheet.runs(0, 51, 102, cpu=0)
     assert outcome("single_thread_saturated", sheet.results()) is None
 
 

@@ -1,7 +1,5 @@
 """What a reader sees first: the verdict, which CPUs and which quota it names, and what it leaves open."""
 
-import dataclasses
-
 import polars as pl
 import pytest
 
@@ -77,24 +75,6 @@ def test_a_server_whose_threads_wanted_cpus_did_not_sleep_however_many_others_di
     said = verdict(sheet.results()).sentence
     assert "slept" not in said
     assert "a thread of the server wanted a CPU and had none for 83 % of the window" in said
-
-
-def test_how_long_a_thread_wanted_a_cpu_is_a_share_of_what_was_recorded_of_it():
-    """Of 500 ms 80 are recorded of the engine: it is ready for 60 of them and runs for 20."""
-    sheet = Sheet()
-    sheet.runs(sheet.workers[0], 0, 1, cpu=0)
-    sheet.runs(sheet.workers[0], 499, 500, cpu=0)
-    sheet.ready(sheet.engine, 100, 160, cpu=1)
-    sheet.runs(sheet.engine, 160, 180, cpu=1)
-    results = sheet.results()
-    gone = (pl.col("thread") == sheet.engine) & (pl.col("blocked_ns") > 0)
-    known = results.scheduling.with_columns(
-        unknown_ns=pl.when(gone).then("blocked_ns").otherwise("unknown_ns"),
-        blocked_ns=pl.when(gone).then(0).otherwise("blocked_ns"),
-    )
-    said = verdict(dataclasses.replace(results, scheduling=known)).sentence
-    ready = "wanted a CPU and had none for 75 % of the 16 % of the window that was recorded of it"
-    assert f"a thread of the server {ready}" in said
 
 
 @pytest.mark.parametrize(("unseen", "said"), [(0, True), (20, False)])

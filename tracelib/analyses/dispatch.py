@@ -54,10 +54,12 @@ def bursts(launches: pl.DataFrame, thread_states: pl.DataFrame) -> pl.DataFrame:
 def polling(activity: pl.DataFrame) -> pl.DataFrame:
     """Return rows of host activity in which a loop's own moments between two of its polls wait as these do.
 
-    Such a moment is shorter than `POLL_NS`, names nothing, and lies between two waits without a gap: the loop
-    asked, got nothing, and asks again. Rows in the order of `activity`, sorted by `thread`, `ts_ns`.
+    Such a moment is shorter than `POLL_NS`, no range names it, and it lies between two waits without a gap:
+    the loop asked, got nothing, and asks again. A sample hardly was taken in it, but in what came before or
+    after. Rows in the order of `activity`, sorted by `thread`, `ts_ns`.
     """
     unnamed = activity["sub_cause"].cast(pl.String).eq(BETWEEN_LAUNCHES).fill_null(value=False)
+    unnamed |= activity["seen_by"].cast(pl.String).eq("sample")
     at = (unnamed & (activity["dur_ns"] < POLL_NS)).arg_true().cast(pl.Int64)
     at = at.filter((at > 0) & (at < activity.height - 1))
     columns = activity.select("thread", "ts_ns", "waits_for", end=pl.col("ts_ns") + pl.col("dur_ns"))

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelib.analyses.window import Window, recorded_ns
+from tracelib.analyses.window import Window
 from tracelib.intervals import clip, innermost, overlay
 from tracelib.trace import Trace
 from tracelib.words import CPU_STATES, SERVER
@@ -33,7 +33,6 @@ THREAD_LOAD = pl.Schema(
         "spinning_ns": pl.Int64(),
         "working_ns": pl.Int64(),
         "wanting_ns": pl.Int64(),
-        "known_ns": pl.Int64(),
     }
 )
 DEMAND = pl.Schema({"ts_ns": pl.Int64(), "dur_ns": pl.Int64(), "running": pl.Int32(), "runnable": pl.Int32()})
@@ -136,18 +135,15 @@ def tells_shortage(thread_states: pl.DataFrame) -> bool:
     return not set(OFF_CPU).isdisjoint(seen)
 
 
-def thread_load(
-    trace: Trace, window: Window, thread_states: pl.DataFrame, spinning: pl.DataFrame
-) -> pl.DataFrame:
+def thread_load(trace: Trace, thread_states: pl.DataFrame, spinning: pl.DataFrame) -> pl.DataFrame:
     """Return how much of the window each of the server's threads worked on a CPU, polling apart.
 
     Takes the frames `thread_states` and `spinning`.
 
     One row per thread: `thread` (Int32), `running_ns` (Int64: on a CPU), `spinning_ns` (Int64: the part in
-    which it polled), `working_ns` (Int64: the rest), `wanting_ns` (Int64: runnable or throttled), `known_ns`
-    (Int64: how much of the window these are of, since its state is known; where only running threads are
-    seen, what the scheduler events cover). Sorted by `working_ns`, largest first. A thread that works nearly
-    all the time is one that more CPUs cannot help: only less work, or more threads, can.
+    which it polled), `working_ns` (Int64: the rest), `wanting_ns` (Int64: runnable or throttled). Sorted by
+    `working_ns`, largest first. A thread that works nearly all the time is one that more CPUs cannot help:
+    only less work, or more threads, can.
     """
     server = server_threads(trace)
     states = thread_states.filter(pl.col("thread").is_in(server.implode())).select(
@@ -155,11 +151,8 @@ def thread_load(
     )
     running = states.filter(pl.col("state") == "running")
     polled = overlay(running, spinning, "thread").filter(pl.col("kind").is_not_null())
-    known = _time_in(*(state for state in CPU_STATES if state != "unknown"))
-    if not tells_shortage(thread_states):
-        known = pl.lit(recorded_ns([trace.sched], window), pl.Int64)
     summed = states.group_by("thread").agg(
-        running_ns=_time_in("running"), wanting_ns=_time_in(*WAITS_FOR_CPU), known_ns=known
+        running_ns=_time_in("running"), wanting_ns=_time_in(*WAITS_FOR_CPU)
     )
     spun = polled.group_by("thread").agg(spinning_ns=pl.col("dur_ns").sum())
     rows = summed.join(spun, on="thread", how="left").with_columns(pl.col("spinning_ns").fill_null(0))

@@ -136,17 +136,26 @@ def _unmatched(results: Results) -> str:
     return "collectives could not be matched across ranks, so nothing tells waiting in them from transfer"
 
 
+def switches_ns(results: Results) -> int:
+    """Return how much of the window scheduler events cover."""
+    return recorded_ns([results.trace.sched], results.window)
+
+
 def where_recorded(results: Results) -> str:
     """Say of which part of the window scheduler events tell; empty where that is all of it."""
-    part = recorded_ns([results.trace.sched], results.window) / results.window.duration_ns
+    part = switches_ns(results) / results.window.duration_ns
     return "" if part >= WHOLE else f" in the {share(part)} of the window that the scheduler recorded"
 
 
-def of_recorded(ns: int, known_ns: int, results: Results) -> str:
-    """Return in words which share `ns` is of the time for which it is known, and which part that is."""
-    part = known_ns / results.window.duration_ns
-    of = "the window" if part >= WHOLE else f"the {share(part)} of the window that was recorded of it"
-    return f"{share(ns / known_ns)} of {of}"
+def of_recorded(ns: int, results: Results) -> str:
+    """Return in words which share of what scheduler events cover `ns` is, and how much that is.
+
+    Where events were lost, nobody knows what a thread did: it may have slept, so that counts as time, too.
+    """
+    known = switches_ns(results)
+    part = known / results.window.duration_ns
+    of = "the window" if part >= WHOLE else f"the {share(part)} of the window that the scheduler recorded"
+    return f"{share(ns / known)} of {of}"
 
 
 CHECKS = {

@@ -172,12 +172,12 @@ def _mostly(lost: pl.DataFrame) -> str:
 
 # -------------------- one full thread
 def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
-    """Report threads that worked over 85 % of what was recorded of them, and the GPU time lost meanwhile.
+    """Report threads that worked over 85 % of what was recorded, and the GPU time lost meanwhile.
 
     Polling is not work: a worker that spins for its GPU is on a CPU all the time and waits.
     """
-    known = pl.col("known_ns")
-    full = results.thread_load.filter((known > 0) & (pl.col("working_ns") >= SATURATED * known))
+    least = max(1, SATURATED * recording.switches_ns(results))
+    full = results.thread_load.filter(pl.col("working_ns") >= least)
     once = pl.col("sub_cause").is_in(ONCE).fill_null(value=False)
     blamed = (pl.col("cpu_state") == "running") & ~pl.col("cause").is_in(NOT_HOST) & ~once
     lost = results.lost.filter(blamed & pl.col("thread").is_in(full["thread"].implode()))
@@ -187,8 +187,8 @@ def single_thread_saturated(rule: Rule, results: Results) -> Finding | None:
     by_thread = lost.group_by("thread").agg(pl.col("dur_ns").sum())
     threads = by_thread.join(full, on="thread").sort("dur_ns", "thread", descending=[True, False])
     worked = [
-        (thread_name(results, thread), recording.of_recorded(ns, known, results))
-        for thread, ns, known in threads.select("thread", "working_ns", "known_ns").head(5).iter_rows()
+        (thread_name(results, thread), recording.of_recorded(ns, results))
+        for thread, ns in threads.select("thread", "working_ns").head(5).iter_rows()
     ]
     name, most = worked[0]
     others = "it" if threads.height == 1 else f"it and {threads.height - 1} more like it"

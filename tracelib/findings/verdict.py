@@ -25,7 +25,7 @@ from tracelib.findings.finding import (
     short_of_cpu,
     spent,
 )
-from tracelib.findings.recording import LIGHT, RANKS, ROOFLINE, calls_only, of_recorded
+from tracelib.findings.recording import LIGHT, RANKS, ROOFLINE, calls_only, of_recorded, switches_ns
 from tracelib.sources.health import no_gpu_work
 from tracelib.words import (
     SERVER,
@@ -43,7 +43,7 @@ from tracelib.words import (
 #: A server slept nearly all the time if none of its threads wanted or had a CPU for more of what is known of
 #: it.
 ASLEEP = 0.02
-#: From this share of the time recorded of it on, a thread without a CPU is worth a word where no GPU was
+#: From this share of what scheduler events cover on, a thread without a CPU is worth a word where no GPU was
 #: recorded.
 WANTED = 0.1
 #: The threads that GPUs waited for had CPUs if they lacked one, or nobody knows, for no more of that time.
@@ -276,23 +276,26 @@ def spent_elsewhere(results: Results) -> dict[str, float]:
 def _asleep(results: Results) -> str:
     """Say that the server slept, or lacked CPUs, where the scheduler saw that of its threads.
 
-    A server that slept may have had nothing to record. Shares are of the time recorded of a thread, and one
-    of which next to nothing was recorded says nothing.
+    A server that slept may have had nothing to record. Shares are of the time that scheduler events cover.
     """
+    states = results.scheduling.filter(pl.col("role").is_in(SERVER))
+    covered = switches_ns(results)
+    if not tells_shortage(results.thread_states) or states.is_empty() or not covered:
+        return ""
     wanted = pl.col("runnable_ns") + pl.col("throttled_ns")
     known = pl.col("running_ns") + pl.col("blocked_ns") + wanted
-    server = results.scheduling.filter(pl.col("role").is_in(SERVER)).select(
-        "thread", "running_ns", "unknown_ns", wanted=wanted, known=known
+    most, awake, half_known = (
+        states.filter(known > 0)
+        .select(
+            most=wanted.max(),
+            awake=((pl.col("running_ns") + wanted) / known).max(),
+            half_known=known.sum() < pl.col("unknown_ns").sum(),
+        )
+        .row(0)
     )
-    told = server.filter(pl.col("known") >= Thresholds.shortest_ns)
-    if not tells_shortage(results.thread_states) or told.is_empty():
-        return ""
-    most = told.sort(pl.col("wanted") / pl.col("known"), "wanted", "thread").row(-1, named=True)
-    if most["wanted"] > WANTED * most["known"]:
-        part = of_recorded(most["wanted"], most["known"], results)
-        return f"; a thread of the server wanted a CPU and had none for {part}"
-    awake = told.select(((pl.col("running_ns") + pl.col("wanted")) / pl.col("known")).max()).item()
-    if awake > ASLEEP or server["known"].sum() < server["unknown_ns"].sum():
+    if (most or 0) > WANTED * covered:
+        return f"; a thread of the server wanted a CPU and had none for {of_recorded(most, results)}"
+    if awake is None or awake > ASLEEP or half_known:
         return ""
     return "; the server's threads slept nearly all the time: if the GPUs were recorded, there was no load"
 

@@ -16,6 +16,8 @@ from tracelib.intervals import clip, overlay
 from tracelib.slice_rules import Rules
 from tracelib.trace import Trace
 
+#: Waiting for a message of another process.
+AWAITS_MESSAGE = (pl.col("cause") == "ipc") & (pl.col("sub_cause") == "wait")
 _SPAN = ("sample", "ts_ns", "dur_ns")
 
 #: Sampling periods of a thread's own time on a CPU up to which its nearest sample tells what it did.
@@ -127,15 +129,20 @@ def sample_stretches(trace: Trace, window: Window, rules: Rules, thread_states: 
     One row per stretch: the columns of `samples`, `stands_ns` (Int64), `role`, `cause`, `sub_cause`, `tier`
     as of :func:`tracelib.classify.sample_causes`; `symbol` (Categorical: the function it was in, as of
     :func:`symbols`; null = no call chain); `sample` (Int32: a number of the sample), `taken_ns` (Int64: when
-    it was taken), `ts_ns`, `dur_ns` (Int64: the stretch, cut to the window). No moment of a thread is in two
+    it was taken), `beside_polls` (Boolean: the sample of its thread before or after it polls), `ts_ns`,
+    `dur_ns` (Int64: the stretch, cut to the window). No moment of a thread is in two
     rows. Sorted by `thread`, `ts_ns`.
     """
     told = sample_causes(weighed_samples(trace), trace.threads, trace.stacks, rules).join(
         symbols(trace.stacks), on="stack", how="left", maintain_order="left"
     )
     ordered = told.drop_nulls("thread").sort("thread", "ts_ns", maintain_order=True)
+    polls = ((pl.col("cause") == "spin") | AWAITS_MESSAGE).fill_null(value=False)
+    beside = pl.any_horizontal(
+        polls.shift(n, fill_value=False).over("thread", order_by="taken_ns") for n in (1, -1)
+    )
     samples = ordered.rename({"ts_ns": "taken_ns"}).with_columns(
-        sample=pl.int_range(pl.len(), dtype=pl.Int32)
+        sample=pl.int_range(pl.len(), dtype=pl.Int32), beside_polls=beside
     )
     states = thread_states.select("thread", "ts_ns", "dur_ns", "state").sort("thread", "ts_ns")
     spans = pl.concat([_by_turns(samples, states), _by_clock(samples, states)])
@@ -208,4 +215,5 @@ def _nearest(placed: pl.DataFrame) -> pl.DataFrame:
     spans = ordered.with_columns(
         start=pl.max_horizontal(before, own - reach), end=pl.min_horizontal(after, own + reach)
     )
-    return spans.select("line", "sample", ts_ns="start", dur_ns=pl.col("end") - pl.col("start"))
+    lasting = spans.filter(pl.col("end") > pl.col("start"))
+    return lasting.select("line", "sample", ts_ns="start", dur_ns=pl.col("end") - pl.col("start"))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from tracelib.analyses.cpu_samples import AWAITS_MESSAGE
 from tracelib.analyses.dispatch import BETWEEN_LAUNCHES, bursts, earned, polling, with_spans
 from tracelib.analyses.long_slices import refined_by_samples, waiting_decided
 from tracelib.analyses.scheduling import server_threads
@@ -48,8 +49,6 @@ HOST_ACTIVITY = pl.Schema(
 
 #: Sub-causes of `other` of which the interpreter's or the kernel's entry is all that a call chain names.
 NAMES_NOTHING = ("python", "kernel")
-#: Waiting for a message of another process.
-AWAITS_MESSAGE = (pl.col("cause") == "ipc") & (pl.col("sub_cause") == "wait")
 SLICE = pl.lit("slice").cast(pl.Categorical)
 #: Slices whose meaning counts; those whose meaning counts only where no enclosing slice has one; those that
 #: cover all inside.
@@ -296,22 +295,18 @@ def _sampled(sample_stretches: pl.DataFrame) -> pl.DataFrame:
     message = kind.is_in(["yield", "poll"])
     awaited = pl.when(message).then(pl.lit("ipc")).when(kind == "device_wait").then(pl.lit("sync"))
     dispatch = ((pl.col("cause") == "kernel_launch") & (kind == "dispatch")) | _unnamed()
-    named = (
-        _beside_polls(sample_stretches)
-        .with_columns(
-            cause=pl.when(spins).then(awaited).when(dispatch).then(pl.lit("host_work")).otherwise("cause"),
-            sub_cause=pl.when(spins & message)
-            .then(pl.lit("wait"))
-            .when(dispatch)
-            .then(pl.lit(BETWEEN_LAUNCHES))
-            .when(~spins)
-            .then("sub_cause"),
-            name="symbol",
-            waits_for=pl.lit(None, pl.String),
-            seen_by=pl.lit("sample"),
-        )
-        .filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
-    )
+    named = sample_stretches.with_columns(
+        cause=pl.when(spins).then(awaited).when(dispatch).then(pl.lit("host_work")).otherwise("cause"),
+        sub_cause=pl.when(spins & message)
+        .then(pl.lit("wait"))
+        .when(dispatch)
+        .then(pl.lit(BETWEEN_LAUNCHES))
+        .when(~spins)
+        .then("sub_cause"),
+        name="symbol",
+        waits_for=pl.lit(None, pl.String),
+        seen_by=pl.lit("sample"),
+    ).filter(pl.col("cause").is_not_null() & (pl.col("cause") != "other"))
     return named.select(*(pl.col(c).cast(t) for c, t in HOST_ACTIVITY.items()), "taken_ns")
 
 
@@ -349,15 +344,6 @@ def _in_waits(
     return in_order(pl.concat([sampled.filter(~vague), rows.filter(~waits), waiting]), "thread")
 
 
-def _beside_polls(sample_stretches: pl.DataFrame) -> pl.DataFrame:
-    """Add `beside`: the sample of its thread before or after it polls, or waits for a message."""
-    samples = sample_stretches.unique("sample", keep="first").sort("sample")
-    waits = (pl.col("cause") == "spin") | AWAITS_MESSAGE
-    beside = pl.any_horizontal(waits.shift(n).over("thread", order_by="sample") for n in (1, -1))
-    flagged = samples.select("sample", beside=beside.fill_null(value=False))
-    return sample_stretches.join(flagged, on="sample", maintain_order="left")
-
-
 def _unnamed() -> pl.Expr:
     """Say which samples show that a thread of the server works, and not at what.
 
@@ -366,4 +352,4 @@ def _unnamed() -> pl.Expr:
     nothing = (pl.col("cause") == "other") & pl.col("sub_cause").is_in(NAMES_NOTHING)
     unknown = pl.col("cause").is_null() & pl.col("stack").is_not_null()
     server = pl.col("role").is_in(SERVER)
-    return (server & (nothing | unknown) & ~pl.col("beside")).fill_null(value=False)
+    return (server & (nothing | unknown) & ~pl.col("beside_polls")).fill_null(value=False)

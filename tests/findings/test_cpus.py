@@ -455,3 +455,16 @@ def test_counters_of_another_span_than_the_windows_are_said(periods, said):
     supply = Supply(counters=counters, since="between two readings")
     found = outcome("quota_throttling", analyse(stopped(GRID).trace(), supply=supply))
     assert ("those periods are 27.0 s, of which the window shown here is only" in found.why) == said
+
+
+@pytest.mark.parametrize(("throttled", "said"), [(40, True), (1, False)])
+def test_a_quota_that_the_kernel_counted_and_no_event_shows_is_said(throttled, said):
+    """The worker runs all the time that was recorded; the kernel counted 82 periods."""
+    sheet = gap()
+    sheet.runs(0, 0, 102, cpu=0)
+    sheet.runs(sheet.engine, 0, 1, cpu=1)
+    counters = {"nr_periods": 82, "nr_throttled": throttled, "throttled_usec": 1_300_000}
+    supply = Supply(counters=counters, since="between two readings")
+    told = outcome("quota_throttling", analyse(sheet.trace(), supply=supply))
+    assert isinstance(told, Abstained) == said
+    assert not said or "counts 40 of 82 periods in which it ran out" in told.reason

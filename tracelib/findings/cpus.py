@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 #: Counters that span so many times the window tell of more than it.
 OTHER_SPAN = 1.5
 #: From these parts of the time without a CPU on it is named who ran: the server's threads, other processes.
+#: From the first on, periods in which a quota ran out are worth a word, too.
 OWN, FOREIGN = 0.05, 0.01
 #: What each kind of polling is called, what makes it stop, and what that changes.
 POLLING = data(__file__, "polling.toml")
@@ -141,7 +142,9 @@ def quota_throttling(rule: Rule, results: Results) -> Finding | Abstained | None
     lost = short_of_cpu(results, "throttled")
     part = exposed_share(results, lost)
     if gaps.is_empty() or part < rule.threshold:
-        return None
+        stopped = (results.supply.throttled_share or 0.0) >= OWN
+        unseen = f"no thread that a GPU waited for is seen to be stopped by a quota{_counted(results)}"
+        return rule.abstained(unseen, recording.SWITCHES) if stopped else None
     worst = gaps.sort("dur_ns", "ts_ns", descending=[True, False]).head(5)
     return rule.finding(
         results,

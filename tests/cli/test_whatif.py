@@ -21,6 +21,7 @@ def test_whatif_prints_the_scenario_that_is_asked_for(capsys):
     assert changed["why_not"] == "no collective was seen on all its ranks"
 
 
-def test_a_number_of_cores_is_no_less_than_none(capsys):
-    assert main(["whatif", "anything", "--cores", "-1"]) == 2
+@pytest.mark.parametrize("cores", ["-1", "nan", "1e309"])
+def test_a_number_of_cores_is_one_and_no_less_than_none(capsys, cores):
+    assert main(["whatif", "anything", "--cores", cores]) == 2
     assert "--cores" in capsys.readouterr().err

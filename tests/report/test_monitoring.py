@@ -453,3 +453,13 @@ def test_the_numbers_are_those_of_the_samples(sample):
     assert busy == pytest.approx(told["busy"], abs=0.001)
     quota = document.quota
     assert PERIODS.get(sample) == (quota and (quota.nr_periods, quota.nr_throttled))
+
+
+def test_a_pipe_or_a_device_is_not_a_report_and_is_not_opened(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "report").mkdir()
+    os.mkfifo(tmp_path / "report" / "findings.json")
+    for path in (tmp_path / "pipe", tmp_path / "report", "/dev/zero"):
+        assert main(["monitor", str(path), "--prometheus-rules", str(tmp_path / "rules")]) == 2
+        assert "a regular file" in capsys.readouterr().err
+    assert not (tmp_path / "rules").exists()

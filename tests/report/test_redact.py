@@ -208,6 +208,8 @@ def test_a_range_s_name_of_a_framework_s_words_stays(text):
         ("Giulia", "[text]"),
         ("giulia77", "[text]"),
         ("我", "[text]"),
+        ("giulia(3): rossi", "[text]"),
+        ("[word]giulia", "[text]"),
         ("rerank_giulia_batch_step", "[word]_[word]_batch_step"),
         ("prefill_giulia_batch", "prefill_[word]_batch"),
         ("[giulia] step", "[[word]] step"),
@@ -324,6 +326,7 @@ def test_names_that_rules_need_survive_redaction():
             "adobe ",
         ),
         *("/home/", "a://", "%41", "&#61;", "hooks.slack.com/services/", "aA1_"),
+        *("giulia/", "x/giulia ", "prefill_giulia_", "http://h/giulia?"),
     ],
 )
 def test_time_is_linear_in_a_text_that_repeats(unit):

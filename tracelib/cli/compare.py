@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -195,7 +196,7 @@ def whatif(flags: argparse.Namespace) -> int:
     from tracelib.trace import text_table
 
     options, without = options_of(flags), flags.without or []
-    if flags.cores < 0:
+    if not 0 <= flags.cores < math.inf:
         raise BadParameter("--cores", flags.cores, ["a number from 0"])
     changes = scenarios(flags.cores, without)
     print(f"tracelib: reading {counted(len(options.traces), 'path')} ...", file=sys.stderr)

@@ -20,6 +20,7 @@ from tracelib.findings import Document, read
 from tracelib.findings.figures import median_of
 from tracelib.findings.rules import RULES
 from tracelib.findings.verdict import Thresholds
+from tracelib.options import regular
 from tracelib.record.check import SATURATED, SHORTAGE, THROTTLED_PERIODS, WAITING
 from tracelib.words import SERVER
 
@@ -97,11 +98,12 @@ def _figures(report: Document) -> dict[str, float | None]:
 def report_of(path: Path) -> Document:
     """Return the findings of the report at `path`: its folder, or its findings.json.
 
-    Raises OSError if there is none; BadTrace if it is not what a report holds.
+    Raises OSError if there is none; BadParameter if it is a pipe or a device; BadTrace if it is not what a
+    report holds.
     """
     file = path / "findings.json" if path.is_dir() else path
     try:
-        return read(file.read_bytes())
+        return read(regular(file, "report").read_bytes())
     except msgspec.DecodeError as error:
         raise BadTrace(file, "findings.json", "", str(error), advice="Give a report's folder.") from None
 

@@ -60,9 +60,7 @@ _RELATIVE = re.compile(
 )
 #: A word of three letters and more in a name: `worker` and `Queue` in `workerQueue_TP0`.
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[^\W\d_a-zA-Z]+")
-_TOKEN = re.compile(r"\w+")
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,7}$")
-_FRAME = re.compile(r"[\w./\[\]~<>-]+\(\d+\): [\w.<>]+")
 _FILE = re.compile(r"[\w.+-]+\.(?:py|pyx|so[\w.]*|c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|js|json|gz|txt|sqlite|ko)")
 
 
@@ -170,11 +168,6 @@ def names_code(name: str) -> bool:
     return bool(_CODE_KEYS.fullmatch(name))
 
 
-def is_frame(text: str) -> bool:
-    """Say whether a text is a Python frame as a tracer writes it: file, line, function."""
-    return bool(_FRAME.fullmatch(text))
-
-
 def tells(match: re.Match[str]) -> bool:
     """Say whether the value of an assignment tells anything: not a small number or a word of state.
 
@@ -259,15 +252,13 @@ def code_words(text: str) -> str | None:
 
     However words are glued, by underscores, dots or capitals, each is looked at.
     """
-    known = 0
+    known = unknown = done = 0
     new: list[str] = []
-    unknown = done = 0
-    aside = [match.span() for match in STAND_IN.finditer(text)]
     for token in _TOKEN.finditer(text):
-        if _HASHES.fullmatch(token[0]):
+        if token[0][0] == "[" or _HASHES.fullmatch(token[0]):  # a stand-in has no words
             continue
         for part in _PART.finditer(text, token.start(), token.end()):
-            if (len(part[0]) < 3 and part[0].isascii()) or any(a <= part.start() < b for a, b in aside):
+            if len(part[0]) < 3 and part[0].isascii():
                 continue
             if part[0].lower() in IDENTIFIERS:
                 known += 1
@@ -368,6 +359,7 @@ STAND_IN = re.compile(
     + r")\]"
 )
 CHECKS = {check.__name__: check for check in (tells, is_address, is_environment, is_card, is_random)}
+_TOKEN = re.compile(rf"{STAND_IN.pattern}|\w+")
 SHAPES = tuple(_shapes())
 CREDENTIALS = _credentials()
 VOCABULARY = _vocabulary()

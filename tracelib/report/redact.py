@@ -234,8 +234,6 @@ class Redactor:
 
     def _named(self, text: str) -> str:
         """Return free text of unknown kind as far as names of programs are made of its words."""
-        if private.is_frame(text):
-            return text
         new = private.code_words(text)
         return self._gone("free text", text) if new is None else self._shorter("free text", text, new)
 

@@ -130,3 +130,10 @@ def test_many_simulated_ranks_one_by_one_give_the_same_rows(monkeypatch, tmp_pat
 @pytest.mark.parametrize("shape", ["pipeline", "replicas", "polling"])
 def test_stages_and_replicas_one_by_one_give_the_same_rows(shape):
     agree(simulate({"tokenization": 0.2}, shape=shape).results(), 2)
+
+
+@pytest.mark.corpus
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["starved", "healthy", "vllm_2cpus", "nsys_starved"])
+def test_ranks_of_captures_one_by_one_give_the_same_rows(run_of, name):
+    agree(run_of(name).results, 2)

@@ -72,10 +72,6 @@ class _TooLarge(OSError):
     """The archive takes more of the disk than it may."""
 
 
-class _TooMany(OSError):
-    """The archive holds more members than are unpacked."""
-
-
 def damage_of(path: Path) -> Damage | None:
     """Return what was wrong with the member or archive at `path` when it was unpacked, if something was."""
     return _damage.get(path)
@@ -193,7 +189,7 @@ def _unpacked(path: Path, *_version: int) -> tuple[tuple[Path, ...], str]:
             if _JUNK.search(name):
                 continue
             if len(names) == MOST_MEMBERS:
-                raise _TooMany(f"it holds more than {MOST_MEMBERS:,} files, and only so many were unpacked")
+                raise OSError(f"it holds more than {MOST_MEMBERS:,} files, and only so many were unpacked")
             names.append(name)
             try:
                 free -= _copied(blocks, Path(folder.name, f"{len(names)}"), free)

@@ -14,6 +14,7 @@ from tracelib.charts.theme import TABLE_ROWS
 OF_A_CAUSE = ("exposure_chart", "moments_chart", "worst_chart")
 OF_RUNS = ("first_tokens_chart", "losses_chart", "tokens_chart", "utilisation_chart")
 OF_CAPACITY = ("capacity_chart", "demand_curve_chart")
+REPLAYED = ("at_cores_chart", "what_if_chart")  # test_capacity.py
 OF_CHANGES = ("kernels_compared_chart", "waterfall_chart")
 #: Charts that the small server's frames suffice for.
 OF_RESULTS = [
@@ -21,7 +22,7 @@ OF_RESULTS = [
     for name in sorted(vars(charts))
     if name.endswith("_chart")
     and name not in (*OF_A_CAUSE, *OF_RUNS, *OF_CHANGES)
-    and name not in (*OF_CAPACITY, "what_if_chart", "detail_chart", "flame_chart", "kernels_chart")
+    and name not in (*OF_CAPACITY, *REPLAYED, "detail_chart", "flame_chart", "kernels_chart")
 ]
 #: Each chart's sentence on the small server, whose sums are worked out by hand (see server.py).
 SENTENCES = {

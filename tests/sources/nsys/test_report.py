@@ -8,8 +8,7 @@ import pytest
 
 import tracelib
 from tracelib.errors import BadTrace
-from tracelib.sources.nsys import read, sniff
-from tracelib.sources.nsys.report import MAGIC
+from tracelib.sources.nsys import MAGIC, read, sniff
 
 REPORT = b"NVIDIA Tegra Profiler Report 2025@5@1@12\n" + bytes(100)
 
@@ -64,7 +63,7 @@ def test_what_nsys_cannot_export_is_refused_with_its_words(report, script):
 def test_an_nsys_that_hangs_is_ended(report, monkeypatch):
     path, install = report
     install("echo working; sleep 300")
-    monkeypatch.setattr("tracelib.sources.nsys.report.SECONDS", 1)
+    monkeypatch.setattr("tracelib.sources.nsys.SECONDS", 1)
     with pytest.raises(BadTrace, match="stopped after 1 s: 'working'"):
         read(path)
 

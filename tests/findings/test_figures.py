@@ -48,9 +48,9 @@ def test_without_scheduler_events_the_third_number_is_the_first_token_or_not_kno
 
 
 def test_without_a_gpu_nothing_is_zero():
-    values = [value for _, value, _ in three_figures(findings(devices=None, requests=None))]
-    assert values == ["not known"] * 3
-    assert "no GPU operation" in three_figures(findings(devices=None, requests=None))[2][2]
+    nothing = findings(devices=None, requests=None, scheduling=None)
+    assert [value for _, value, _ in three_figures(nothing)] == ["not known"] * 3
+    assert "no GPU operation" in three_figures(nothing)[2][2]
 
 
 def test_causes_are_summed_over_devices_the_most_exposed_first_the_unattributed_last():

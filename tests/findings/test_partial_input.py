@@ -75,6 +75,15 @@ def test_any_part_can_be_missing(gone):
         assert {"cpu_shortage", "tokenization_starves", "launch_bound"} <= found
 
 
+def test_gpus_that_did_hardly_anything_have_a_verdict():
+    sheet = Sheet()
+    for begin in (0, 990):
+        sheet.kernel(begin, begin + 1)
+    document = diagnose(sheet.results(), thresholds=ANY_SIZE)
+    assert document.verdict.state == "insufficient"
+    assert "for 99.8 % of GPU time the GPUs were idle" in document.verdict.sentence
+
+
 def test_what_was_lost_is_the_first_reason_and_makes_no_verdict_sure():
     results = everything().results()
     sure = diagnose(results, thresholds=ANY_SIZE).verdict

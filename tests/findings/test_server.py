@@ -184,6 +184,19 @@ def test_a_thread_that_works_all_the_time_is_saturated():
     assert found.claim.startswith("Thread worker_TP0/100 worked for 100 % of the window")
 
 
+@pytest.mark.parametrize(("library", "sure"), [("libcupti.so.13", False), ("libtorch_cpu.so", True)])
+def test_a_worker_is_less_surely_full_if_the_recorders_fill_much_of_it(library, sure):
+    sheet = gap()
+    sheet.runs(0, 0, 102, cpu=0)
+    for begin in range(0, 100, 4):
+        sheet.sampled(0, begin, begin + 2, ("[unknown]", f"/x/{library}"))
+        sheet.sampled(0, begin + 2, begin + 4, ("at::x", "/x/libtorch_cpu.so"))
+    document = diagnose(sheet.results(), thresholds=ANY_SIZE)
+    (full,) = [row for row in document.findings if row.id == "single_thread_saturated"]
+    doubt = "about 50 % of the workers' launching, as sampled, is the recorders' own work"
+    assert (full.confidence == "high", doubt in full.why) == (sure, not sure)
+
+
 def test_a_thread_of_which_a_part_was_recorded_is_saturated_by_that_part():
     """Switches were recorded for 51 of the 102 ms; it worked for 50 of them."""
     sheet = gap()

@@ -21,7 +21,7 @@ NAMES = sorted(set(notebooks()) - {"root_cause"})
 #: Charts that a full recording of two ranks gives each notebook; without a request log, on a fifth of a
 #: second, and with names of steps that tell no tokens. One that is not listed may draw any number.
 CHARTS = {
-    "capacity": 4,
+    "capacity": 5,
     "collectives": 5,
     "compare": 4,
     "cpu_scheduling": 7,

@@ -23,7 +23,7 @@ def _without(file, how=None):
 #: What may change without a word, of the window per GPU: stalls of less than a millisecond inside a slice
 #: that may wait, and the sampling error where samples stand in for a process's own ranges (one period, a
 #: millisecond, each time).
-NOISE = 0.015
+NOISE = 0.02
 #: Causes that samples alone know.
 BY_SAMPLES = (("gc", None), ("kernel_launch", "jit_compile"))
 

@@ -77,7 +77,7 @@ _SAMPLES = Need(
 _MESSAGES = Need(
     "slices",
     "no range of a message queue was recorded (annotations such as shm_broadcast.dequeue)",
-    "annotations around the engine's message queue (vLLM's torch profiler records them), or with_stack=True",
+    "annotations around the engine's message queue, or with_stack=True",
 )
 _REQUESTS = Need(
     "",

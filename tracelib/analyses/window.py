@@ -229,8 +229,8 @@ def _common(trace: Trace, covers: pl.DataFrame) -> Window:
     edges = " and ".join(
         duration(ns) + where
         for ns, where in (
-            (worked[0] - recorded[0], " before the first GPU operation"),
-            (recorded[1] - worked[1], " after the last one"),
+            (worked[0] - recorded[0], " before the first GPU operation" if idle else " before that"),
+            (recorded[1] - worked[1], " after the last one" if idle else " after it"),
         )
         if ns >= SMALL_NS
     )

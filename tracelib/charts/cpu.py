@@ -4,7 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from tracelib.analyses.capacity import cpus_known
+from tracelib.analyses.capacity import cores_had
 from tracelib.analyses.results import Results
 from tracelib.analyses.scheduling import demand_at, tells_shortage
 from tracelib.charts.phrases import NO_WAKEUPS, WORTH_A_WORD, lacked_cpu, thread_names
@@ -50,14 +50,14 @@ def demand_chart(results: Results, bins: int = 400) -> go.Figure | None:
             hovertemplate="%{y:.1f} threads at %{x:.0f} ms",
         )
         figure.add_trace(area)
-    cpus, how = cpus_known(results)
+    cpus, how = cores_had(results)
     if cpus is not None:
         for line in ({"color": "#FFFFFF", "width": 5}, {"color": "#1A1A1A", "width": 2.5, "dash": "dash"}):
             figure.add_scatter(
                 x=[0, ms[-1]],
                 y=[cpus, cpus],
                 mode="lines",
-                name=f"CPUs: {cpus} ({how})",
+                name=f"CPUs: {cpus:g} ({how})",
                 hoverinfo="skip",
                 line=line,
                 showlegend="dash" in line,
@@ -78,8 +78,10 @@ def _demand_sentence(results: Results) -> str:
     if not tells_shortage(results.thread_states):
         ran = f"For 95 % of the recorded time at most {threads} of the server ran"
         return f"{ran}; how many more wanted a CPU {NO_WAKEUPS}."
-    cpus, how = cpus_known(results)
-    have = "CPUs of the host were not recorded" if cpus is None else f"{counted(cpus, 'CPU')} ({how})"
+    cpus, how = cores_had(results)
+    have = (
+        "CPUs of the host were not recorded" if cpus is None else f"{cpus:g} CPU{'s' * (cpus != 1)} ({how})"
+    )
     return (
         f"For 95 % of the recorded time at most {threads} of the server wanted a CPU, against {have}; "
         f"for {share(_time_short(results))} of it at least one of them waited for a CPU."
@@ -87,13 +89,13 @@ def _demand_sentence(results: Results) -> str:
 
 
 def _demand_table(results: Results) -> list[list[object]]:
-    cpus, how = cpus_known(results)
+    cpus, how = cores_had(results)
     quantiles = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1}
     rows: list[list[object]] = [[name, demand_at(results.demand, q)] for name, q in quantiles.items()]
     return [
         ["threads running or runnable", "value"],
         *rows,
-        ["CPUs", how if cpus is None else f"{cpus} ({how})"],
+        ["CPUs", how if cpus is None else f"{cpus:g} ({how})"],
         ["share of the recorded time in which a thread waited for a CPU", share(_time_short(results))],
     ]
 

@@ -83,7 +83,9 @@ def _answer(
     """Return the verdict with what to record first, and the findings in order, as sure as the files allow."""
     answer, open_questions = verdict(results, thresholds), doubts(results)
     cost = recorder_cost(results)
-    findings = in_order([inflated(less_sure(row, open_questions), cost) for row in found], results)
+    workers = results.trace.threads.filter(pl.col("role") == "worker")["thread"].implode()
+    surely = [inflated(less_sure(row, open_questions), cost, workers) for row in found]
+    findings = in_order(surely, results)
     if answer.state in ("no_load", "not_cpu_bound"):
         return answer, findings
     first = [*answer.record_first, *record_first(results, findings, open_questions)]

@@ -150,12 +150,24 @@ def less_sure(finding: Finding, open_questions: Sequence[Doubt]) -> Finding:
     return replace(finding, confidence="medium", why=finding.why + "".join(reasons))
 
 
-def inflated(finding: Finding, cost: Cost) -> Finding:
-    """Return a finding on launching, no longer of high confidence where the recorders make up much of it."""
-    part = cost.in_launching_ns / max(finding.exposed_ns, 1)
-    if finding.cause != "kernel_launch" or part < DOUBTFUL:
+def inflated(finding: Finding, cost: Cost, workers: pl.Series) -> Finding:
+    """Return a finding, less sure where the recorders make up much of it: on launching, on a full worker.
+
+    `workers` are the threads of workers: what they were at is sampled with what the recorders cost.
+    """
+    rows = finding.__dict__.get("lost")
+    full = rows if finding.id == "single_thread_saturated" else None
+    if finding.cause == "kernel_launch":
+        part = cost.in_launching_ns / max(finding.exposed_ns, 1)
+        words = "of this loss is the recorders' own work inside launching"
+    elif full is not None and full["thread"].is_in(workers).any():
+        part = cost.recorder_cpu_ns / max(cost.path_cpu_ns, 1)
+        words = "of the workers' launching, as sampled, is the recorders' own work"
+    else:
         return finding
-    why = f"{finding.why}; about {share(part)} of this loss is the recorders' own work inside launching"
+    if part < DOUBTFUL:
+        return finding
+    why = f"{finding.why}; about {share(part)} {words}"
     return replace(finding, confidence="low" if finding.confidence == "low" else "medium", why=why)
 
 

@@ -73,7 +73,8 @@ def events_named(rows: pl.DataFrame, most: int = 2) -> str:
     """Return the names of the events that `rows` of :func:`wakes` lie behind."""
     by_event = rows.drop_nulls("event").group_by("event").agg(pl.col("dur_ns").sum())
     longest = by_event.sort("dur_ns", "event", descending=[True, False])["event"]
-    return ", ".join(plain(event, 80) for event in longest.head(most))
+    named = ", ".join(plain(event, 80) for event in longest.head(most))
+    return f"{named} and {longest.len() - most} more" if longest.len() > most else named
 
 
 def wake_note(results: Results, cause: str | None, sub_cause: str | None) -> str:

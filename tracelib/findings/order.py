@@ -151,7 +151,7 @@ def replay_words(finding: Finding) -> str:
     before, known = told.window_ns + told.gained_ns, finding.known_share
     length = f"{duration(told.window_ns)} instead of {duration(before)}"
     if abs(told.gained_ns) < ASIDE * before:
-        length = f"as long as before ({duration(before)})"
+        length = f"about as long as before ({duration(before)})"
     doubts = [
         f" Replayed as it was, the run is off by {share(told.error_ns / max(before, 1))}."
         * (told.error_ns >= ASIDE * before),

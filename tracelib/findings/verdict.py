@@ -302,17 +302,19 @@ def _asleep(results: Results) -> str:
 
 def _sentence(state: str, told: Shares, results: Results, limits: Thresholds) -> str:
     host, collectives = _held_up(told, results), _in_collectives(told)
-    at_least = "at least " if collectives else ""
-    useful = f"The GPUs did useful work for {at_least}{share(told.useful)} of GPU time"
+    useful = f"The GPUs did useful work for {'at least ' * bool(collectives)}{share(told.useful)} of GPU time"
     useful += f"; {collectives}" if collectives else ""
-    return {
-        "cpu_bound": f"The host {host}.{_shortage(told, results)}",
-        "mixed": f"The host is a part of the limit: it {host}.{_shortage(told, results)} {useful}.",
-        "not_cpu_bound": f"The host is not the limit: it {host}. {_elsewhere(results)}",
-        "no_load": f"There was no work for {share(told.no_work)} of GPU time: no request was waiting "
-        f"for that GPU anywhere. The host {host}.",
-        "insufficient": f"These files cannot tell: {_unknown(told, results, limits)}. The host {host}.",
-    }[state]
+    match state:
+        case "cpu_bound":
+            return f"The host {host}.{_shortage(told, results)}"
+        case "mixed":
+            return f"The host is a part of the limit: it {host}.{_shortage(told, results)} {useful}."
+        case "not_cpu_bound":
+            return f"The host is not the limit: it {host}.{_elsewhere(results)}"
+        case "no_load":
+            nothing = f"There was no work for {share(told.no_work)} of GPU time"
+            return f"{nothing}: no request was waiting for that GPU anywhere. The host {host}."
+    return f"These files cannot tell: {_unknown(told, results, limits)}. The host {host}."
 
 
 def _unknown(told: Shares, results: Results, limits: Thresholds) -> str:
@@ -327,10 +329,9 @@ def _unknown(told: Shares, results: Results, limits: Thresholds) -> str:
 
 def _elsewhere(results: Results) -> str:
     """Say what the GPUs did instead of waiting for the host: kernels by time, copies, collectives, waits."""
-    spent_in = spent_elsewhere(results)
-    first, *others = [
+    parts = [
         (limit_name(limit), share(part))
-        for limit, part in sorted(spent_in.items(), key=lambda item: -item[1])
+        for limit, part in sorted(spent_elsewhere(results).items(), key=lambda item: -item[1])
         if part >= WORTH_A_WORD
     ]
     longest = kernels({"": results}).filter(~pl.col("collective")).head(KERNELS)
@@ -338,8 +339,11 @@ def _elsewhere(results: Results) -> str:
         f"{plain(name, 40)} {share(part)}" for name, part in longest.select("name", "share").iter_rows()
     )
     longest_named = f" The longest kernels and copies: {named}." if named else ""
+    if not parts:
+        return longest_named
+    (first, of_time), *others = parts
     rest = "".join(f", {name} {part}" for name, part in others)
-    return f"{sentence(first[0])} took {first[1]} of GPU time{rest}.{longest_named}"
+    return f" {sentence(first)} took {of_time} of GPU time{rest}.{longest_named}"
 
 
 def _why_unknown(results: Results) -> str:

@@ -102,7 +102,7 @@ def environment() -> dict[str, str]:
 
 
 class Kernel:
-    """A process that waits to be a kernel; as a context, it ends with that unless it became one."""
+    """A process that waits to be a kernel; as a context, it ends with that, whatever it became."""
 
     def __init__(self) -> None:
         # ipykernel asks for its parent when it is imported; -P: the working directory may hold anything.
@@ -112,11 +112,9 @@ class Kernel:
             env={**os.environ, **environment(), "JPY_PARENT_PID": str(os.getpid())},
             start_new_session=True,
         )
-        self._waits = True
 
     def become(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> subprocess.Popen[bytes]:
         """Return the process, which is now the kernel that Jupyter would have started by `argv`."""
-        self._waits = False
         line = json.dumps({"argv": list(argv), "env": dict(env), "cwd": cwd}).encode() + b"\n"
         stream = self._process.stdin
         assert stream is not None  # (it is a pipe)
@@ -128,9 +126,8 @@ class Kernel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._waits:
-            with self._process:  # closes its pipe and waits for it
-                self._process.kill()
+        with self._process:  # closes its pipe and waits for it
+            self._process.kill()
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def run_notebook(
     """
     _check(source, parameters)
     notebook = read_notebook(source)
-    with kernel or Kernel() as waiting, _quiet(), _environment():
+    with _quiet(), _environment(), kernel or Kernel() as waiting:  # it ends before its folders go
         run = _execute(notebook, output, dict(parameters), working_directory, timeout_s, waiting)
     if run.failure is not None and _is_ours(run.failure.error):
         raise errors.TraceError(run.failure.message)

@@ -149,10 +149,10 @@ def _deaf() -> None:
 
 def end_with_parent() -> None:
     """Let a worker process end as on SIGTERM, or when its parent is gone; Ctrl-C is the parent's affair."""
-    end_on_signals()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_after_parent, daemon=True).start()
+    end_on_signals()  # last: what is raised while a pool sets up its worker is printed
 
 
 def _end_after_parent() -> None:

@@ -154,7 +154,8 @@ class Upstream:
                 edges |= {x, y}
         messages = [] if alone else list(self._awaited(thread, role, a, b))  # type: ignore[arg-type]
         edges |= {edge for x, y, _ in messages for edge in (x, y)}
-        lasts = [] if alone else list(self._last_at_work(thread, role, a, b, origin))  # type: ignore[arg-type]
+        wait = (thread, role, a, b, origin)
+        lasts = [] if alone else list(self._last_at_work(*wait))  # type: ignore[arg-type]
         edges |= {edge for x, y, _ in lasts for edge in (x, y)}
         out: list[Span] = []
         for x, y in pairwise(sorted(edges)):

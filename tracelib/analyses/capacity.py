@@ -277,15 +277,6 @@ def server_cpus(results: Results) -> tuple[int | None, int | None]:
     return (ran.height or None), host
 
 
-def cpus_known(results: Results) -> tuple[int | None, str]:
-    """Return how many CPUs the server had, and how that is known.
-
-    They are those on which it was seen to run; the host's count says nothing of what the server had.
-    """
-    seen, host = server_cpus(results)
-    return (None, "not recorded") if seen is None else (seen, _seen(host))
-
-
 def _seen(host: int | None) -> str:
     of = f"of the host's {host} " if host else ""
     return f"{of}on which its threads were seen to run"

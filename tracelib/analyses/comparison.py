@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelib.analyses.capacity import cpus_known
+from tracelib.analyses.capacity import server_cpus
 from tracelib.analyses.gpu_time import USEFUL
 from tracelib.analyses.requests import PARTS
 from tracelib.analyses.results import Results
@@ -86,7 +86,7 @@ def comparison(runs: Mapping[str, Results], cores: Mapping[str, int] | None = No
     """
     given = dict(cores or {})
     rows = [
-        {"run": run, "cores": given.get(run, cpus_known(results)[0]), **figure}
+        {"run": run, "cores": given.get(run, server_cpus(results)[0]), **figure}
         for run, results in runs.items()
         for figure in _figures(results)
     ]

@@ -24,7 +24,8 @@ def completion(flags: argparse.Namespace) -> int:
     whole = parser()
     for action in _actions(whole):
         if action.metavar in FILES | FOLDERS:
-            action.complete = shtab.FILE if action.metavar in FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
+            kind = shtab.FILE if action.metavar in FILES else shtab.DIRECTORY
+            action.complete = kind  # type: ignore[attr-defined]
     print(shtab.complete(whole, flags.shell))
     return 0
 
@@ -38,7 +39,7 @@ def manual(flags: argparse.Namespace) -> int:  # noqa: ARG001  (as every command
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in parser._actions:  # noqa: SLF001  (argparse has no other way to list them; shtab takes it, too)
+    for action in parser._actions:  # noqa: SLF001  (argparse lists them nowhere else)
         yield action
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():

@@ -169,7 +169,7 @@ def _traces_below(folder: Path) -> tuple[list[TraceFile], list[Path]]:
 
 
 def _named(file: Path) -> Path:
-    """Return the file by a name that can be shown: of one that is no UTF-8, a link in a temporary folder."""
+    """Return the file by a name that can be shown: of one that is not UTF-8, a link in a temporary folder."""
     name = readable(file.name)
     if name == file.name:
         return file

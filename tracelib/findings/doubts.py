@@ -314,7 +314,8 @@ def confidence_in(results: Results, part: Shares) -> tuple[Confidence, list[str]
     launched = mean(results.launches["call_ts_ns"].is_not_null())
     untied = results.trace.sources.filter(pl.col("tied_by") == "untied").height
     weak = unknown > 0.2 or launched < 0.5
-    less = costly(results) or doubtful(results)
+    doubted = doubtful(results)
+    less = costly(results) or doubted
     why = [*lost_files, *results.window.cut]
     if unknown > 0.02:
         why.append(f"{share(unknown)} of the lost time has no recorded cause")
@@ -324,7 +325,7 @@ def confidence_in(results: Results, part: Shares) -> tuple[Confidence, list[str]
         if tells_shortage(results.thread_states)
         else "no wake-up events, so nothing shows how much of it is CPU shortage"
     )
-    why += [*shortfalls(results), *doubtful(results), *_cost(results), *_idle(results)]
+    why += [*shortfalls(results), *doubted, *_cost(results), *_idle(results)]
     if untied:
         why.append(
             f"{untied} of {counted(results.trace.sources.height, 'source')} could not be tied to the timeline"
